@@ -1,6 +1,6 @@
-"""What works on this board, what is missing, and how to get it: ``rpcsys-server --self-test``.
+"""Reports what works on this board, what is missing, and how to get it: ``rpcsys-server --self-test``.
 
-It runs where next to nothing does: each check imports what it needs, and libraries are loaded in processes of their own.
+It runs even where little works: each check imports what it needs, and loads libraries in separate processes.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Callable, Iterator, List, NamedTuple, Optional, Sequence, Tup
 
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 
-#: Modules of the standard library that distributions split off or leave out.
+#: Modules of the standard library that distributions package separately or omit.
 _MODULES = (
     "array", "ctypes", "fcntl", "hashlib", "json", "mmap", "resource", "select", "socket", "subprocess",
 )  # fmt: skip
 _BUILT_AFTER = {"ctypes": "libffi", "hashlib": "openssl"}
-#: What sessions use of packages that a board may do without.
+#: Optional packages of sessions -> what is missing without each, and how to install it.
 _PACKAGES = {
     "numpy": "functions get plain memory for arrays; apt-get install python3-numpy",
     "onnxruntime": "no .onnx files; python3 -m pip install onnxruntime",
     "cloudpickle": "no session.run; python3 -m pip install cloudpickle",
 }
 _CHECK_TIMEOUT_S = 60
-#: Bytes of memory, and on the disk. With less sessions find none.
+#: Bytes of memory, and on the disk, that sessions need at least.
 _LITTLE = 64 << 20
 
 _LOAD = "import ctypes, sys; [ctypes.CDLL(path, ctypes.RTLD_GLOBAL) for path in sys.argv[1:]]"
@@ -39,7 +39,7 @@ _PROVIDERS = {
 
 
 class Finding(NamedTuple):
-    """What one check found. ``state`` is OK, MISSING (it serves without) or BROKEN (it does not)."""
+    """The result of one check. ``state``: OK, MISSING (the board serves without it) or BROKEN (it cannot serve)."""
 
     state: str
     what: str
@@ -59,10 +59,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _guarded(check: Callable[[Sequence[str]], Iterator[Finding]], arguments: Sequence[str]) -> Iterator[Finding]:
-    """A check that cannot even be made is a finding, too."""
+    """Run a check; one that raises is a BROKEN finding."""
     try:
         yield from check(arguments)
-    except Exception as error:  # noqa: BLE001 - whatever a strange board comes up with is reported
+    except Exception as error:  # noqa: BLE001 - any error is reported
         yield Finding(BROKEN, check.__name__[1:], f"{type(error).__name__}: {error}")
 
 
@@ -90,14 +90,14 @@ def _folder(arguments: Sequence[str]) -> Iterator[Finding]:
     try:
         folder = tempfile.gettempdir()
     except FileNotFoundError as error:
-        yield Finding(BROKEN, "folder", f"sessions have nowhere to write ({error}); set TMPDIR to a folder on a disk")
+        yield Finding(BROKEN, "folder", f"sessions have no writable folder ({error}); set TMPDIR to a folder on a disk")
         return
     facts = os.statvfs(folder)
     free, state = facts.f_bavail * facts.f_frsize, BROKEN
     if facts.f_flag & os.ST_NOEXEC:
         says = f"{folder} is mounted noexec, and no library loads from there; set TMPDIR to another"
     elif free < _LITTLE:
-        says = f"{folder} has only {free >> 20} MB left; make room, or set TMPDIR to another"
+        says = f"{folder} has only {free >> 20} MB left; free some, or set TMPDIR to another"
     else:
         state, says = OK, f"{folder}, {free >> 20} MB free"
     yield Finding(state, "folder", says)
@@ -134,7 +134,7 @@ def _tvm(arguments: Sequence[str]) -> Iterator[Finding]:
     found = library.find(os.path.abspath(named) if named else None)
     if found is None:
         how = "pack with --from-wheels or --libraries DIR, or pip install apache-tvm-ffi"
-        yield Finding(MISSING, library.FFI, f"only libraries load that stand for themselves; {how}")
+        yield Finding(MISSING, library.FFI, f"only self-contained libraries load; {how}")
         return
     yield _loaded(library.FFI, [found.ffi])
     if found.runtime is None:
@@ -175,13 +175,13 @@ def _tracker(arguments: Sequence[str]) -> Iterator[Finding]:
         return
     try:
         socket.create_connection(parse_address(where), timeout=10).close()
-        yield Finding(OK, "tracker", f"something answers at {where}")
+        yield Finding(OK, "tracker", f"{where} accepts connections")
     except (OSError, RpcsysError) as error:
         yield Finding(BROKEN, "tracker", f"{where}: {error}; is it running, and may this board reach it?")
 
 
 def _session(arguments: Sequence[str]) -> Iterator[Finding]:
-    """A server of this very program, and a client of its own."""
+    """Start a server of this program, and open a session on it."""
     import json
     import time
 
@@ -197,8 +197,8 @@ def _session(arguments: Sequence[str]) -> Iterator[Finding]:
         assert server.stdout is not None
         line = server.stdout.readline()
         if not line:
-            said = server.communicate(timeout=_CHECK_TIMEOUT_S)[1].strip().splitlines()
-            yield Finding(BROKEN, "session", said[-1] if said else f"the server ended with status {server.wait()}")
+            lines = server.communicate(timeout=_CHECK_TIMEOUT_S)[1].strip().splitlines()
+            yield Finding(BROKEN, "session", lines[-1] if lines else f"the server ended with status {server.wait()}")
             return
         ready = time.monotonic()
         with connect("127.0.0.1", json.loads(line)["port"], key="", timeout=_CHECK_TIMEOUT_S) as session:
@@ -223,7 +223,7 @@ _CHECKS: Tuple[Callable[[Sequence[str]], Iterator[Finding]], ...] = (
 
 
 def _loaded(name: str, paths: List[str]) -> Finding:
-    """Whether the last of ``paths`` loads, after the others, in a process of its own."""
+    """Load ``paths`` in order in a process of its own; report on the last."""
     done = _run_apart(_LOAD, *paths)
     if done.returncode == 0:
         return Finding(OK, name, paths[-1])
@@ -243,7 +243,7 @@ def _last_line(text: str, done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _value(arguments: Sequence[str], flag: str) -> Optional[str]:
-    """The last value of a flag; every flag asked for here takes one."""
+    """The last value of a flag that takes one; None if it is absent."""
     values = [after for word, after in zip(arguments, arguments[1:]) if word == flag]
     values += [word[len(flag) + 1 :] for word in arguments if word.startswith(flag + "=")]
     return values[-1] if values else None

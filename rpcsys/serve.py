@@ -1,6 +1,6 @@
-"""What every daemon does alike: flags, ports, the ready line, service manager, signals, exit statuses.
+"""What all daemons have in common: flags, ports, the ready line, service manager, signals, exit statuses.
 
-Standard library only, and no asyncio: a board's server starts with this.
+Standard library only, without asyncio: a board's server uses this.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from rpcsys.errors import ConfigError, PortRangeError, RpcsysError, UsageError, 
 
 _NO_MEMORY = (
     b"rpcsys: error: no memory is left, so this process ends; a service manager starts it again. Raise its limit "
-    b"(MemoryMax=, ulimit -v), or see in its log who asked for so much\n"
+    b"(MemoryMax=, ulimit -v), or find the largest requests in its log\n"
 )
-_BACKLOG = 1024  # a lab's clients may all come at once; the kernel clips it to its own limit
-_NOTIFY_S = 1.0  # how long a service manager that does not read may hold up a daemon
+_BACKLOG = 1024  # a lab's clients may all connect at once; the kernel reduces it to its own limit
+_NOTIFY_S = 1.0  # how long a service manager that does not read may block a daemon
 
 
 class Parser(argparse.ArgumentParser):
-    """Flags of a command; a bad one is told in one line, with exit status 2."""
+    """Parses the flags of a command; a wrong one ends it with one line and exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, on one line of standard error, and exit with 2."""
+        """Print ``message`` as one line on standard error, and exit with 2."""
         line = " ".join(message.split())
         sys.stderr.write(f"{self.prog}: error: {line} (see {self.prog} --help)\n")
         raise SystemExit(UsageError.exit_status)
 
 
 def port_number(text: str) -> int:
-    """A flag's port, 0 to 65535 (argparse shows the message of what this raises)."""
+    """Parse a flag's port, 0 to 65535; argparse shows the message of the error."""
     if not (text.isascii() and text.isdigit() and int(text[:6]) < 65536):
         raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535)")
     return int(text)
 
 
 def bind(host: str, port: int, port_end: int) -> socket.socket:
-    """A listening, non-blocking socket on the first free port of ``[port, port_end)``; port 0 is any.
+    """Make a listening, non-blocking socket on the first free port of ``[port, port_end)``; port 0 takes any.
 
     Raises `PortRangeError` (every port of the range is taken), `ConfigError` (no such host here, no right to the
     port, or an empty range).
@@ -58,7 +58,7 @@ def bind(host: str, port: int, port_end: int) -> socket.socket:
         found = socket.getaddrinfo(host or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
     except (OSError, UnicodeError):
         raise ConfigError(f"cannot listen on {host!r}: there is no such host") from None
-    # Several addresses stand behind a name such as localhost: the IPv4 one, as TVM's tools connect to it.
+    # A name such as localhost has several addresses: take IPv4's, to which TVM's tools connect.
     family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     for number in range(port, port_end):
         listener = socket.socket(family, kind, protocol)
@@ -84,7 +84,7 @@ def announce(
 ) -> None:
     """Print the ready line: one line of JSON, the only thing a daemon prints to standard output.
 
-    A service manager that asked for it (systemd's ``Type=notify``) is told as well.
+    It also notifies a service manager that requests it (systemd's ``Type=notify``).
     """
     ports = {"port": port, "http_port": http_port, "web_port": web_port}
     line = {"ready": kind, "host": host, **ports, "pid": os.getpid(), "version": __version__}
@@ -92,51 +92,50 @@ def announce(
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
     except OSError:
-        # Whoever started the daemon does not listen; that is no reason not to serve. Point the descriptor
-        # elsewhere, or the interpreter would complain when it flushes at exit.
+        # Without a reader the daemon serves all the same; the interpreter's flush at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     notify("READY=1")
 
 
 def notify(text: str) -> None:
-    """Tell the service manager ``text``, as sd_notify(3) has it; nothing where no manager listens.
+    """Send the service manager ``text``, as sd_notify(3) does; nothing happens without a manager.
 
-    ``STOPPING=1`` starts the manager's timeout: not to be said while sessions may take all the time they want.
+    ``STOPPING=1`` starts the manager's timeout: do not send it while sessions may still take any time.
     """
     place = os.environ.get("NOTIFY_SOCKET", "")
     if not place:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(_NOTIFY_S)
-        with contextlib.suppress(OSError):  # a manager that has gone is no reason not to serve
+        with contextlib.suppress(OSError):  # without its manager the daemon serves all the same
             sender.sendto(text.encode(), "\0" + place[1:] if place[0] == "@" else place)
 
 
 class Watchdog:
-    """Signs of life, as often as the service manager asked for. A loop gives them itself: one that hangs gives none."""
+    """Notifies the service manager's watchdog. The daemon's own loop does so: while it hangs, no message is sent."""
 
     def __init__(self) -> None:
         asked = os.environ.get("WATCHDOG_USEC", "")
         mine = os.environ.get("WATCHDOG_PID") in (None, "", str(os.getpid()))
-        #: Seconds from one sign to the next, a third of the manager's timeout; None where nobody asks.
+        #: Seconds between two messages, a third of the manager's timeout; None without a watchdog.
         self.every: Optional[float] = int(asked) / 3e6 if mine and asked.isdigit() and int(asked) else None
         self._due = 0.0
 
     def due(self) -> Optional[float]:
-        """When the next sign is to be given, in seconds of the loop's clock."""
+        """When the next message is due, in seconds of the loop's clock."""
         return None if self.every is None else self._due
 
     def look(self, now: float) -> None:
-        """Give a sign if it is time."""
+        """Send a message if it is due."""
         if self.every is not None and now >= self._due:
             notify("WATCHDOG=1")
             self._due = now + self.every
 
 
 def end_without_memory() -> NoReturn:
-    """End this process at once, with a line on standard error: what it was about to do cannot be taken back.
+    """End this process at once, with a line on standard error: a half-done step cannot be undone.
 
-    Nothing is closed or written: that takes memory too, and peers and the state directory are ready for a kill.
+    Nothing is closed or written: that takes memory, too, and peers and the state directory can cope with a kill.
     """
     try:
         os.write(2, _NO_MEMORY)
@@ -145,7 +144,7 @@ def end_without_memory() -> NoReturn:
 
 
 def run(main: Callable[[], int], name: str) -> int:
-    """The exit status of ``main``; an error on purpose becomes one line on standard error, and its status."""
+    """Run ``main``; return its exit status. An `RpcsysError` becomes one line on standard error, and its status."""
     try:
         return main()
     except RpcsysError as error:
@@ -163,7 +162,7 @@ def run(main: Callable[[], int], name: str) -> int:
 class Signals:
     """SIGTERM, SIGINT and those in ``also`` as a readable descriptor, for loops on selectors and on asyncio alike.
 
-    To be made in the main thread. While one lives, Ctrl-C raises no KeyboardInterrupt.
+    Make it in the main thread. Until it is closed, Ctrl-C raises no KeyboardInterrupt.
     """
 
     def __init__(self, *also: signal.Signals) -> None:
@@ -173,9 +172,8 @@ class Signals:
         self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, *also)}
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
-        # A wait in the kernel is interrupted for this handler and then resumed, and finds the byte. (Python's
-        # own wake-up descriptor would be quicker, but event loops take it for themselves.)
-        with contextlib.suppress(BlockingIOError):  # many signals are as good as one
+        # An interrupted system call resumes and finds the byte. (Event loops use Python's wake-up descriptor.)
+        with contextlib.suppress(BlockingIOError):  # the buffer is full: enough signals wait
             self._writer.send(bytes([number]))
 
     def fileno(self) -> int:
@@ -190,7 +188,7 @@ class Signals:
             return b""
 
     def close(self) -> None:
-        """Put things back as they were."""
+        """Restore the former signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._reader.close()

@@ -1,1 +1,1 @@
-"""What runs in the process of a model host, which keeps one deployment for many clients, and in a deployer."""
+"""What runs in a model host, which serves one deployment to many clients, and in a deployer."""

@@ -1,6 +1,6 @@
-"""Which call of a model host runs next, and which is turned away. Decisions only: the host holds a lock around them.
+"""Decides which call of a model host runs next, and which is refused. The host holds a lock around each decision.
 
-Clients are served in turn; a client's own calls begin in the order they were sent.
+Clients take turns; a client's own calls begin in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Callable, Deque, Iterator, Optional
 
 from rpcsys.wire.frames import Frame
 
-MAX_ABANDONED = 32  # calls that run though nobody waits for them: above so many, they take the places of others
+MAX_ABANDONED = 32  # abandoned calls that free their workers; further ones keep them
 
 
 @dataclass(slots=True, eq=False)
@@ -23,24 +23,24 @@ class Call:
     ::
 
         offered ──> waiting ──taken──> running ──finished──> over (answered)
-           └─ no room: Busy  └──────────────┴─ cancelled, overdue, client gone: over (answered at once)
+           └─ refused: Busy  └──────────────┴─ cancelled, overdue, client gone: over (answered at once)
 
-    Nothing can end a thread: a call given up while it runs is abandoned, and another worker takes its place till then.
+    No thread can be killed: a call given up while it runs is abandoned, and another worker replaces its own until then.
     """
 
     client: Any
     frame: Frame
-    due: float = math.inf  # when it must be done, in the queue's time; infinite for no limit
+    due: float = math.inf  # its deadline, by the queue's clock; infinite for none
     state: str = "waiting"  # or "running", or "over"
-    on_stop: list[Callable[[], None]] = field(default_factory=list)  # stops it while it runs, as far as it can be
-    abandoned_at: Optional[float] = None  # since when nobody waits for it, though it runs
+    on_stop: list[Callable[[], None]] = field(default_factory=list)  # called to stop it while it runs, where possible
+    abandoned_at: Optional[float] = None  # when it was abandoned
 
 
 class CallQueue:
     """The calls of one host: at most ``workers`` run; at most ``capacity`` wait, with ``capacity_bytes`` of arguments.
 
-    ``takes``: whether a client takes what it is sent. The calls of one that does not stay in the queue, so that no more
-    answers wait for it than there are workers, and take no room from others.
+    ``takes``: whether a client receives what it is sent. While it does not, its calls stay in the queue and do not
+    count for ``capacity``. So at most as many answers wait for it as there are workers.
     """
 
     def __init__(
@@ -50,21 +50,21 @@ class CallQueue:
         self.workers = workers
         self.capacity = capacity
         self._capacity_bytes = capacity_bytes
-        self._queues: OrderedDict[Any, Deque[Call]] = OrderedDict()  # of clients with calls that wait, the next first
-        self._calls: dict[Any, dict[int, Call]] = {}  # that are under way, by client and number
-        self._timed = 0  # calls under way with a limit
+        self._queues: OrderedDict[Any, Deque[Call]] = OrderedDict()  # of clients with waiting calls, the next first
+        self._calls: dict[Any, dict[int, Call]] = {}  # under way, by client and number
+        self._timed = 0  # calls under way with a deadline
         self.waiting = 0
         self.waiting_bytes = 0
         self.running = 0
         self.abandoned: list[Call] = []
 
     def offer(self, call: Call) -> bool:
-        """Take a call in; False where there is no room for it now. Raises KeyError for a number that is under way."""
+        """Add a call; False if the queue is full. Raises KeyError if the client's call of that number is under way."""
         calls = self._calls.setdefault(call.client, {})
         if call.frame.call_id in calls:
             raise KeyError(call.frame.call_id)
         weight = call.frame.parsed.weight
-        staying = self.waiting - max(self.free, 0)  # the others are about to be taken
+        staying = self.waiting - max(self.free, 0)  # free workers take the others
         if staying >= self.capacity:
             staying -= sum(len(queue) for client, queue in self._queues.items() if not self._takes(client))
         full = staying >= self.capacity or self.waiting_bytes + weight > self._capacity_bytes
@@ -81,13 +81,13 @@ class CallQueue:
         return True
 
     def adopt(self, call: Call) -> None:
-        """A call runs already, which was begun past this queue."""
+        """Add a call that runs already, begun without this queue."""
         self._calls.setdefault(call.client, {})[call.frame.call_id] = call
         call.state = "running"
         self.running += 1
 
     def take(self) -> Optional[Call]:
-        """The call that runs next, running from now on; None while none waits that may, or every worker has one."""
+        """Remove and return the call that runs next; None if no call may run, or no worker is free."""
         client = next(filter(self._takes, self._queues), None) if self.waiting and self.free > 0 else None
         if client is None:
             return None
@@ -101,7 +101,7 @@ class CallQueue:
         return call
 
     def finish(self, call: Call) -> bool:
-        """A running call's function has returned; whether anybody waits for its answer."""
+        """Note that a running call's function has returned; return whether its client waits for the answer."""
         self.running -= 1
         if call.abandoned_at is not None:
             self.abandoned.remove(call)
@@ -110,21 +110,21 @@ class CallQueue:
         return True
 
     def cancel(self, client: Any, call_id: int, now: float) -> Optional[Call]:
-        """Give up the call of that number, which is to be answered; None if it is none that is under way."""
+        """Give up the call of that number and return it, to be answered; None if it is not under way."""
         call = self._calls.get(client, {}).get(call_id)
         if call is not None:
             self._give_up(call, now)
         return call
 
     def overdue(self, now: float) -> list[Call]:
-        """Give up the calls whose time is over, which are to be answered."""
+        """Give up the calls past their deadlines and return them, to be answered."""
         late = [call for call in self._all() if now >= call.due] if self._timed else []
         for call in late:
             self._give_up(call, now)
         return late
 
     def drop(self, client: Any, now: float) -> list[Call]:
-        """A client is gone: give up what it has under way. Nobody is to be answered."""
+        """Give up and return the calls of a client that is gone."""
         calls = list(self._calls.get(client, {}).values())
         for call in calls:
             self._give_up(call, now)
@@ -132,7 +132,7 @@ class CallQueue:
         return calls
 
     def _give_up(self, call: Call, now: float) -> None:
-        """It is over for its client; one that runs is abandoned."""
+        """End a call for its client; a running one is abandoned."""
         if call.state == "waiting":
             queue = self._queues[call.client]
             queue.remove(call)
@@ -167,16 +167,16 @@ class CallQueue:
 
     @property
     def free(self) -> int:
-        """Calls that could begin now."""
+        """How many calls could begin now."""
         return self.workers - self.running + min(len(self.abandoned), MAX_ABANDONED)
 
     @property
     def live(self) -> int:
-        """Calls whose clients wait for them."""
+        """How many calls have clients that wait for them."""
         return self.waiting + self.running - len(self.abandoned)
 
     def deadline(self) -> float:
-        """When the next call is overdue; infinite for never."""
+        """The earliest deadline; infinite if there is none."""
         return min((call.due for call in self._all()), default=math.inf) if self._timed else math.inf
 
     def _all(self) -> Iterator[Call]:

@@ -1,4 +1,4 @@
-"""The calls of a deployed module: answered as in a session, but no array, function or module stays between them."""
+"""The calls of a deployed module: answered as in a session, but no object is kept between calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rpcsys.server.session.calls import Calls, Objects, ThreadMemory
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.values import Ref
 
-MODULE = 0  # the number under which a connection knows its module
+MODULE = 0  # the module's object number on a connection
 _KEEPS_NOTHING = "a deployed module keeps nothing between calls, and its functions give none; return arrays and numbers"
 _NO_OBJECTS = "a shared connection has no objects beside the deployed module; lease a device for that"
 _ONE_MODULE = (
@@ -29,9 +29,9 @@ class _NoObjects(Objects):
 
 
 class ModuleCalls(Calls):
-    """The functions of a module, as clients call them. For any number of threads.
+    """The functions of a deployed module, which clients call. For any number of threads.
 
-    ``window_bytes``: what the arguments of a call may take, those that are made here as if they had been sent.
+    ``window_bytes``: the most bytes of a call's arguments, including those that are made here.
     """
 
     modules_last = True
@@ -51,7 +51,7 @@ class ModuleCalls(Calls):
         return found
 
     def module(self, id: Any) -> Module:
-        """The module, which every call is for."""
+        """The deployed module, whatever the number."""
         return self._module
 
     def run(self, frame: Frame) -> list[Buffer]:
@@ -72,7 +72,7 @@ class ModuleCalls(Calls):
 
 
 def _check_made(args: list[Any], inputs: Sequence[dict[str, Any]]) -> None:
-    """That arguments made here are such as the model takes. Raises `RemoteArgumentError`."""
+    """Check type and shape of the arguments that are made here. Raises `RemoteArgumentError`."""
     for arg, value in zip(args, inputs):
         if type(arg) is not dict or arg.get("@") not in ("out", "encoded"):
             continue
@@ -85,7 +85,7 @@ def _check_made(args: list[Any], inputs: Sequence[dict[str, Any]]) -> None:
 
 
 def _name_of(target: Any) -> str:
-    """The function that a CALL names. Raises `RemoteFunctionError` for whatever is none of the module's."""
+    """The module's function that a CALL names. Raises `RemoteFunctionError` for any other target."""
     if type(target) is list and len(target) == 2 and target[0] == MODULE and type(target[1]) is str:
         return str(target[1])
     raise RemoteFunctionError(_ONE_MODULE)

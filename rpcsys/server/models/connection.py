@@ -1,4 +1,4 @@
-"""A client's connection to a model host. Nothing in it waits: what the client does not take now stays until it does."""
+"""A client's connection to a model host. It never blocks: what the socket does not take is kept and sent later."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
 
-MAX_HEAD = 1 << 20  # names and numbers of one call: models take arrays. To parse so much takes at most 70 MB
-ROUNDS = 16  # receives in a row from one client: others have their turn between
+MAX_HEAD = 1 << 20  # bytes for names and numbers of one call; parsing so many takes at most 70 MB
+ROUNDS = 16  # receives in a row from one client, before others have their turn
 _SEND = int(socket.MSG_NOSIGNAL) | DONT_WAIT
 
 
@@ -29,17 +29,17 @@ class ClientConnection:
         self.peer = peer  # the client's address, for people
         self.reader = FrameReader(max_body=max_body, max_head=MAX_HEAD, pool=pool)
         self.greeted = False  # whether its HELLO has come
-        self.by: Optional[float] = None  # until when that must have happened, or it must have taken what waits
+        self.by: Optional[float] = None  # deadline for the HELLO, or for receiving what waits
         self.closed = False
-        self.answering = 0  # calls that are off the queue, whose answers are being sent
-        self.watched = 0  # what of it is waited for, as epoll's events
+        self.answering = 0  # calls off the queue whose answers are being sent
+        self.watched = 0  # epoll's events that are watched
         self._sending = threading.Lock()
         self._unsent: Deque[Buffer] = deque()
 
     def receive(self, carefully: bool = False) -> list[Frame]:
-        """The frames that are here now, some of them where there are many. Raises `Ended`, `ProtocolError`.
+        """Return the frames that have arrived, or only the first of them. Raises `Ended`, `ProtocolError`.
 
-        ``carefully``: not a byte past the end of the frame that has begun.
+        ``carefully``: read no byte beyond the frame that has begun.
         """
         frames: list[Frame] = []
         reader = self.reader
@@ -63,7 +63,7 @@ class ClientConnection:
         return self._fill(space, min(self.reader.missing, len(space)), flags)
 
     def send(self, pieces: Sequence[Buffer]) -> bool:
-        """Send a frame, or as much of it as the client takes now; False if something of it waits. Never raises."""
+        """Send a frame, or as much of it as the socket takes now; False if a part of it waits. Never raises."""
         with self._sending:
             if self.closed:
                 return True
@@ -74,24 +74,24 @@ class ClientConnection:
             return not self._unsent
 
     def flush(self) -> None:
-        """Send what waits, as much of it as the client takes now."""
+        """Send waiting data, as much of it as the socket takes now."""
         with self._sending:
             if self._unsent and not self.closed:
                 self._unsent = deque(self._sent(list(self._unsent)))
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for the client to take them."""
+        """Bytes that wait to be sent."""
         with self._sending:
             return sum(map(len, self._unsent))
 
     @property
     def backlog(self) -> bool:
-        """Whether the client has not taken all that was sent."""
+        """Whether data waits to be sent."""
         return bool(self._unsent)
 
     def _sent(self, pieces: Sequence[Buffer]) -> Sequence[Buffer]:
-        """What is left of ``pieces`` when the system takes no more; nothing once the client is gone."""
+        """Send ``pieces``; return what the socket does not take, nothing if the client is gone."""
         while pieces:
             try:
                 if len(pieces) == 1:
@@ -106,7 +106,7 @@ class ClientConnection:
         return ()
 
     def close(self, *, shutdown: bool = True) -> None:
-        """Close it, for whoever sends too; without ``shutdown`` only here: another process goes on with it."""
+        """Close it; without ``shutdown`` only in this process, because another process continues it."""
         with self._sending:
             self.closed = True
             self._unsent.clear()

@@ -1,6 +1,6 @@
-"""The process of a client that deploys: uploads as a session has them, and three functions.
+"""The process that serves a client which deploys: uploads, as in a session, and three functions.
 
-A host tries a new version before the disk names it, in one step; killed at any point, the disk is old or new.
+A host loads a new version before one rename makes it current: after a kill the old or the new version is served.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.reader import FrameReader
 
-FRESH_S = 5.0  # a folder may be made and not locked yet for no longer than this
+FRESH_S = 5.0  # a folder is locked within this time after it was made
 
 
 def serve(sock: socket.socket, job: Job, control: socket.socket) -> str:
-    """Serve one client that deploys; the outcome."""
+    """Serve one client that deploys; return the outcome."""
     _sweep(job.workdir)
     folder = tempfile.mkdtemp(dir=job.workdir)
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -49,10 +49,10 @@ def serve(sock: socket.socket, job: Job, control: socket.socket) -> str:
 
 
 def _sweep(incoming: str) -> None:
-    """Remove the folders of deployers that were killed: nobody holds their locks."""
+    """Remove the folders of killed deployers, which are not locked."""
     for entry in os.listdir(incoming):
         folder = os.path.join(incoming, entry)
-        with contextlib.suppress(OSError):  # its deployer is at work, or has just removed it
+        with contextlib.suppress(OSError):  # its deployer runs, or has just removed it
             lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 if time.time() - os.fstat(lock).st_mtime >= FRESH_S:
@@ -63,7 +63,7 @@ def _sweep(incoming: str) -> None:
 
 
 class Deployer:
-    """One client. ``folder``: where its uploads lie; ``control``: to the supervisor, who answers each question once."""
+    """Serves one client. ``folder``: for uploads; ``control``: to the supervisor, which answers each question once."""
 
     def __init__(self, sock: socket.socket, job: Job, control: socket.socket, folder: str) -> None:
         self._job = job
@@ -85,10 +85,10 @@ class Deployer:
         }
 
     def run(self) -> str:
-        """Serve until the client leaves; the outcome."""
+        """Serve until the client closes the connection; return the outcome."""
         try:
             able = capabilities(pickle=self._job.options["allow_pickle"])
-            if able["numpy"] and able["onnx"]:  # a model alone runs without onnxruntime, too
+            if able["numpy"] and able["onnx"]:  # a single model runs without onnxruntime, too
                 able["loads"] = sorted({*able["loads"], ".onnx"})
             about = hello.fields(self._job, able, 1, frames.MAX_CHUNK)
             self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, about)])
@@ -120,12 +120,12 @@ class Deployer:
             pieces = frames.encode(frames.RESULT, frame.call_id, {"r": result})
         except Ended:
             raise
-        except Exception as error:  # noqa: BLE001 - a wrong number of arguments, say
+        except Exception as error:  # noqa: BLE001 - a function may raise anything
             pieces = exception_frame(frame.call_id, error)
         self._out.send(pieces)
 
     def _put(self, name: str, file: str) -> dict[str, str]:
-        """Serve the uploaded ``file`` as ``name`` from now on; what it is. Raises `ModelError` if it does not load."""
+        """Deploy the uploaded ``file`` as ``name``; return its version. Raises `ModelError` if it does not load."""
         if not is_name(name):
             form = "letters, digits, dot, _ and -, at most 100, a letter or digit first"
             raise RemoteFileError(f"{str(name)[:100]!r} is no name for a module: {form}")
@@ -151,7 +151,7 @@ class Deployer:
         return version._asdict()
 
     def _list(self) -> list[dict[str, Any]]:
-        """What is served: name, version, file, sha256; state, and calls that run, calls that wait, clients."""
+        """The deployments: name, version, file, sha256; state, numbers of running calls, waiting calls and clients."""
         states: dict[str, list[Any]] = self._ask("states", {"states": True})
         fields, unknown = ("state", "running", "waiting", "clients"), ["", 0, 0, 0]
         served = self._store.current()
@@ -166,7 +166,7 @@ class Deployer:
             self._ask("seen", {"changed": True})
 
     def _ask(self, answer: str, question: dict[str, Any]) -> Any:
-        """Ask the supervisor, and wait for its answer. Raises `Ended` if the client goes away meanwhile."""
+        """Send the supervisor a question; wait for its answer. Raises `Ended` if the client disconnects meanwhile."""
         messages.send_json(self._control, **question)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)

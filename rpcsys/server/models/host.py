@@ -1,6 +1,6 @@
 """A model host: the process that loads a deployed module, and serves its clients with `WorkerPool`'s threads.
 
-Nothing waits for a client: what one does not take stays in its connection, and nothing more is read from it meanwhile.
+No thread waits for a client: unsent answers stay in its connection, and nothing more is read from it meanwhile.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from rpcsys.wire.frames import Frame
 from rpcsys.wire.memory import Pool
 
 REPORT_S = 0.5  # between two reports of the load
-STALLED_S = 60.0  # a client that takes nothing of what it was sent for so long is dropped
+STALLED_S = 60.0  # a client that receives none of its answers for so long is dropped
 WINDOW_CALLS = 64  # calls a client may have under way; one that has more is dropped
-STUCK_S = 5.0  # a call that nobody waits for and that runs for so long makes the supervisor start another host
-MOST_UNSENT = 4  # answers that wait for clients to take them, in windows: a quarter of the memory, or a GiB
-LEAVE_S = 0.005  # between two checks of what is left to do when the host leaves
-IDLE_S = 60.0  # with nobody connected there is little to do
+STUCK_S = 5.0  # when an abandoned call has run for so long, the supervisor starts another host
+MOST_UNSENT = 4  # unsent answers of all clients, in windows: a quarter of the memory, or 1 GiB
+LEAVE_S = 0.005  # between two checks for remaining work when the host leaves
+IDLE_S = 60.0  # between two reports while no client is connected
 LISTED = 20  # functions of a module that the supervisor lists
-SWITCH_S = 0.001  # the switch interval of Python's threads, so that the one that reads for all waits less
+SWITCH_S = 0.001  # the switch interval of Python's threads: a short one lets the reading thread wait less
 _WRITE = select.EPOLLOUT | select.EPOLLRDHUP
 _GONE = select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
 
 
 def serve(control: socket.socket, job: Job) -> str:
-    """Serve the module that ``job`` names; the outcome. Returns only where it cannot be loaded."""
+    """Serve the module that ``job`` names. Returns, with the outcome, only if it cannot be loaded."""
     about = job.options["deployed"]
-    # Each worker has its share of the CPUs: onnxruntime would start as many threads as there are for every call.
+    # Each worker has its share of the CPUs: else onnxruntime would start a thread for each CPU in every call.
     process.threads = max(1, len(os.sched_getaffinity(0)) // about["workers"])
     try:
         module = load(about["path"], about["name"], allow_pickle=about["allow_pickle"])
@@ -74,7 +74,7 @@ def serve(control: socket.socket, job: Job) -> str:
 
 
 def load(path: str, name: str, *, allow_pickle: bool) -> Module:
-    """The module at ``path``, ``name`` in messages. A model runs by the reference evaluator without onnxruntime."""
+    """Load the module at ``path``, ``name`` in errors. Without onnxruntime the reference evaluator runs a model."""
     if path.endswith(".onnx") and not installed("onnxruntime"):
         return _by_reference(path)
     return loading.load_file(path, name, allow_pickle=allow_pickle)
@@ -101,8 +101,8 @@ class ModelHost(WorkerPool):
 
     ``greeting``: the fields of HELLO; ``control``: to the supervisor, not blocking; ``window_bytes``: of one frame.
 
-    When it is to leave (a new version, or the end), it stops reading, finishes the calls it has, and gives each
-    connection back at the end of a frame: the successor goes on with it, and its client never knows.
+    When the supervisor has it leave (a new version, or the end), it stops reading, finishes its calls, and returns each
+    connection at the end of a frame: the successor continues it, and the client notices nothing.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class ModelHost(WorkerPool):
         self._name: str = greeting["serve"]["name"]
         self._pool = Pool()
         self._window_bytes = window_bytes
-        self._behind: set[ClientConnection] = set()  # connections whose clients have not taken all that was sent
+        self._behind: set[ClientConnection] = set()  # connections with unsent data
         self._connections: dict[int, ClientConnection] = {}  # by descriptor
         self._epoll.register(control.fileno(), select.EPOLLIN)
         self._leaving = False
         self._succeeded = False  # whether a successor takes the connections
-        self._reported: tuple[int, ...] = ()  # the load, as the supervisor knows it
-        self._stuck = False  # whether the supervisor knows of a call that is
+        self._reported: tuple[int, ...] = ()  # the load in the last report
+        self._stuck = False  # whether a stuck call was reported
         self._keepalive_at = 0.0
 
     def run(self) -> NoReturn:
-        """Serve until the supervisor wants no more; this thread keeps watch."""
+        """Serve until the supervisor ends this host; this thread is the watcher."""
         for _ in range(self._queue.workers + 1):
             begin(self._live)
         while True:
@@ -148,17 +148,17 @@ class ModelHost(WorkerPool):
             connection.send(error_frame(frame.call_id, "Busy", text, fault="device", retryable=True))
 
     def _shed(self) -> None:
-        """Part with clients that do not take their answers where these take more than `MOST_UNSENT` windows in all."""
+        """Drop clients with the most unsent data, while all unsent data exceeds `MOST_UNSENT` windows."""
         while sum(connection.unsent for connection in self._behind) > MOST_UNSENT * self._window_bytes:
             self._drop(max(self._behind, key=lambda connection: connection.unsent))
 
     def _stop(self, call: Call) -> None:
-        """A call was given up. If it runs: stop it if it can be stopped, and start a thread for the one it keeps."""
+        """After a call was given up: if it runs, stop it where possible, and start a thread in place of its own."""
         if call.abandoned_at is None:
             return
         for stop in call.on_stop:
             stop()
-        with contextlib.suppress(RuntimeError):  # no more threads: calls wait until this one is done
+        with contextlib.suppress(RuntimeError):  # no more threads: calls wait until this call is done
             begin(self._live)
 
     def _cancel(self, connection: ClientConnection, call_id: int) -> None:
@@ -176,7 +176,7 @@ class ModelHost(WorkerPool):
             return None
         try:
             if events & select.EPOLLOUT:
-                connection.by = None if connection.greeted else connection.by  # it takes something
+                connection.by = None if connection.greeted else connection.by  # the client receives again
                 connection.flush()
             if events & select.EPOLLIN:
                 found = connection.receive(self._leaving)
@@ -197,7 +197,7 @@ class ModelHost(WorkerPool):
         return None
 
     def _may_run_at_once(self, connection: ClientConnection, frame: Frame) -> bool:
-        """Whether a frame is a call of a quick function, and nothing else is to be done."""
+        """Whether a frame is a call of a quick function, and no other work waits."""
         if frame.kind != frames.CALL or not connection.greeted or frame.deadline_ms:
             return False
         free = self._queue.idle and not self._leaving and not connection.backlog
@@ -216,7 +216,7 @@ class ModelHost(WorkerPool):
         elif kind == frames.CANCEL:
             self._cancel(connection, frame.call_id)
         elif kind == frames.GOODBYE:
-            raise Ended("it said goodbye")
+            raise Ended("the client sent GOODBYE")
         else:
             text = f"a connection to a deployed module takes CALL, CANCEL and PING, not {frames.KINDS[kind]}"
             raise ProtocolError(text)
@@ -247,13 +247,13 @@ class ModelHost(WorkerPool):
         connection.close()
 
     def _forget(self, connection: ClientConnection) -> None:
-        """Wait for nothing of a client any more; with the lock held, and before its descriptor is closed."""
+        """Stop watching a client's connection; with the lock held, and before its descriptor is closed."""
         del self._connections[connection.descriptor]
         self._behind.discard(connection)
         self._epoll.unregister(connection.descriptor)
 
     def _welcome(self, sock: socket.socket, order: dict[str, Any]) -> None:
-        """A client that the supervisor hands over; ``reply``: the answer to its greeting, if it had none yet."""
+        """Add a client from the supervisor; ``reply`` in ``order``: the handshake's answer, if it was not sent yet."""
         connection = ClientConnection(sock, str(order["client"]), self._pool, self._window_bytes)
         connection.greeted = order["greeted"]
         if not connection.greeted:
@@ -278,7 +278,7 @@ class ModelHost(WorkerPool):
             self._welcome(socket.socket(fileno=descriptor), order)
         elif "leave" in order:
             self._leaving, self._succeeded = True, order["leave"] == "successor"
-            self._send(leaving=True)  # whoever calls from now on is the successor's
+            self._send(leaving=True)  # later clients go to the successor
 
     def _send(self, descriptor: Optional[int] = None, **fields: Any) -> bool:
         try:
@@ -286,7 +286,7 @@ class ModelHost(WorkerPool):
         except BlockingIOError:
             return False
         except OSError:
-            os._exit(0)  # it is gone, and kills this process next
+            os._exit(0)  # the supervisor is gone: this process would be killed next
         return True
 
     def _do_due(self, now: float) -> None:
@@ -314,17 +314,17 @@ class ModelHost(WorkerPool):
             self._next_due = min(now + pause, self._queue.deadline())
 
     def _keep_alive(self, now: float) -> None:
-        """A client that takes nothing is not taken for dead before its time is over."""
+        """Keep the connections of clients that receive nothing, until their time is over."""
         if now < self._keepalive_at:
             return
         self._keepalive_at = now + KEEPALIVE_S
         for connection in list(self._connections.values()):
             keep_alive(connection.socket)
-            if connection.watched == select.EPOLLRDHUP:  # its end may lie behind what is not read, as in a session
+            if connection.watched == select.EPOLLRDHUP:  # unread data may hide its end, as in a session
                 connection.send(frames.pack(frames.PONG, 0))
 
     def _leave(self) -> None:
-        """Part with each client that rests at the end of a frame, all its calls answered; with none left, exit."""
+        """Part with each client that is at the end of a frame, with all calls answered; exit when none is left."""
         for connection in list(self._connections.values()):
             self._rewatch(connection)
             with self._lock:
@@ -338,7 +338,7 @@ class ModelHost(WorkerPool):
             os._exit(0)
 
     def _parted(self, connection: ClientConnection) -> bool:
-        """Give a client to the successor, or say goodbye to it; whether that could be done now."""
+        """Hand a client to the successor, or send it GOODBYE; return whether that was possible now."""
         if self._succeeded:
             return self._send(connection.descriptor, moved=connection.peer, greeted=connection.greeted)
         reason = f"the module {self._name!r} is not served here any more"

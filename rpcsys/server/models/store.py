@@ -1,6 +1,6 @@
-"""What is deployed, on the disk: it survives restarts, and is old or new after any crash, never half.
+"""The deployments on the disk. They survive restarts; after a crash each is its old or its new version.
 
-What no ``current`` names is removed at the start, and by the next who replaces that name.
+Versions that no ``current`` names are removed at the start, and by the next replacement of that name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"([0-9]{4,9})-([0-9a-f]{12})\Z")
 
 
 def is_name(name: Any) -> bool:
-    """Whether a module may be deployed under that name: letters, digits, ``. _ -``, at most 100, no sign first."""
+    """Whether a module may have that name: at most 100 letters, digits, ``. _ -``, beginning with a letter or digit."""
     return isinstance(name, str) and _NAME.match(name) is not None and name not in ("incoming", "lock")
 
 
@@ -36,13 +36,13 @@ class Version(NamedTuple):
 
 
 class Store:
-    """The folder of deployed modules. Methods raise OSError where the disk refuses.
+    """The folder of deployed modules. Methods raise the disk's OSError.
 
     ::
 
         ROOT/lock                     held by the server that serves ROOT
         ROOT/incoming/…               uploads under way
-        ROOT/NAME/lock                held by who replaces NAME
+        ROOT/NAME/lock                held while NAME is replaced
         ROOT/NAME/current             one line of JSON: which version is served; written beside it, then renamed
         ROOT/NAME/0003-1f2e3d…/FILE   a version: its number, and the beginning of its SHA-256
     """
@@ -51,7 +51,7 @@ class Store:
         self.root = root
 
     def open(self) -> int:
-        """Make the folder ready, and keep others off it while the returned descriptor is open. Raises `ConfigError`."""
+        """Prepare the folder, and lock it while the returned descriptor is open. Raises `ConfigError`."""
         incoming = os.path.join(self.root, "incoming")
         try:
             os.makedirs(incoming, exist_ok=True)
@@ -67,11 +67,11 @@ class Store:
         return lock
 
     def current(self) -> list[Version]:
-        """What is to be served, by name."""
+        """The current version of each deployment."""
         return [version for version in map(self.find, self._names()) if version is not None]
 
     def find(self, name: str) -> Optional[Version]:
-        """The version of ``name`` that is to be served; None if there is none."""
+        """The current version of ``name``; None if there is none."""
         try:
             with open(os.path.join(self.root, name, "current"), encoding="utf-8") as file:
                 about = json.loads(file.read(4096))
@@ -81,7 +81,7 @@ class Store:
         return version if _VERSION.match(version.version) and os.path.isfile(self.path(version)) else None
 
     def path(self, version: Version) -> str:
-        """Where the file of a version is."""
+        """The path of a version's file."""
         return os.path.join(self.root, version.name, version.version, os.path.basename(version.file))
 
     def _names(self) -> list[str]:
@@ -89,11 +89,11 @@ class Store:
 
     @contextlib.contextmanager
     def replacing(self, name: str) -> Iterator[None]:
-        """While nobody else replaces ``name``. Raises `RemoteFileError` if somebody does."""
+        """Hold the lock for replacing ``name``. Raises `RemoteFileError` if another process holds it."""
         os.makedirs(os.path.join(self.root, name), exist_ok=True)
         lock = _locked(os.path.join(self.root, name, "lock"))
         if lock is None:
-            text = f"{name!r} is being replaced by somebody else; try again when that is done"
+            text = f"{name!r} is being replaced by another client; try again when that is done"
             raise RemoteFileError(text, retryable=True)
         try:
             yield
@@ -101,7 +101,7 @@ class Store:
             os.close(lock)
 
     def stage(self, name: str, source: str, file: str, sha256: str) -> Version:
-        """Make a version of the file ``source``, which is moved; to be called while `replacing`."""
+        """Make a version of the file ``source``, which is moved; call it while `replacing`."""
         folder = os.path.join(self.root, name)
         numbers = [int(found[1]) for found in map(_VERSION.match, os.listdir(folder)) if found]
         version = Version(name, f"{max(numbers, default=0) + 1:04d}-{sha256[:12]}", file, sha256)
@@ -113,7 +113,7 @@ class Store:
         return version
 
     def switch(self, version: Version) -> None:
-        """Have ``version`` served from now on."""
+        """Make ``version`` the current one."""
         folder = os.path.join(self.root, version.name)
         fresh = os.path.join(folder, "current.new")
         with open(fresh, "w", encoding="utf-8") as file:
@@ -124,12 +124,12 @@ class Store:
         _sync(folder)
 
     def withdraw(self, name: str) -> None:
-        """Have nothing of that name served from now on. Raises FileNotFoundError where nothing is."""
+        """End the deployment ``name``. Raises FileNotFoundError if there is none."""
         os.unlink(os.path.join(self.root, name, "current"))
         _sync(os.path.join(self.root, name))
 
     def prune(self, name: str) -> None:
-        """Remove the versions of ``name`` that are not served; while nobody replaces it."""
+        """Remove the versions of ``name`` that are not current; call it while no other process replaces it."""
         folder = os.path.join(self.root, name)
         current = self.find(name)
         keep = {"current", "lock"} | ({current.version} if current else set())
@@ -138,7 +138,7 @@ class Store:
 
 
 def _locked(path: str) -> Optional[int]:
-    """The descriptor of a file that is made and locked until it is closed; None where another process has it locked."""
+    """Make and lock a file, until the returned descriptor is closed; None if another process has it locked."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -148,7 +148,7 @@ def _locked(path: str) -> Optional[int]:
 
 
 def _sync(path: str) -> None:
-    """Have the disk keep what has been written of a file or of a folder's list."""
+    """Write a file's data, or a folder's entries, through to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,6 @@
-"""The threads of a model host. One at a time leads: it waits for all connections together, reads, and fills the queue.
+"""The threads of a model host. One at a time is the leader: it polls all connections, reads, and fills the queue.
 
-The others run calls or rest; there is one more than workers. One lock is for the queue and who leads, and for nothing
-else.
+The others run calls or wait; there is one thread more than workers. One lock protects only the queue and the leader.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from rpcsys.server.session.calls import Calls
 from rpcsys.server.session.outgoing import exception_frame
 from rpcsys.wire.frames import Buffer, Frame
 
-QUICK_S = 300e-6  # calls of a function that took no longer the last time are run by the thread that leads
-WATCH_S = 0.02  # a call that was taken for quick and is not done by then costs the thread that runs it the lead
-WATCHED_S = 1.0  # without quick calls for so long, the watcher sleeps
-MAX_QUICK = 1024  # functions that are remembered as quick
-READ = select.EPOLLIN | select.EPOLLRDHUP  # what a client is watched for that may send more
+QUICK_S = 300e-6  # a function is quick if its last call took no longer: the leader itself runs its calls
+WATCH_S = 0.02  # a leader that runs a call for longer loses the lead
+WATCHED_S = 1.0  # after so long without quick calls, the watcher sleeps
+MAX_QUICK = 1024  # functions remembered as quick
+READ = select.EPOLLIN | select.EPOLLRDHUP  # the events of a client that may send more
 
 
 class WorkerPool:
-    """Leading, running, watching. What is read, and what becomes of clients, `ModelHost` knows.
+    """The threads' leading, running and watching. `ModelHost` handles the frames and the clients.
 
-    - A thread that leads and finds a call to run hands the lead on and runs it: no call changes threads. Where nothing
-      else is to be done, a call that is known to be quick is run without even that, past the queue; a watcher puts it
-      there, and takes the lead away, when it lasts after all.
-    - Whoever takes a call off the queue answers it, once: the worker that ran it, or the leader that gives it up.
+    - A leader that finds a call to run hands on the lead and runs the call: no call changes threads. If no other work
+      waits, the leader runs a quick call at once, without the queue, and keeps the lead. If that call is slow after
+      all, the watcher adds it to the queue and takes the lead away.
+    - The thread that takes a call off the queue answers it, once: a worker that ran it, or the leader that gives it up.
     """
 
     def __init__(self, calls: Calls, queue: CallQueue) -> None:
@@ -39,10 +38,10 @@ class WorkerPool:
         self._queue = queue
         self._epoll = select.epoll()
         self._lock = threading.Lock()
-        self._leader: Optional[int] = None  # a thread's number
-        self._resting: list[Any] = []  # a held lock for each thread that rests
+        self._leader: Optional[int] = None  # a thread's identifier
+        self._resting: list[Any] = []  # a held lock for each thread that waits
         self._quick: set[str] = set()  # functions whose last call was quick
-        self._turn = 0  # counts the calls that were run at once
+        self._turn = 0  # counts the calls run at once
         self._at_once: Optional[Call] = None  # the one that runs now
         self._watching = False
         self._watch = threading.Lock()
@@ -50,19 +49,19 @@ class WorkerPool:
         self._next_due = 0.0
 
     def _attend(self, descriptor: int, events: int, alone: bool) -> Optional[Call]:
-        """A descriptor is ready, ``alone`` if no other is. A call that may be run at once, past the queue."""
+        """Handle a ready descriptor, ``alone`` if no other is ready. Return a call that may run without the queue."""
         raise NotImplementedError
 
     def _do_due(self, now: float) -> None:
-        """What is due; to be called again at ``_next_due``."""
+        """Do the work that is due; to be called again at ``_next_due``."""
         raise NotImplementedError
 
     def _rewatch(self, connection: ClientConnection) -> None:
-        """Wait for what the client may do now: send more, or take what waits for it."""
+        """Watch for the client's next frame or, if data waits to be sent, for a writable socket."""
         raise NotImplementedError
 
     def _live(self) -> None:
-        """Lead, run calls and rest, until a call has run that was given up: another thread is there in its place."""
+        """Lead, run calls and wait, until a call was given up while it ran: another thread has replaced this one."""
         me = threading.get_ident()
         wanted = True
         while wanted:
@@ -93,7 +92,7 @@ class WorkerPool:
             wanted -= 1
 
     def _lead(self, me: int) -> bool:
-        """Read for everybody until there is a call that may last; that is run last, by this thread. As `_run`."""
+        """Read for all clients until there is a call that may be slow; run it, and return as `_run` does."""
         now = time.monotonic()
         while True:
             ready = self._epoll.poll(max(0.0, self._next_due - now))
@@ -101,7 +100,7 @@ class WorkerPool:
                 call = self._attend(descriptor, events, len(ready) == 1)
                 if call is not None and not self._run_at_once(call, me):
                     return call.abandoned_at is None
-            call = None  # what its arrays lie in is there for the next
+            call = None  # frees the memory of its arrays for the next
             now = time.monotonic()
             if now >= self._next_due:
                 self._do_due(now)
@@ -116,7 +115,7 @@ class WorkerPool:
             return self._run(call)
 
     def _run_at_once(self, call: Call, me: int) -> bool:
-        """Run a quick call while nobody else leads; False if that was wrong, and somebody else leads now."""
+        """Run a quick call as the leader; False if it was slow, and another thread leads now."""
         with self._lock:
             self._at_once = call
             self._turn += 1
@@ -135,7 +134,7 @@ class WorkerPool:
         return self._leader == me
 
     def _keep_watch(self) -> None:
-        """While there are quick calls, take the lead from a thread whose call is none."""
+        """While there are quick calls, take the lead from a thread whose call turns out slow."""
         self._watch.acquire()
         idle = 0.0
         while idle < WATCHED_S:
@@ -170,7 +169,7 @@ class WorkerPool:
         return pieces, time.perf_counter() - started <= QUICK_S
 
     def _finished(self, call: Call, quick: bool) -> bool:
-        """A call of the queue has run; whether it is to be answered. With the lock held."""
+        """Note that a call of the queue has run; return whether to answer it. With the lock held."""
         function = function_of(call.frame)
         if not quick:
             self._quick.discard(function)
@@ -191,7 +190,7 @@ class WorkerPool:
 
 
 def function_of(frame: Frame) -> str:
-    """The name of the function that a call is for, if it is one."""
+    """The name of the module's function that a frame calls; empty if there is none."""
     target = frame.parsed.head.get("f")
     return target[1] if type(target) is list and len(target) == 2 and type(target[1]) is str else ""
 

@@ -1,1 +1,1 @@
-"""The processes of sessions: how they are made, kept apart, limited and cleaned up after."""
+"""Makes, isolates, limits and cleans up the processes of sessions."""

@@ -1,7 +1,7 @@
-"""The kernel's control groups, where they are there: a session cannot outrun them between two scans.
+"""Cgroups of sessions: the kernel enforces memory limits and CPUs at once, without waiting for a scan.
 
-A server has a folder below its own cgroup (version 2, or the hierarchies of version 1), locked as `work_folders` are,
-and in it a cgroup for each session. Where anything is refused, the scans of the supervisor alone hold the limits.
+A server makes a folder below its own cgroup (version 2, or the hierarchies of version 1), locked like `work_folders`,
+and in it one cgroup for each session. Where the kernel refuses this, only the supervisor's scans enforce the limits.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import AbstractSet, Callable, Dict, Iterable, Sequence
 from rpcsys.server.sandbox import processes, work_folders
 from rpcsys.server.sandbox.mount_namespace import make_read_only
 
-MARGIN = (8, 32 << 20)  # an eighth and 32 MB beyond the limit: the kernel counts page tables, stacks, an init, too
-REMOVE_TIMEOUT_S = 10.0  # for the kernel to let go of processes that were killed, when a server's folder is removed
+MARGIN = (8, 32 << 20)  # an eighth and 32 MB above the limit: the kernel also counts page tables, stacks and the init
+REMOVE_TIMEOUT_S = 10.0  # until the kernel has removed killed processes from a server's folder
 AGAIN_S = 0.02
-_LEAF = "server"  # where version 2 has the server's own processes: beside cgroups there are none
+_LEAF = "server"  # for the server's own processes: in version 2 a cgroup has either processes or cgroups
 #: A server's folder for each controller, ``memory`` and ``cpuset``; in version 2 both are the same.
 Folders = Dict[str, str]
 
 
 def own(cgroup: str, mountinfo: str) -> Folders:
-    """A process's cgroup for each controller, from the text of its /proc/self/cgroup and /proc/self/mountinfo.
+    """Find a process's cgroup for each controller in the text of its /proc/self/cgroup and /proc/self/mountinfo.
 
-    ``v2``: the one of version 2. A hierarchy that is not mounted, or that shows no such cgroup, is left out.
+    ``v2`` is the key of version 2. Hierarchies that are not mounted, or do not show the cgroup, are omitted.
     """
     mounted: Dict[str, tuple[str, str]] = {}
     for line in mountinfo.splitlines():
@@ -49,13 +49,13 @@ def own(cgroup: str, mountinfo: str) -> Folders:
 
 
 def find(wanted: Sequence[str]) -> tuple[Folders, str]:
-    """A new folder for each of the ``wanted`` controllers, and why others are missing. For a process of one thread."""
+    """Make a folder for each ``wanted`` controller; return them and, if there are none, the reason. One thread only."""
     found: Folders = {}
     try:
         with open("/proc/self/cgroup") as cgroup, open("/proc/self/mountinfo") as mountinfo:
             mine = own(cgroup.read(), mountinfo.read())
         if mounted := [name for name in wanted if name in mine]:
-            made: Folders = {}  # one hierarchy may have both
+            made: Folders = {}  # one hierarchy may have both controllers
             for name in mounted:
                 found[name] = made[mine[name]] = made.get(mine[name]) or work_folders.make_folder(mine[name])
             if "cpuset" in found:
@@ -70,7 +70,7 @@ def find(wanted: Sequence[str]) -> tuple[Folders, str]:
 
 
 def _made_v2(parent: str, wanted: Sequence[str]) -> Folders:
-    """A server's folder in version 2, below a cgroup with some of the ``wanted`` controllers. Raises OSError."""
+    """Make a server's folder in version 2, below the cgroup ``parent``. Raises OSError."""
     names = [name for name in wanted if name in _read(parent, "cgroup.controllers").split()]
     if not names:
         raise OSError(0, "their controllers are not delegated to this server")
@@ -95,7 +95,7 @@ def _control(folder: str, sign: str, names: Iterable[str]) -> None:
 
 
 def _try(folders: Folders) -> None:
-    """Have a process enter a session's cgroup, and end. Raises OSError where that is refused."""
+    """Test that a process can enter a session's cgroup. Raises OSError if it cannot."""
     if not folders:
         return
     make(folders, 0, 1 << 30)
@@ -105,11 +105,11 @@ def _try(folders: Folders) -> None:
         raise OSError(0, refused)
 
 
-# A session's
+# A session's cgroup
 
 
 def make(folders: Folders, child: int, memory: int | None) -> None:
-    """A cgroup for a child to come, with ``memory`` bytes. Raises OSError."""
+    """Make the cgroup of a future child, limited to ``memory`` bytes. Raises OSError."""
     for place in _places(folders, child):
         os.mkdir(place, 0o755)
     for name, folder in folders.items():
@@ -121,22 +121,22 @@ def make(folders: Folders, child: int, memory: int | None) -> None:
 
 
 def enter(folders: Folders, child: int, pid: int = 0) -> None:
-    """Put ``pid``, by default this process, into the cgroup of ``child``; this may take a while. Raises OSError."""
+    """Move ``pid`` (0: this process) into the cgroup of ``child``; may block for a while. Raises OSError."""
     for place in _places(folders, child):
         _write(place, "cgroup.procs", str(pid))
 
 
 def keep_on(folders: Folders, child: int, cpus: AbstractSet[int]) -> None:
-    """Have the kernel run a child, and all that it starts, on ``cpus`` only. Raises OSError."""
+    """Restrict a child, and all processes that it starts, to ``cpus``. Raises OSError."""
     if "cpuset" in folders:
         place = os.path.join(folders["cpuset"], str(child))
         _write(place, "cpuset.cpus", ",".join(map(str, sorted(cpus))))
 
 
 def starved(folders: Folders, child: int, killed: bool = False) -> bool:
-    """Whether the kernel has ended a process of ``child`` for want of memory.
+    """Whether the kernel killed a process of ``child`` at the memory limit.
 
-    ``killed``: its own process has ended by SIGKILL; kernels before 4.13 show only that the limit was met.
+    ``killed``: the child's process ended by SIGKILL. Kernels before 4.13 only count how often the limit was reached.
     """
     if "memory" not in folders:
         return False
@@ -153,30 +153,30 @@ def starved(folders: Folders, child: int, killed: bool = False) -> bool:
 
 
 def kill(folders: Folders, child: int) -> None:
-    """End all processes of ``child`` at once, where the kernel can (version 2, Linux 5.14)."""
+    """Kill all processes of ``child`` at once, where the kernel can (version 2, Linux 5.14)."""
     for place in _places(folders, child):
         with contextlib.suppress(OSError):
             _write(place, "cgroup.kill", "1")
 
 
 def clear(folders: Folders, living: AbstractSet[int]) -> bool:
-    """Remove the cgroups of children that are not ``living``; whether none is left. One with processes in it stays."""
+    """Remove the cgroups of children not in ``living``; return whether all are removed. One with processes stays."""
     below = [place for folder in _places(folders) for place in _below(folder)]
     numbered = [place for place in below if os.path.basename(place).isdigit()]
     removed = [_removed(place) for place in numbered if int(os.path.basename(place)) not in living]
     return all(removed)
 
 
-# A server's
+# A server's folder
 
 
 def hold(folders: Folders) -> list[int]:
-    """Have no server take the folders for abandoned while the returned descriptors are open."""
+    """Lock the folders, so that no server removes them as abandoned, until the returned descriptors are closed."""
     return [held for held in map(work_folders.hold, _places(folders)) if held >= 0]
 
 
 def hide(folders: Folders) -> None:
-    """In the mount namespace of this process, let nobody write to the hierarchies; it is said where that is refused."""
+    """Make the hierarchies read-only in this process's mount namespace; log an error if that is refused."""
     try:
         for folder in _places(folders):
             while not os.path.ismount(folder):
@@ -187,7 +187,7 @@ def hide(folders: Folders) -> None:
 
 
 def tidy(folders: Folders) -> None:
-    """Remove, beside the loop, what killed servers have left beside these folders."""
+    """Remove the folders of killed servers beside these, in a thread."""
     left: Dict[str, int] = {}
     for folder in _places(folders):
         with contextlib.suppress(OSError):
@@ -203,11 +203,11 @@ def _remove_abandoned(left: Dict[str, int]) -> None:
 
 
 def finish(folders: Folders, timeout_s: float = 1.0) -> None:
-    """Remove the folders at the end of their server, which leaves its own cgroup for that."""
+    """Remove the folders when the server ends, after moving its processes to the parent cgroup."""
     for folder in _places(folders):
         leaf, parent = os.path.join(folder, _LEAF), os.path.dirname(folder)
         if os.path.isdir(leaf):
-            with contextlib.suppress(OSError):  # its manager removes it
+            with contextlib.suppress(OSError):  # then the service manager removes it
                 names = _read(folder, "cgroup.subtree_control").split()
                 _until(timeout_s, AGAIN_S / 10, lambda: clear(folders, frozenset()))
                 _control(folder, "-", names)
@@ -218,7 +218,7 @@ def finish(folders: Folders, timeout_s: float = 1.0) -> None:
 
 
 def _remove(places: Sequence[str], timeout_s: float) -> None:
-    """Remove folders with the cgroups in them, as soon as these are empty."""
+    """Remove folders and the cgroups in them as soon as they are empty; give up after ``timeout_s``."""
 
     def try_once() -> bool:
         removed = [_removed(place) for folder in places for place in (*_below(folder), folder)]
@@ -237,12 +237,12 @@ def _until(timeout_s: float, pause_s: float, done: Callable[[], bool]) -> None:
 
 
 def _places(folders: Folders, child: int | None = None) -> list[str]:
-    """Every folder once, or the cgroup of ``child`` in each."""
+    """Each folder once or, given a ``child``, its cgroup in each folder."""
     return [folder if child is None else os.path.join(folder, str(child)) for folder in sorted(set(folders.values()))]
 
 
 def _limit(place: str, size: int) -> None:
-    """Memory, and none of it swapped beyond that, where the kernel counts what is swapped. Raises OSError."""
+    """Limit memory to ``size`` bytes, with no swap beyond that where the kernel counts swap. Raises OSError."""
     v2 = os.path.exists(os.path.join(place, "memory.max"))
     _write(place, "memory.max" if v2 else "memory.limit_in_bytes", str(size))
     swap = "memory.swap.max" if v2 else "memory.memsw.limit_in_bytes"
@@ -251,7 +251,7 @@ def _limit(place: str, size: int) -> None:
 
 
 def _inherit(place: str) -> None:
-    """Give a new cpuset of version 1, which has nothing, all that the one above it has. Raises OSError."""
+    """Copy CPUs and memory nodes from the parent into a new cpuset of version 1, which is empty. Raises OSError."""
     for name in ("cpuset.cpus", "cpuset.mems"):
         _write(place, name, _read(os.path.dirname(place), name).strip())
 

@@ -1,6 +1,6 @@
 """A child of the zygote: waits on its control socket for a job, does it, and exits.
 
-It dies with its init; without one, with its parent, and then it is the subreaper of all that daemonises below it.
+It dies with its init. Without an init it dies with its parent, and is the subreaper of its daemonised descendants.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from rpcsys.server.sandbox.mount_namespace import MountNamespace
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
-    """A child in an interpreter of its own (``--no-fork``). ``settings["parent"]`` is its parent."""
+    """Run a child in a fresh interpreter (``--no-fork``). ``settings["parent"]``: the PID of its parent."""
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
     try:
-        namespace = enter_namespaces(settings)  # ahead of the imports, which may start threads
+        namespace = enter_namespaces(settings)  # before the imports, which may start threads
         preload.everything(settings, control)
         if settings["confined"]:
             privileges.bound(privileges.kept(settings["read_only"]))
@@ -46,7 +46,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
 
 
 def enter_namespaces(settings: dict[str, Any]) -> MountNamespace | None:
-    """Leave the host's namespaces for a session to come, where it has its own; its mounts."""
+    """Leave the host's namespaces, if sessions have their own; return the new mount namespace."""
     if not settings["isolate"]:
         return None
     processes.note_host_pid()
@@ -58,7 +58,7 @@ def enter_namespaces(settings: dict[str, Any]) -> MountNamespace | None:
 
 
 def run(control: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
-    """Wait for a job, do it, report its outcome, exit. Nothing else of Python runs at the exit."""
+    """Wait for a job, do it, report its outcome, and exit without Python's exit handlers."""
     from rpcsys.server.session import session
 
     status = 1
@@ -74,8 +74,8 @@ def run(control: socket.socket, settings: dict[str, Any], parent: int, namespace
         data, descriptor = messages.receive(control)
         status = _do(Job.from_bytes(data), descriptor, control, settings, namespace) if data else 0
     except (BrokenPipeError, ConnectionResetError):
-        pass  # the supervisor is gone, and the zygote will say so with a signal
-    except BaseException:  # noqa: BLE001 - whatever a session raises ends this process, and is printed
+        pass  # the supervisor is gone, so the zygote kills this process
+    except BaseException:  # noqa: BLE001 - any exception is printed and ends this process
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -89,13 +89,13 @@ def _do(
 ) -> int:
     try:
         _enter_folder(job, settings, namespace)
-    except OSError as error:  # the folder is gone: somebody killed the server, or removed it
+    except OSError as error:  # the folder is gone: the server was killed, or the folder removed
         sys.stderr.write(f"rpcsys-server: no place for a session: {error}\n")
         return 1
     if settings["confined"]:
         privileges.drop(privileges.kept(settings["read_only"]))
     outcome = _serve(descriptor, job, control)
-    messages.send_json(control, outcome=outcome)  # at once, so that the next child is made meanwhile
+    messages.send_json(control, outcome=outcome)  # at once, so that the zygote already makes the next child
     removed = ipc_cleanup.seen(settings) if namespace else []
     if removed:
         messages.send_json(control, outcome=outcome, removed=removed)
@@ -103,7 +103,7 @@ def _do(
 
 
 def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace | None) -> None:
-    """Give a session its directory and memory (its CPUs it has from the supervisor); a deployed module has its own."""
+    """Enter the job's directory and set a session's memory limit; the supervisor sets its CPUs."""
     if job.kind in (HOST, DEPLOYER):
         os.chdir(job.workdir)
         return
@@ -113,9 +113,9 @@ def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace 
     temporary = work_folders.temporary(job.workdir)  # removed with the session
     os.environ["TMPDIR"] = temporary
     if "tempfile" in sys.modules:
-        vars(sys.modules["tempfile"])["tempdir"] = None  # it remembers what it found in the zygote
+        vars(sys.modules["tempfile"])["tempdir"] = None  # else it keeps the zygote's value
     if settings["read_only"]:
-        os.environ["XDG_CACHE_HOME"] = temporary  # where libraries want to write unasked
+        os.environ["XDG_CACHE_HOME"] = temporary  # where libraries write by default
     if settings["memory"] is not None:
         limits.allow_memory(settings["memory"])
 

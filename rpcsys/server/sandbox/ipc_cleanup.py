@@ -1,6 +1,6 @@
-"""Shared memory, semaphores and queues that sessions leave behind.
+"""Finds and removes shared memory, semaphores and message queues that sessions leave.
 
-In namespaces of a session's own they vanish with it, and are reported (`seen`); else a comparison finds them.
+In a session's own namespaces they vanish with it and are only reported (`seen`); else `IpcCleanup` removes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SYSTEM_V = {"shm": "shared memory", "sem": "semaphores", "msg": "queue"}
 
 
 class IpcObject(NamedTuple):
-    """One file in /dev/shm, or one object of System V."""
+    """One file in /dev/shm, or one System V object."""
 
     kind: str  # ``file``, ``shm``, ``sem`` or ``msg``
     number: int  # inode or identifier
@@ -28,15 +28,15 @@ class IpcObject(NamedTuple):
     users: int = 0  # how many processes have it attached
 
     def describe(self) -> str:
-        """Its name in a report."""
+        """The object's name in a report."""
         return f"{SHM}/{self.name}" if self.kind == "file" else f"System V {_SYSTEM_V[self.kind]} {self.number}"
 
     def abandoned(self) -> bool:
-        """Whether no process that lives has made it or uses it."""
+        """Whether its maker has ended and no process uses it."""
         return bool(self.maker) and not self.users and not os.path.exists(f"/proc/{self.maker}")
 
     def remove(self) -> bool:
-        """Remove it; False where that is refused, or it is gone."""
+        """Remove the object; False if that is refused or it is gone."""
         if self.kind == "file":
             return not LIBC.unlink(os.fsencode(os.path.join(SHM, self.name)))
         if self.kind == "sem":
@@ -46,29 +46,29 @@ class IpcObject(NamedTuple):
 
 
 class IpcCleanup:
-    """Removes what was not there before the sessions, on boards without namespaces, of this process's user.
+    """Removes IPC objects of this process's user that sessions have made, on boards without namespaces.
 
-    What may be another session's that still runs is left until the board is idle.
+    An object that a running session may own stays until the board is idle.
     """
 
     def __init__(self) -> None:
         self._before: set[tuple[str, int]] = set()
 
     def note_idle(self) -> None:
-        """No session runs: what is there now is nobody's business here."""
+        """Note the objects that exist while no session runs: sessions have not made them."""
         self._before = {(one.kind, one.number) for one in found(os.geteuid())}
 
     def remove(self, alone: bool) -> tuple[str, ...]:
-        """Remove what a session that has ended has left; what that was. ``alone``: no other session runs."""
+        """Remove what an ended session left; return the objects' names. ``alone``: no other session runs."""
         new = [one for one in found(os.geteuid()) if (one.kind, one.number) not in self._before]
         removed = [one.describe() for one in new if (alone or one.abandoned()) and one.remove()]
         return tuple(removed[:MAX_NAMES])
 
 
 def seen(settings: dict[str, Any], root: str = "") -> list[str]:
-    """What a session in namespaces of its own has made in them and not removed, by name.
+    """Names of the objects that a session has left in its own namespaces.
 
-    ``settings``: its child's. ``root``: seen from outside, as /proc/PID/root of the session.
+    ``settings``: those of its child. ``root``: from outside, the session's /proc/PID/root.
     """
     ours = {_top(path) for path in (settings["folder"], *settings["keep"])}
     paths = (f"{place}/{name}" for place in mount_namespace.SHARED for name in listed(root + place))
@@ -79,15 +79,15 @@ def seen(settings: dict[str, Any], root: str = "") -> list[str]:
 
 
 def _top(path: str) -> str:
-    """The entry of a shared directory that ``path`` is below."""
+    """The entry of a shared directory that contains ``path``; ``path`` itself if none does."""
     shared = next((place for place in mount_namespace.SHARED if path.startswith(place + "/")), None)
     return path if shared is None else "/".join(path.split("/")[: shared.count("/") + 2])
 
 
 def found(user: int) -> list[IpcObject]:
-    """All that ``user`` has in the namespaces of this process."""
+    """All IPC objects of ``user`` in this process's namespaces."""
     files = []
-    with contextlib.suppress(OSError), os.scandir(SHM) as entries:  # no such place, or what was in it is gone meanwhile
+    with contextlib.suppress(OSError), os.scandir(SHM) as entries:  # no such folder, or an entry is gone meanwhile
         for entry in entries:
             status = entry.stat(follow_symlinks=False)
             if status.st_uid == user:

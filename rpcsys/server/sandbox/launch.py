@@ -1,6 +1,6 @@
-"""Starting a process of the server's own: a fresh interpreter, or a copy of this process.
+"""Starts the server's other processes: in a fresh interpreter, or as a copy of this process.
 
-With the same flags and ``sys.path`` (out of a zip file, too), and never more descriptors than it needs.
+The new process has the same flags and ``sys.path`` (also inside a zip file), and only the descriptors that it needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any
 
-HANDED = 3  # the descriptor at which the new process finds its socket
+HANDED = 3  # the number of the new process's socket
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "from importlib import import_module; import_module(sys.argv.pop(1)).main(json.loads(sys.argv.pop(1)))"
@@ -23,12 +23,12 @@ _START = (
 def start(
     module: str, settings: dict[str, object], descriptor: int, name: str, *, leader: bool = False, printing: int = 2
 ) -> int:
-    """Run ``module.main(settings)`` in a fresh interpreter; its process number.
+    """Run ``module.main(settings)`` in a fresh interpreter; return its PID. Raises OSError.
 
-    ``descriptor`` becomes number 3 there. What it prints goes to ``printing``: standard output is for the ready line.
-    A ``leader`` has a process group of its own, out of a terminal's Ctrl-C. Raises OSError.
+    ``descriptor`` becomes number 3 there. Its output goes to ``printing``, since standard output has the ready line.
+    A ``leader`` has its own process group, which a terminal's Ctrl-C does not reach.
     """
-    source = os.dup(descriptor) if descriptor == HANDED else descriptor  # at its place it would stay close-on-exec
+    source = os.dup(descriptor) if descriptor == HANDED else descriptor  # dup2 to the same number keeps close-on-exec
     paths = [os.path.abspath(path) for path in sys.path]
     arguments = [sys.executable, *flags(), "-c", _START, json.dumps(paths), module, json.dumps(settings), name]
     group: dict[str, Any] = {"setpgroup": 0} if leader else {}
@@ -53,11 +53,11 @@ def start(
 
 
 def copy(module: str, settings: dict[str, object], descriptor: int, printing: int) -> int:
-    """Run ``module.main(settings)``, which never returns, in a copy of this process; its process number.
+    """Run ``module.main(settings)``, which never returns, in a fork of this process; return its PID. Raises OSError.
 
-    As :func:`start` otherwise, and a leader. What this process has imported is shared, which on a small board is a
-    quarter of the memory of all. Only for a process of one thread. The copy never lets go of Python's objects for this
-    process's descriptors: no finaliser can close a number that has come to mean another file. Raises OSError.
+    Otherwise as :func:`start` with ``leader``. Shared imports save a quarter of all memory on a small board. Only for a
+    process with one thread. The copy keeps this process's objects for descriptors alive: a finaliser could otherwise
+    close a number that another file has by then.
     """
     sys.stdout.flush()
     freeze()
@@ -81,13 +81,13 @@ def copy(module: str, settings: dict[str, object], descriptor: int, printing: in
 
 
 def freeze() -> None:
-    """Have the collector leave all objects alone from now on: in a copy, each that it visits costs a page."""
+    """Exclude all present objects from garbage collection: in a forked copy, visiting one copies its page."""
     gc.collect()
     gc.freeze()
 
 
 def flags() -> list[str]:
-    """The flags of this interpreter that decide what can be imported."""
+    """This interpreter's flags that affect imports."""
     flags = sys.flags
     known = {
         "-I": flags.isolated,

@@ -1,6 +1,6 @@
-"""What a session may use of the board: its CPUs, and its memory, without privileges and without control groups.
+"""A session's limits of CPUs and memory, without privileges and without cgroups.
 
-The kernel bounds each process (`allow_memory`); all of a session together are measured (`memory_usage`).
+The kernel limits each process (`allow_memory`); the supervisor measures all of a session's (`memory_usage`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import AbstractSet, Sequence
 
 from rpcsys.server.sandbox import processes
 
-NEARLY = 0.8  # a process that crashed with so much of its limit in memory did so for want of more
-#: When the board's memory ends, the kernel ends sessions and model hosts first, the supervisor last (oom_score_adj).
+NEARLY = 0.8  # a process that crashes above this share of its limit counts as out of memory
+#: Out of memory, the kernel kills sessions and model hosts first, the supervisor last (oom_score_adj).
 OOM_FIRST, OOM_LAST = 800, -900
-#: How Python, C++, onnxruntime, this package and the C library say that there is no memory.
+#: How Python, C++, onnxruntime, this package and the C library report exhausted memory.
 _NO_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "no memory", "Cannot allocate")
 _allowed: int | None = None
 
 
 def set_oom_score(score: int) -> None:
-    """How soon the kernel ends this process, and those it starts, when memory ends. To be ended later needs root."""
-    with contextlib.suppress(OSError, ValueError):  # not root, or a kernel without it: as it was
+    """Set how early the kernel kills this process, and those it starts, without memory. A lower score needs root."""
+    with contextlib.suppress(OSError, ValueError):  # not root, or a kernel without it: unchanged
         with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
             if score > 0 or int(file.read()) > score:
                 file.seek(0)
@@ -30,9 +30,9 @@ def set_oom_score(score: int) -> None:
 
 
 def keep_on(roots: Sequence[int], cpus: AbstractSet[int]) -> bool:
-    """Have every thread of the session below ``roots`` run on ``cpus`` only; those to come inherit it.
+    """Restrict every thread of the session below ``roots`` to ``cpus``; new threads inherit this.
 
-    Whether one of them might run on others. Fewer are its own business. Raises OSError if ``cpus`` are not there.
+    Return whether a thread had other CPUs. A thread may keep fewer. Raises OSError if ``cpus`` do not exist.
     """
     found = False
     for pid in members(roots):
@@ -42,14 +42,14 @@ def keep_on(roots: Sequence[int], cpus: AbstractSet[int]) -> bool:
                     found = True
                     os.sched_setaffinity(int(task), cpus)
             except (ProcessLookupError, PermissionError):
-                pass  # it has ended; or it is another user's, of a server of root that may not do this
+                pass  # it has ended, or belongs to another user and this server has no right
     return found
 
 
 def allow_memory(size: int) -> None:
-    """Let this process, and each that it starts, take ``size`` bytes more of private memory than now (RLIMIT_DATA).
+    """Limit this process, and each that it starts, to ``size`` bytes more private memory than now (RLIMIT_DATA).
 
-    Libraries and models, mapped from files, do not count. Beyond it Python raises MemoryError: a call fails.
+    Libraries and models mapped from files do not count. Beyond the limit Python raises MemoryError: a call fails.
     """
     global _allowed
     bound = field("self", "status", b"VmData:") + size
@@ -58,12 +58,12 @@ def allow_memory(size: int) -> None:
 
 
 def inherited() -> int:
-    """Bytes that a child of this process has resident as soon as it is forked."""
+    """Resident bytes of a child of this process right after the fork."""
     return field("self", "status", b"RssAnon:")
 
 
 def describe(size: int) -> str:
-    """A limit of memory for people."""
+    """Format a memory limit for people."""
     for unit, name in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"
@@ -71,31 +71,31 @@ def describe(size: int) -> str:
 
 
 def breach(size: int) -> str:
-    """The error of a session that wanted more than ``size``."""
+    """The error of a session that exceeds ``size`` bytes."""
     return f"the session's memory limit of {describe(size)} was hit (the server's --session-memory)"
 
 
 def hint(error: str) -> str:
-    """What to add to the text of an error in this process: whether its memory limit may be the cause."""
+    """The text to append to an error of this process if its memory limit may be the cause; else empty."""
     if _allowed is None or not any(word in error for word in _NO_MEMORY):
         return ""
     return "; " + breach(_allowed)
 
 
 def members(roots: Sequence[int]) -> list[int]:
-    """The processes of a session. ``roots``: its own, and its init, below which is what lost its parent."""
+    """The processes of a session. ``roots``: its first process, and its init, which adopts orphans."""
     return [*roots[:1], *(pid for root in roots for pid in processes.descendants(root))]
 
 
 def listed(folder: str) -> list[str]:
-    """The names in a folder; none where it is gone or closed to this process."""
+    """The names in a folder; none if it is gone or unreadable."""
     with contextlib.suppress(OSError):
         return os.listdir(folder)
     return []
 
 
 def field(pid: str, file: str, name: bytes) -> int:
-    """A size of a process from /proc, in bytes; 0 where it is not there."""
+    """A size of a process from /proc, in bytes; 0 if it is absent."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/{file}", "rb") as lines:
         for line in lines:
             if line.startswith(name):

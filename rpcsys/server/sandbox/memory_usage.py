@@ -1,7 +1,7 @@
-"""How much memory a session has, counted from outside by the kernel's tables; sockets by sock_diag, without privileges.
+"""Measures a session's memory from outside, by /proc and, for sockets, by sock_diag; needs no privileges.
 
-Not seen: files in memory and sockets on their way through a socket; buffers of pipes; System V memory that nobody has
-attached (the kernel bounds it); and, by who is not root, what an undumpable process holds beside its resident pages.
+Not measured: memfds and sockets in transit through a socket; buffers of pipes; System V memory that no process has
+attached (the kernel limits it); and, without root, what an undumpable process holds beside its resident pages.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import AbstractSet, Dict, Iterator, NamedTuple, Optional, Set, Tuple
 from rpcsys.server.sandbox.limits import field, listed
 from rpcsys.server.sandbox.mount_namespace import SHARED
 
-#: While all connections of the machine hold no more than this, whose it is is not asked: that takes a millisecond.
+#: While all connections of the machine hold no more bytes, their owners are not looked up: that takes a millisecond.
 LITTLE = 8 << 20
-#: How links to open files in memory begin. Others are not looked at: the disk they are on may not answer.
+#: How links to open files in memory begin. Other files are skipped: their disk may hang.
 _HELD = ("/memfd:", "/dev/zero", "/SYSV", "/run/", *(place + "/" for place in SHARED))
 _DELETED, _SOCKET = " (deleted)", "socket:["
 _Inode = Tuple[int, int]
 
 
 class MemoryUsage:
-    """What a session's processes have: :meth:`scan` each, and, where ``bound`` is too much, :meth:`measure` each.
+    """The memory of a session's processes: :meth:`scan` each and, if ``bound`` is too high, :meth:`measure` each.
 
-    - What they have mapped for themselves; pages they share count once.
-    - Files in memory that they hold open and no folder names: memfds, and deleted ones. Each counts once.
-    - What lies in the folders in memory that their mount namespace has for itself.
-    - What their sockets hold: :meth:`scan_sockets`, which comes between these two.
+    - Private mappings; pages that processes share count once.
+    - Open files in memory without a name in a folder: memfds and deleted files. Each counts once.
+    - Files in the memory file systems of their own mount namespace.
+    - Buffers of sockets: :meth:`scan_sockets`, called between these two.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class MemoryUsage:
 
     @property
     def bound(self) -> int:
-        """At most so many bytes: never less than ``taken``, and ten times as quick."""
+        """An upper bound of ``taken``, in bytes; ten times as quick."""
         buffered = len(self._sockets) * most_buffered() if self._buffered is None else self._buffered
         return self._resident + self._held + buffered
 
     @property
     def taken(self) -> int:
-        """Bytes of memory, when all processes are measured."""
+        """Bytes of memory, after all processes are measured."""
         return self._mapped + self._held + (self._buffered or 0)
 
     @property
@@ -58,22 +58,22 @@ class MemoryUsage:
         return files + sum(self._folders.values())
 
     def scan(self, pid: int) -> None:
-        """Add a process's resident pages, and what it holds."""
+        """Add a process's resident pages, open files and memory file systems."""
         self._resident += _number(f"/proc/{pid}/statm", 1) * resource.getpagesize()
         self._add_folders(pid)
         for task in listed(f"/proc/{pid}/task"):  # a thread may have descriptors of its own
             self._add_files(f"/proc/{pid}/task/{task}/fd")
 
     def scan_sockets(self) -> None:
-        """Add what the sockets of all of them hold."""
+        """Add the buffers of all sockets found."""
         self._buffered = buffered(self._sockets) if self._sockets else 0
 
     def measure(self, pid: int) -> None:
-        """Add what a process has mapped and does not hold."""
+        """Add a process's mappings, without the files that :meth:`scan` counted."""
         anonymous, shared = (field(str(pid), "smaps_rollup", name) for name in (b"Pss_Anon:", b"Pss_Shmem:"))
         if shared and (self._files or self._folders):
             shared -= min(shared, self._mapped_of_held(pid))
-        # What everyone may know of a process that shows its mappings to nobody.
+        # Readable by every user, even for a process that hides its mappings.
         undumpable = sum(field(str(pid), "status", name) for name in (b"RssAnon:", b"RssShmem:"))
         self._mapped += anonymous + shared or field(str(pid), "smaps_rollup", b"Pss:") or undumpable
 
@@ -85,7 +85,7 @@ class MemoryUsage:
                     space = os.statvfs(f"/proc/{pid}/root{place}")
                     self._folders[device] = (space.f_blocks - space.f_bfree) * space.f_frsize
             except OSError:
-                pass  # no such place, or nobody to ask
+                pass  # no such folder, or the process has ended
 
     def _add_files(self, folder: str) -> None:
         for name in listed(folder):
@@ -101,11 +101,11 @@ class MemoryUsage:
                 pass  # closed meanwhile
 
     def _mapped_of_held(self, pid: int) -> int:
-        """Bytes of what a process holds that it has mapped, too; its own copies, made by writing, are none of that."""
+        """Bytes of counted files that a process has mapped, too, without the private copies that writing makes."""
         total = share = 0
         held = False
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/smaps", "rb") as lines:
-            for line in lines:  # until it ends
+            for line in lines:  # fails when the process ends
                 name, *rest = line.split()
                 if not name.endswith(b":"):
                     major, minor = (int(part, 16) for part in rest[2].split(b":"))
@@ -119,7 +119,7 @@ class MemoryUsage:
 
 
 def _number(path: str, place: int) -> int:
-    """A number in a file of the kernel's, by its place; 0 where there is none."""
+    """The number at index ``place`` in a kernel's file; 0 if there is none."""
     with contextlib.suppress(OSError, IndexError, ValueError), open(path, "rb") as file:
         return int(file.read().split()[place])
     return 0
@@ -127,7 +127,7 @@ def _number(path: str, place: int) -> int:
 
 @functools.lru_cache(maxsize=None)
 def _memory_devices() -> frozenset[int]:
-    """The numbers of the file systems in memory: those mounted here, and the kernel's own for memfds."""
+    """Device numbers of the file systems in memory: those mounted here, and the kernel's own for memfds."""
     found = set()
     with open("/proc/self/mountinfo", "rb") as lines:
         for line in lines:
@@ -142,22 +142,22 @@ def _memory_devices() -> frozenset[int]:
     return frozenset(found)
 
 
-# Sockets. A local one's message counts for who sent it as long as that lives. Where the sender is gone, or not yet
-# accepted, the kernel does not show what its messages take: the most that a socket may hold is assumed.
+# Sockets. A local message counts for its sender while that socket exists. If the sender is gone or not yet accepted,
+# the kernel does not show its messages' size: the most that a socket may hold is assumed.
 
 _SOCK_DIAG, _BY_FAMILY, _DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
 _ALIGNMENT, _REPLY_BYTES = 4, 65536
 _LISTENING = 10
-_STATES = 0xFFFFFFFF & ~(1 << 6)  # all, but those that only wait for late packets
+_STATES = 0xFFFFFFFF & ~(1 << 6)  # all but TIME_WAIT
 _UNIX_PEER, _UNIX_QUEUE, _UNIX_MEMORY, _INET_MEMORY = 2, 4, 5, 7
 _UNIX_SHOW = 0x04 | 0x10 | 0x20
-#: Where the kernel's account of a socket's memory has what was received, what was sent, and what is to be sent.
+#: Indexes in the kernel's SK_MEMINFO record of a socket: bytes received, sent, and queued to be sent.
 _RECEIVED, _SENT, _QUEUED = 0, 2, 5
 _INET = [(f, p) for f in (socket.AF_INET, socket.AF_INET6) for p in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)]
 
 
 class _Socket(NamedTuple):
-    """What the kernel says of one socket: its state and inode, and attributes by number."""
+    """One socket in the kernel's reply: its state and inode, and attributes by number."""
 
     state: int
     inode: int
@@ -165,12 +165,12 @@ class _Socket(NamedTuple):
 
 
 def most_buffered() -> int:
-    """Bytes that one socket's buffers may take, at most."""
+    """The most bytes that one socket's buffers may take."""
     return 2 * sum(map(_setting, ("core/rmem_max", "core/wmem_max", "ipv4/tcp_rmem", "ipv4/tcp_wmem")))
 
 
 def buffered(inodes: AbstractSet[int]) -> int:
-    """Bytes that these sockets hold, up to `LITTLE` in connections left out. 0 where the kernel shows nothing."""
+    """Bytes in these sockets' buffers; connections are skipped up to `LITTLE`. 0 if the kernel shows nothing."""
     total = 0
     try:
         request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _UNIX_SHOW, 0, 0)
@@ -180,7 +180,7 @@ def buffered(inodes: AbstractSet[int]) -> int:
             found = (one for one in _dump(request, 1, 68, 72) if one.inode in inodes)
             total += sum(_memory(one.attributes.get(_INET_MEMORY)) for one in found)
     except (OSError, struct.error, IndexError, ValueError):
-        pass  # a kernel without
+        pass  # a kernel without sock_diag
     return total
 
 
@@ -205,7 +205,7 @@ def _memory(sizes: Optional[Tuple[int, ...]]) -> int:
 
 
 def _dump(request: bytes, state: int, inode: int, attributes: int) -> Iterator[_Socket]:
-    """What the kernel shows of each socket that ``request`` asks for, by places in its reply. Raises OSError."""
+    """Yield each socket that matches ``request``; the numbers are offsets in the kernel's reply. Raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as netlink:
         netlink.setblocking(False)
         netlink.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _DUMP, 0, 0) + request)
@@ -221,7 +221,7 @@ def _dump(request: bytes, state: int, inode: int, attributes: int) -> Iterator[_
 
 
 def _attributes(data: bytes) -> Dict[int, Tuple[int, ...]]:
-    """Each attribute as the numbers of four bytes that it consists of."""
+    """Each attribute by its number, as a tuple of 32-bit values."""
     found = {}
     while len(data) >= _ALIGNMENT:
         length, kind = struct.unpack_from("=HH", data)
@@ -233,5 +233,5 @@ def _attributes(data: bytes) -> Dict[int, Tuple[int, ...]]:
 
 
 def _setting(name: str) -> int:
-    """A bound of the kernel's, the last where it has several; 0 where it shows none."""
+    """A network setting of the kernel, the last value of several; 0 if absent."""
     return _number(f"/proc/sys/net/{name}", -1)

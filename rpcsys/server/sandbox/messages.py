@@ -1,6 +1,6 @@
 """Messages between the server's own processes: a JSON object each, and at most one descriptor, over SOCK_SEQPACKET.
 
-User code runs in children: their messages are held to a table of fields (`parse`), and to a number (`Allowance`).
+Children run user code: their messages are checked against a table of fields (`parse`), and counted (`Allowance`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Dict, Mapping
 from rpcsys.errors import ProtocolError, printable
 from rpcsys.wire.checks import Check, flag, integer, items, seconds, sentence, text
 
-MAX_BYTES = 65536  # of a message; the longest is a job: a greeting and a few paths
-MAX_NAMES = 32  # names of processes that had to be killed, or of files that were removed, in one report
-MAX_LINE, MAX_NAME = 1000, 200  # characters of a sentence, and of a name: what is longer is cut
-ALLOWED = 256  # messages of a session's process in all: it has five, and one for each import without a fork
+MAX_BYTES = 65536  # of a message; the longest is a job: a handshake's answer and a few paths
+MAX_NAMES = 32  # names of killed processes, or of removed files, in one report
+MAX_LINE, MAX_NAME = 1000, 200  # characters of a sentence, and of a name; longer ones are cut
+ALLOWED = 256  # messages of a session's process in all: it sends five, and one for each import without a fork
 ALLOWED_S = 10.0
-#: Messages of a host in that time, which may give 1,000 clients back at once; a tenth of what the supervisor can take.
+#: Messages of a host in that time: it may return 1,000 clients at once. The supervisor can take ten times as many.
 ALLOWED_OF_SERVICE = 8192
 
 
@@ -40,11 +40,11 @@ RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "de
 
 @dataclass(frozen=True)
 class Job:
-    """What a waiting child is handed together with a client's connection.
+    """What the supervisor sends a waiting child, beside a client's connection.
 
     ``kind``: a session of ``rpcsys/1`` or ``tvm``; ``tvm-end``, which sends a TVM client ``words``, the reason for the
-    end of its session; ``host``, of a deployed module, without a client; ``deployer``. ``reply``: the handshake's
-    answer, sent first. ``limit_s``: seconds the session may last, None for no limit. ``options``: facts of the server.
+    end of its session; a model ``host``, which has no client yet; ``deployer``. ``reply``: the handshake's answer, sent
+    first. ``limit_s``: seconds that the session may last, None for no limit. ``options``: settings of the server.
     """
 
     kind: str
@@ -58,7 +58,7 @@ class Job:
     words: str = ""
 
     def to_bytes(self) -> bytes:
-        """One message to a child, beside which the client's descriptor goes."""
+        """Encode the job as one message to a child."""
         return json.dumps({**vars(self), "reply": self.reply.decode("latin-1")}).encode()
 
     @classmethod
@@ -69,7 +69,7 @@ class Job:
 
 
 # The tables. To a zygote: {"spawn": child, "kind": kind} with the child's end of its socket, and {"kill": child}.
-# To a child: its job, and {"until": time} (monotonic, or null) when its lease is renewed.
+# To a child: its job, and {"until": time} (monotonic, or null) when its lease's limit changes.
 
 
 def _text_of(most: int) -> Check:
@@ -86,7 +86,7 @@ def _names(value: Any, name: str) -> tuple[str, ...]:
 
 def _about(value: Any, name: str) -> tuple[str, tuple[str, ...]]:
     if type(value) is not dict:
-        raise ProtocolError(f"{name} must say a kind and functions")
+        raise ProtocolError(f"{name} must have a kind and functions")
     return _name(value.get("kind"), "kind"), _names(value.get("functions"), "functions")
 
 
@@ -101,11 +101,11 @@ def _several(check: Check, count: int) -> Check:
 
 
 _MOST = 2**31 - 1
-#: Fields of a zygote's messages, and what they may hold; those of a death are ``events.ChildDead``'s.
+#: The check of each field in a zygote's messages; ``events.ChildDead`` explains those of a death.
 OF_ZYGOTE: Dict[str, Check] = {
-    "importing": _line,  # before each import that a flag asks for
+    "importing": _line,  # before each import that a flag names
     "ready": flag,
-    "shared": _line,  # why sessions share what they could have of their own
+    "shared": _line,  # why sessions have no namespaces of their own
     "failed": _line,
     "born": integer(1, _MOST),
     "pid": integer(1, _MOST),
@@ -117,18 +117,18 @@ OF_ZYGOTE: Dict[str, Check] = {
     "stuck": _names,
     "removed": _names,
 }
-#: The same of a session's process.
+#: The same for a session's process.
 OF_CHILD: Dict[str, Check] = {
     "importing": _line,
     "ready": flag,
     "failed": _line,
-    "printed": integer(0, _MOST),  # with the descriptor of what it prints
+    "printed": integer(0, _MOST),  # with the descriptor of its output
     "opened": flag,
-    "limit_s": seconds,  # that its client asks for
+    "limit_s": seconds,  # that its client requests
     "outcome": text,
     "removed": _names,
 }
-#: The same of a host or a deployer.
+#: The same for a model host or a deployer.
 OF_SERVICE: Dict[str, Check] = {
     **OF_CHILD,
     "loaded": _about,
@@ -145,18 +145,18 @@ OF_SERVICE: Dict[str, Check] = {
 
 
 def parse(data: bytes, fields: Mapping[str, Check]) -> Dict[str, Any]:
-    """A message that may hold ``fields``, each checked; what else it has is left out. Raises `ProtocolError`."""
+    """Decode a message and check each of its ``fields``; other fields are dropped. Raises `ProtocolError`."""
     try:
-        said = json.loads(data)
+        message = json.loads(data)
     except (ValueError, RecursionError):
         raise ProtocolError("a message that is no JSON") from None
-    if type(said) is not dict:
+    if type(message) is not dict:
         raise ProtocolError("a message that is no object")
-    return {name: check(said[name], name) for name, check in fields.items() if name in said}
+    return {name: check(message[name], name) for name, check in fields.items() if name in message}
 
 
 class Allowance:
-    """How much a child may still say: messages in all, or, where ``span_s`` is given, in each such time."""
+    """How many messages a child may still send: in all or, with ``span_s``, in each such time."""
 
     def __init__(self, now: float, most: int, span_s: float = math.inf) -> None:
         self._most = self._left = most
@@ -164,24 +164,24 @@ class Allowance:
         self._until = now + span_s
 
     def spend(self, now: float, size: int) -> None:
-        """A message of ``size`` bytes has come. Raises `ProtocolError` where it is one too many."""
+        """Count a message of ``size`` bytes. Raises `ProtocolError` if it is one too many."""
         if now >= self._until:
             self._left, self._until = self._most, now + self._span_s
         self._left -= 1 + size // 1024
         if self._left < 0:
-            raise ProtocolError("it says too much")
+            raise ProtocolError("it sends too much")
 
 
 # Sockets
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends; each read gives one message."""
+    """Two connected sockets; each read returns one message."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def send(sock: socket.socket, data: bytes, descriptor: int | None = None) -> None:
-    """Send a message, with a copy of ``descriptor`` beside it. Raises OSError."""
+    """Send a message, with a copy of ``descriptor``. Raises OSError."""
     beside = []
     if descriptor is not None:
         beside.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
@@ -194,7 +194,7 @@ def send_json(sock: socket.socket, descriptor: int | None = None, **fields: Any)
 
 
 def receive(sock: socket.socket) -> tuple[bytes, int | None]:
-    """One message and the descriptor beside it; ``b""`` when the other end is gone. Raises OSError."""
+    """Receive one message and its descriptor; ``b""`` when the peer is closed. Raises OSError."""
     descriptors = array.array("i")
     data, beside, _, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC)
     for level, kind, payload in beside:
@@ -206,7 +206,7 @@ def receive(sock: socket.socket) -> tuple[bytes, int | None]:
 
 
 def last(sock: socket.socket) -> dict[str, Any] | None:
-    """The last of the messages that wait, None if none does. Does not block, raises nothing."""
+    """The newest waiting message, None if there is none. Does not block; ignores OSError."""
     found = None
     with contextlib.suppress(OSError):
         while data := sock.recv(MAX_BYTES, socket.MSG_DONTWAIT):

@@ -1,6 +1,6 @@
-"""A mount and an IPC namespace for each session, where the kernel allows them: what it leaves behind is gone with it.
+"""Mount and IPC namespaces for each session, where the kernel allows them: what it leaves in them vanishes with it.
 
-Known weakness: without ``--read-only``, files outside of a session's own directory and of those in memory stay.
+Known weakness: without ``--read-only``, files that a session writes to a disk outside its own directory stay.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Iterable, Iterator, Sequence
 from rpcsys.server.sandbox import pid_namespace, processes
 from rpcsys.server.sandbox.processes import LIBC, check, fork
 
-SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # directories that everyone may write to; a session has its own
+SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # directories that every user may write to; a session has its own
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
-#: Options in /proc/self/mountinfo that are to be given again, with their flags of mount(2); the same by statvfs's bits.
+#: Options in /proc/self/mountinfo that a remount repeats, with their flags of mount(2); then statvfs's bits with these.
 _OPTIONS = {"nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 _BITS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
-#: File systems with no disk behind them, or none of this machine's.
+#: Pseudo file systems, and those in memory.
 _PSEUDO = frozenset((
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs", "efivarfs",
     "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore", "ramfs", "securityfs", "selinuxfs", "sysfs", "tmpfs",
@@ -29,9 +29,9 @@ _PSEUDO = frozenset((
 
 
 def probe(folder: str, read_only: bool = False, own_pids: bool = False) -> str:
-    """Why sessions cannot have namespaces of their own here; empty when they can.
+    """Return why sessions cannot have namespaces of their own here; empty if they can.
 
-    Tried out in a process that ends at once: there is no way back from half of it.
+    Tested in a process that ends at once, because entering a namespace cannot be undone.
     """
     host = pid_namespace.mounts()
     return processes.try_in_copy(lambda: _try_out(host, folder, read_only, own_pids))
@@ -67,16 +67,15 @@ def _try_out(host: int, folder: str, read_only: bool, own_pids: bool) -> None:
 
 
 class MountNamespace:
-    """The mounts of a namespace that this process has entered; made ahead of a job, before a second thread.
+    """The mounts of the namespace that this process has entered; made before its job and before a second thread.
 
-    ``/tmp``, ``/var/tmp`` and ``/dev/shm`` are empty file systems in memory. Mounts that the host makes or takes away
-    meanwhile are seen inside; nothing goes the other way.
+    ``/tmp``, ``/var/tmp`` and ``/dev/shm`` become empty file systems in memory. Later mounts and unmounts of the host
+    appear inside; mounts made inside do not appear on the host.
 
-    ``host``: the mount namespace that the process has left, in which nothing is mounted. ``folder`` holds the
-    directories of all sessions, of which only that of :meth:`open` is seen. The paths in ``keep`` stay where they are.
-    ``size``: bytes of each directory in memory, by default half of the machine's. ``shared``: a directory that all may
-    write to. ``read_only``: no other disk can be written to. ``own_pids``: the process is in a PID namespace of its
-    own, too. Raises OSError.
+    ``host``: the mount namespace that the process has left. ``folder``: the directories of all sessions; only that of
+    :meth:`open` is visible. ``keep``: paths that stay visible. ``size``: bytes of each file system in memory, half of
+    the machine's memory by default. ``read_only``: no disk can be written to, except the directories of :meth:`open`
+    and ``shared``. ``own_pids``: the process is in a PID namespace of its own, too. Raises OSError.
     """
 
     def __init__(
@@ -90,11 +89,11 @@ class MountNamespace:
             raise OSError("these are still the host's own mounts")
         _mount(None, "/", _REC | _SLAVE)
         if own_pids:
-            # In some containers /proc must stay the outer one: it names what no signal reaches.
+            # Some containers forbid this: /proc then also lists processes that no signal reaches.
             with contextlib.suppress(PermissionError):
                 _mount("proc", "/proc", _NOSUID | _NODEV | _NOEXEC, "proc")
         _limit_kernel_memory(size)
-        # By its parent: the folder itself may be made anew while this process waits.
+        # Opened by its parent: the folder itself may be made anew while this process waits.
         self._parent = _path_descriptor(os.path.dirname(folder))
         kept = [(path, _path_descriptor(path)) for path in sorted(set(hidden(keep))) if os.path.exists(path)]
         if read_only:
@@ -114,12 +113,12 @@ class MountNamespace:
             self._cover()
 
     def open(self, home: str) -> None:
-        """Let the directory ``home`` in the folder be seen, and no other: two system calls. Raises OSError."""
+        """Make the directory ``home`` of the folder visible, and no other. Raises OSError."""
         beside, name = os.path.split(home)
         descriptor = _path_descriptor(f"/proc/self/fd/{self._parent}/{os.path.basename(beside)}/{name}")
         os.close(self._parent)
         if not self._in_shared:
-            self._cover()  # only now: what is mounted on the folder itself lies in the way from its parent
+            self._cover()  # only now: a mount on the folder hides ``home`` from its parent
         os.makedirs(home, 0o700, exist_ok=True)
         _mount(f"/proc/self/fd/{descriptor}", home, _BIND)
         if self._read_only:
@@ -132,7 +131,7 @@ class MountNamespace:
 
 
 def hidden(paths: Iterable[str]) -> list[str]:
-    """Those of ``paths`` that lie below a directory that a session has of its own."""
+    """Those of ``paths`` that are below a directory of `SHARED`."""
     return [path for path in map(os.path.realpath, filter(None, paths)) if _below_shared(path)]
 
 
@@ -141,12 +140,12 @@ def _below_shared(path: str) -> bool:
 
 
 def _limit_kernel_memory(size: int | None) -> None:
-    """Bounds of a namespace: System V shared memory, and user namespaces inside, with mounts of their own."""
+    """Limit System V shared memory, and forbid nested user namespaces, which can mount file systems."""
     settings = {} if size is None else {"kernel/shmall": size // os.sysconf("SC_PAGE_SIZE")}
-    if os.geteuid():  # for root the bound would be the whole machine's
+    if os.geteuid():  # root's limit would hold for the whole machine
         settings["user/max_user_namespaces"] = 0
     for name, value in settings.items():
-        with contextlib.suppress(OSError):  # some kernels bound none, or let only root do it
+        with contextlib.suppress(OSError):  # some kernels have no limit, or allow it to root only
             processes.write_file(f"/proc/sys/{name}", str(value))
 
 
@@ -155,7 +154,7 @@ def _path_descriptor(path: str) -> int:
 
 
 def _make_mount_point(path: str, like: str) -> None:
-    """Something at ``path`` that ``like`` can be mounted on."""
+    """Make a file or directory at ``path`` on which ``like`` can be mounted."""
     if os.path.exists(path):
         return
     if os.path.isdir(like):
@@ -171,16 +170,16 @@ def _mount(source: str | None, target: str, flags: int, kind: str = "none", data
 
 
 def make_read_only(path: str, flag: int = _RDONLY) -> None:
-    """Have nothing written through the mount at ``path``; with ``flag`` 0, have it written to. Raises OSError."""
+    """Make the mount at ``path`` read-only or, with ``flag`` 0, writable. Raises OSError."""
     bits = os.statvfs(path).f_flag
     _mount(None, path, _REMOUNT | _BIND | flag | sum(kept for bit, kept in _BITS.items() if bits & bit))
 
 
 def _close_disks() -> None:
-    """Have nothing written to any disk any more, through any path that exists now. Raises OSError.
+    """Remount all disks read-only. Raises OSError.
 
-    What else is set on a mount is kept: in a user namespace the kernel insists on it. Pseudo file systems and those in
-    memory stay as they are: through them a board is used, and nothing of them outlives it.
+    Other mount options are kept, as the kernel requires in a user namespace. Pseudo file systems and those in memory
+    stay writable: sessions use devices through them, and nothing written to them survives a restart of the board.
     """
     for path, flags in _disks():
         if os.path.lexists(path):  # else another mount hides it
@@ -188,7 +187,7 @@ def _close_disks() -> None:
 
 
 def _close_kernel() -> None:
-    """Close the kernel's settings and the disks' devices, through which root writes past a mount. Raises OSError."""
+    """Make kernel settings read-only and hide block devices, by which root bypasses a mount. Raises OSError."""
     for path in ("/proc/sys", "/proc/sysrq-trigger"):
         if os.path.exists(path):
             _mount(path, path, _BIND | _REC)
@@ -199,7 +198,7 @@ def _close_kernel() -> None:
 
 
 def _disks() -> Iterator[tuple[str, int]]:
-    """Mounts that can be written to and outlive a session: where, and with which flags (proc(5), mountinfo)."""
+    """Yield the mount point and flags of each writable mount of a disk (proc(5), mountinfo)."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
             fields = line.split()

@@ -1,13 +1,13 @@
-"""A PID namespace for each session, whose first process is an init: its end is the end of all that is in it.
+"""A PID namespace for each session. Its first process is an init: when that ends, the kernel ends all others in it.
 
 ::
 
     zygote ─┬─ maker ── opener: leaves the host's PID namespace, makes the init, exits
-            ├─ init (1 in there), an orphan that the zygote adopts
-            └─ the session's process (2), and all it starts; what loses its parent becomes a child of the init
+            ├─ init (PID 1 inside), an orphan that the zygote adopts
+            └─ the session's process (PID 2) and its descendants; the init adopts orphans
 
-An init is dead only when all in its namespace is, and ends when the zygote does. Why a session's process is not itself
-the init: docs/decisions/0005-clean-boards.md.
+An init is dead only when all processes in its namespace are, and it ends when the zygote does. Why a session's process
+is not itself the init: docs/decisions/0005-clean-boards.md.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rpcsys.server.sandbox import messages, privileges, processes
 from rpcsys.server.sandbox.processes import LIBC, check, fork
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
-#: What can be left: the mounts, with what System V has in memory; and the PID namespace, for processes to come.
+#: Namespaces that a process can leave: of mounts and IPC objects; and of PIDs, for its later children.
 MOUNTS, PIDS = _NEWNS | _NEWIPC, _NEWPID
 
 
 def mounts() -> int:
-    """Which mount namespace this process is in."""
+    """The number of this process's mount namespace."""
     return os.stat("/proc/self/ns/mnt").st_ino
 
 
 def leave(which: int) -> None:
-    """Leave the host's namespaces ``which``, by a user namespace where that takes one. Raises OSError."""
+    """Leave the host's namespaces ``which``; without root, by a user namespace. Raises OSError."""
     if LIBC.unshare(which) == 0:
         return
     user, group = os.geteuid(), os.getegid()
@@ -47,16 +47,16 @@ def leave(which: int) -> None:
 
 
 class InitMaker:
-    """Makes inits, and starts processes below them, for a subreaper with one thread: they all are its children.
+    """Makes inits and starts processes below them. All become children of this process, a subreaper with one thread.
 
-    The maker is a process of its own, number ``pid``: a copy of the zygote ahead of its imports, whose fork takes 0.6
-    ms and not 3. ``close_others`` closes, in a copy of this process, what else is its alone.
+    The maker is a process of its own, ``pid``: a copy of the zygote before its imports, whose fork takes 0.6 ms instead
+    of 3. ``close_others`` closes, in a copy of this process, its other private descriptors.
     """
 
     def __init__(self, close_others: Callable[[], None]) -> None:
         self._close_others = close_others
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY)
-        self._alive, self._ours = os.pipe()  # inits see by its end that this process is gone
+        self._alive, self._ours = os.pipe()  # its end closes with this process, which ends the inits
         self._start()
 
     def _start(self) -> None:
@@ -69,14 +69,14 @@ class InitMaker:
         theirs.close()
 
     def close_own(self) -> None:
-        """Close, in a copy of this process, what is its alone."""
+        """Close, in a copy of this process, its private descriptors."""
         self._close_others()
         os.close(self._own)
         os.close(self._ours)
         self._requests.close()
 
     def make_init(self) -> int:
-        """Make a PID namespace; the number of its init. Raises OSError."""
+        """Make a PID namespace; return the PID of its init. Raises OSError."""
         answer = self._ask()
         if not answer:  # the maker was killed
             self._requests.close()
@@ -92,12 +92,12 @@ class InitMaker:
             return b""
 
     def start_below(self, init: int, start: Callable[[int], int]) -> int:
-        """Have ``start`` start a process in the PID namespace of ``init``; its number. Raises OSError.
+        """Call ``start`` to start a process in the PID namespace of ``init``; return its PID. Raises OSError.
 
-        ``start`` takes a descriptor that the new process closes (-1 for none), and returns that number.
+        ``start`` takes a descriptor that the new process closes (-1 for none), and returns the PID.
         """
         if os.geteuid():
-            return _elsewhere(lambda: _join(init, "user", "pid"), start)  # who is not root cannot come back
+            return _elsewhere(lambda: _join(init, "user", "pid"), start)  # without root there is no way back
         _join(init, "pid")
         try:
             return start(-1)
@@ -112,9 +112,9 @@ def _join(init: int, *kinds: str) -> None:
 
 
 def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
-    """The life of a maker: an init for each request, until who asks is gone.
+    """Run a maker: make an init for each request, until the sender of requests is gone.
 
-    What it can do itself no init does: each page that an init writes to is another copy for every slot.
+    The maker does all setup itself: each page that an init writes to is copied once more for every slot.
     """
 
     def start(other: int) -> int:
@@ -130,7 +130,7 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
         processes.die_with_parent(parent)
         processes.set_name("rpcsys-inits")
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the dead, of an init too
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps dead children, an init's too
         privileges.drop(privileges.OF_INITS)
         poll = select.poll()
         poll.register(alive, 0)
@@ -145,7 +145,7 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
 
 
 def _elsewhere(enter: Callable[[], None], start: Callable[[int], int]) -> int:
-    """Let a copy ``enter`` what it cannot leave, and ``start`` a process there; its number. Raises OSError."""
+    """Fork a copy that runs ``enter``, which cannot be undone, then ``start``; return the new PID. Raises OSError."""
     reading, writing = os.pipe()
     copy = fork()
     if not copy:
@@ -160,13 +160,13 @@ def _elsewhere(enter: Callable[[], None], start: Callable[[int], int]) -> int:
     os.close(writing)
     answer = os.read(reading, 100)  # one write, or nothing at all
     os.close(reading)
-    with contextlib.suppress(ChildProcessError):  # the kernel has collected it
+    with contextlib.suppress(ChildProcessError):  # the kernel has reaped it
         os.waitpid(copy, 0)
     return _number(answer, "a process on the way to namespaces")
 
 
 def _number(answer: bytes, who: str) -> int:
-    """The number of a process that ``who`` made, from its answer. Raises OSError for the one it met, or its death."""
+    """The PID in ``who``'s answer. Raises OSError: the one that ``who`` reports, or that it died."""
     number = int(answer or b"0")
     if number <= 0:
         raise OSError(-number, os.strerror(-number) if number else f"{who} died")

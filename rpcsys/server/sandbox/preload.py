@@ -1,4 +1,4 @@
-"""What sessions need, imported ahead of them: by a zygote for all that it will fork, or by each process for itself."""
+"""Imports and loads what sessions need before they begin: once in a zygote, or in each fresh interpreter."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rpcsys.server.sandbox import messages, processes
 
 #: Variables that libraries read when they are loaded.
 THREAD_COUNTS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-#: What every session runs, whatever else is imported ahead.
+#: The modules that every session uses.
 OWN = ("rpcsys.server.session.session", "rpcsys.server.session.tvm_session")
-#: What sessions use of a package that is to be preloaded.
+#: For a package to preload, the module that sessions use.
 PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": "tvm.rpc.server"}
 _MADV_DONTNEED = 4
 
 
 def own(settings: dict[str, Any]) -> None:
-    """Import what every session runs, and nothing heavy."""
+    """Import the modules that every session uses; none of them is large."""
     library.use(settings["tvm_library"])
     for name in OWN:
         importlib.import_module(name)
 
 
 def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
-    """Import and load what sessions need, with one thread each, reported. Raises ImportError, with the flag's name."""
+    """Import and load what sessions need, one thread each; report imports. Raises ImportError, with the flag's name."""
     before = {name: os.environ.get(name) for name in THREAD_COUNTS}
     os.environ.update(dict.fromkeys(THREAD_COUNTS, "1"))
     try:
@@ -52,7 +52,7 @@ def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
 
 
 def _load_runtime() -> None:
-    """TVM's libraries: they start no thread until a session runs something."""
+    """Load TVM's libraries, which start no thread until a session runs something."""
     importlib.import_module("rpcsys.server.session.tvm_ctypes")
     try:
         library.load_runtime()
@@ -62,10 +62,10 @@ def _load_runtime() -> None:
 
 
 def release_pages(libraries: Sequence[str]) -> int:
-    """Give back the clean pages of libraries whose file names begin so; how many bytes of mappings that were.
+    """Release the clean pages of libraries whose file names begin so; return the bytes of these mappings.
 
-    Relocating libtvm_runtime reads 5.8 MB of symbol tables, which count as this process's from then on. Only unchanged
-    mappings that cannot be written to are touched: the system reads them again from the file when they are used.
+    Relocating libtvm_runtime reads 5.8 MB of symbol tables, which then count for this process. Only unchanged read-only
+    mappings are released: the system reads them from the file again when they are used.
     """
     released = 0
     for start, end in list(_clean_mappings(tuple(libraries))):
@@ -76,7 +76,7 @@ def release_pages(libraries: Sequence[str]) -> int:
 
 
 def _clean_mappings(libraries: Tuple[str, ...]) -> Iterator[Tuple[int, int]]:
-    """The unchanged, unwritable mappings of the libraries; none where the system does not show them."""
+    """Start and end of the libraries' unchanged read-only mappings; none if the system does not show them."""
     found: Optional[Tuple[int, int]] = None
     with contextlib.suppress(OSError), open("/proc/self/smaps") as maps:
         for line in maps:

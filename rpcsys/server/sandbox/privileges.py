@@ -1,6 +1,6 @@
-"""What a session may not do though its user may: capabilities are dropped for good, and no program gives any back.
+"""Drops capabilities of a session for good: no program that it runs gets them back.
 
-Else it could undo its limits: mount, read what a mount hides, write to a disk by a device node (capabilities(7)).
+With them it could undo its limits: mount, read hidden files, write to a disk by a device node (capabilities(7)).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from rpcsys.server.sandbox.processes import LIBC, check, prctl
 
 _CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID = 0, 1, 3, 4, 5, 6, 7
 _NET_BIND_SERVICE, _NET_RAW, _IPC_LOCK, _SYS_RAWIO, _SYS_ADMIN, _MKNOD, _PERFMON = 10, 13, 14, 17, 21, 27, 38
-#: What a session of root keeps: files of any owner, other users, low ports, ping, locked memory, performance counters.
+#: What root's session keeps: files of any owner, other users, low ports, ping, locked memory, performance counters.
 KEPT = frozenset(
     {_CHOWN, _DAC_OVERRIDE, _FOWNER, _FSETID, _KILL, _SETGID, _SETUID}
     | {_NET_BIND_SERVICE, _NET_RAW, _IPC_LOCK, _PERFMON}
 )
 RAW = frozenset([_SYS_RAWIO, _MKNOD])  # also kept where disks are not closed: registers by /dev/mem, and device nodes
-#: What the inits of PID namespaces keep: no process that lacks it may trace them or take their descriptors.
+#: What the inits of PID namespaces keep: a process without it cannot trace them or take their descriptors.
 OF_INITS = frozenset([_SYS_ADMIN])
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 23, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
@@ -27,24 +27,24 @@ _HEADER = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
 
 
 def kept(read_only: bool) -> frozenset[int]:
-    """What sessions of root keep."""
+    """The capabilities that root's sessions keep."""
     return KEPT if read_only else KEPT | RAW
 
 
 def bound(kept: AbstractSet[int]) -> None:
-    """Have no program that this thread, or what it starts, runs get other capabilities than ``kept``. Raises OSError.
+    """Limit all programs that this thread and its descendants will run to the capabilities ``kept``. Raises OSError.
 
-    What this process has itself stays: that is for :func:`drop`, which is ten times as quick.
+    This process keeps its own: :func:`drop` takes those away, and is ten times as quick.
     """
     check(prctl(_PR_SET_NO_NEW_PRIVS, 1))
     prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)  # EINVAL before Linux 4.3, which has none
     for number in range(_CAPABILITIES):
         if number not in kept and prctl(_PR_CAPBSET_READ, number) == 1:
-            prctl(_PR_CAPBSET_DROP, number)  # EPERM for who is not root, whose programs get none
+            prctl(_PR_CAPBSET_DROP, number)  # EPERM without root: such programs get none anyway
 
 
 def drop(kept: AbstractSet[int]) -> None:
-    """Give up all capabilities but ``kept``, for this thread and what it starts. Raises OSError."""
+    """Drop all capabilities but ``kept``, for this thread and its descendants. Raises OSError."""
     sets = (ctypes.c_uint32 * 6)()
     check(LIBC.capget(_HEADER, sets))
     for half in range(2):

@@ -1,7 +1,7 @@
-"""Processes of this server: forked, bound to their parents, found, and ended. Linux only, through the C library.
+"""Forks, finds and kills this server's processes, and binds them to their parents. Linux only, by the C library.
 
-Only unreaped descendants are killed, whose numbers cannot be others'. Known weakness: without ``/proc`` descendants are
-hidden; without subreapers (Linux before 3.4, qemu's user emulation) what daemonises outlives its session.
+Only unreaped descendants are killed: no other process can have their PIDs. Known weaknesses: without ``/proc`` no
+descendant is found; without subreapers (Linux before 3.4, qemu's user emulation) daemons outlive their session.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, Tupl
 
 #: The C library, opened once: each `ctypes.CDLL` makes classes, which in a forked child copies half a megabyte.
 LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)  # called with the interpreter's lock held: a copy finds it so
+_LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)  # called with the GIL held, which a forked copy then holds, too
 RESCAN_S = 0.005  # between two bursts of scans for orphans
-BURST_S = 0.02  # of scans without a pause
-KILL_TIMEOUT_S = 5.0  # a process seen alive so long after it was killed is taken for stuck in the kernel
+BURST_S = 0.02  # the length of a burst of scans without a pause
+KILL_TIMEOUT_S = 5.0  # a process that is alive so long after SIGKILL counts as stuck in the kernel
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _host_pid = 0
 
@@ -28,20 +28,20 @@ _host_pid = 0
 
 
 def check(result: int) -> None:
-    """Raise the OSError of a call that did not return 0."""
+    """Raise the OSError of a system call if its result is not 0."""
     if result:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def prctl(option: int, value: int) -> int:
-    """The system call; its result, -1 for an error."""
+    """Make the system call; return its result, -1 for an error."""
     zero = ctypes.c_ulong(0)
     return int(LIBC.prctl(option, ctypes.c_ulong(value), zero, zero, zero))
 
 
 def fork() -> int:
-    """C's fork, for a process of one thread: Python's own writes to, and so copies, 200 pages more. Raises OSError."""
+    """Fork by the C library, in a process with one thread: Python's own fork copies 200 pages more. Raises OSError."""
     pid = int(_LIBC_WITH_GIL.fork())
     if pid < 0:
         check(pid)
@@ -49,7 +49,7 @@ def fork() -> int:
 
 
 def try_in_copy(act: Callable[[], None]) -> str:
-    """Why ``act`` fails in a copy of this process, which ends at once; empty where it does not."""
+    """Run ``act`` in a copy of this process, which then ends; return why it failed, empty if it did not."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -68,13 +68,13 @@ def try_in_copy(act: Callable[[], None]) -> str:
 
 
 def finish_fork() -> None:
-    """In a copy that :func:`fork` made and that is to run anything: what Python's own fork does there."""
+    """Do in a copy of :func:`fork` what Python's own fork does there; required before it runs other code."""
     ctypes.pythonapi.PyOS_BeforeFork()
     ctypes.pythonapi.PyOS_AfterFork_Child()
 
 
 def write_file(path: str, text: str) -> None:
-    """Write ``text`` at once to a file that exists. Raises OSError."""
+    """Write ``text`` to an existing file in one system call. Raises OSError."""
     with open(path, "wb", buffering=0, opener=lambda path, _: os.open(path, os.O_WRONLY | os.O_CLOEXEC)) as file:
         file.write(text.encode())
 
@@ -83,7 +83,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def become_subreaper() -> bool:
-    """Descendants that lose their parent become children of this process; False where the system cannot."""
+    """Have this process adopt orphaned descendants; False if the system does not support it."""
     result = prctl(_PR_SET_CHILD_SUBREAPER, 1)
     if result and ctypes.get_errno() == errno.EINVAL:
         return False
@@ -99,25 +99,25 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def note_host_pid() -> None:
-    """Remember this process's number outside of its PID namespace, while its ``/proc`` is still the outer one."""
+    """Remember this process's PID outside of its PID namespace, while its ``/proc`` is still the outer one."""
     global _host_pid
     _host_pid = int(os.readlink("/proc/self"))
 
 
 def number() -> int:
-    """That number, which people and the server's log use; without :func:`note_host_pid` the process's own."""
+    """The PID of :func:`note_host_pid`, for people and the server's log; without that call, the process's own."""
     return _host_pid or os.getpid()
 
 
 def set_name(name: str) -> None:
-    """Have lists of processes show this one, and its copies to come, by ``name`` (at most 15 characters)."""
+    """Set the name of this process, and of its later copies, in process lists (at most 15 characters)."""
     LIBC.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), *map(ctypes.c_ulong, (0, 0, 0)))
 
 
 def exit_without_destructors() -> None:
-    """Have ``exit()``, called by a library of the user's, end this process at once.
+    """Have C's ``exit()``, which a user's library may call, end this process at once.
 
-    Destructors of what the zygote imported would run else, and onnxruntime's wait for a thread that no fork copies.
+    Otherwise destructors of the zygote's imports would run, and onnxruntime's wait for a thread that no fork copies.
     """
     if hasattr(LIBC, "on_exit"):  # glibc has it, musl has not; what is registered last runs first
         LIBC.on_exit(LIBC._exit, None)
@@ -147,7 +147,7 @@ def _children_by_search(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Everything below ``pid``, parents before their children."""
+    """All descendants of ``pid``, parents before their children."""
     found = children(pid)
     for parent in found:
         found += children(parent)
@@ -173,25 +173,25 @@ def _stat(pid: int | str) -> tuple[str, int]:
 
 
 def name_of(pid: int) -> str:
-    """What the kernel calls the program of ``pid`` (at most 15 characters); empty when it is gone."""
+    """The kernel's name of the process ``pid`` (at most 15 characters); empty when it is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
         return file.read().strip()
     return ""
 
 
 def names(pids: Iterable[int]) -> tuple[str, ...]:
-    """What those of ``pids`` that live are called."""
+    """The names of those ``pids`` that are alive."""
     return tuple(name_of(pid) for pid in pids if alive(pid))
 
 
 def kill(pid: int) -> None:
-    """SIGKILL ``pid``, an unreaped child of this process or something below one."""
+    """Send SIGKILL to ``pid``, an unreaped descendant of this process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
 
 
 class Dead(NamedTuple):
-    """A child that was collected. ``status``: exit status or minus the signal; ``peak``: bytes it had resident."""
+    """A reaped child. ``status``: exit status or minus the signal; ``peak``: the most bytes it had resident."""
 
     pid: int
     status: int
@@ -199,7 +199,7 @@ class Dead(NamedTuple):
 
 
 def reap() -> list[Dead]:
-    """Collect dead children, without waiting."""
+    """Reap dead children without waiting."""
     dead: list[Dead] = []
     with contextlib.suppress(ChildProcessError):
         while (found := os.wait4(-1, os.WNOHANG))[0]:
@@ -210,12 +210,12 @@ def reap() -> list[Dead]:
 
 
 class Orphans:
-    """Processes that lost their parent and became this one's: killed as they are seen, until no scan finds another.
+    """Orphans that this process has adopted: killed as soon as they are seen, until a scan finds no other.
 
-    A process that forks and exits every 50 us is gone before a list of all is read, but leaves another child here: each
-    is killed the moment it is seen, and scans follow each other without a pause.
+    A process that forks and exits every 50 us is gone before a list of all processes is read, but its child is adopted
+    here. So each orphan is killed the moment it is seen, and scans follow each other without a pause.
 
-    ``names``: of those that were killed; ``stuck``: by number, the names of those that SIGKILL has not ended in time.
+    ``names``: of killed orphans; ``stuck``: by PID, the names of those that SIGKILL has not ended in time.
     """
 
     def __init__(self) -> None:
@@ -224,9 +224,9 @@ class Orphans:
         self._killed: Dict[int, Tuple[float, str]] = {}
 
     def burst(self, spared: Callable[[List[Dead]], AbstractSet[int]]) -> bool:
-        """Collect the dead and kill the others, for a while; whether none but those that are stuck is left.
+        """Reap the dead and kill orphans, for `BURST_S` at most; return whether only stuck orphans are left.
 
-        ``spared`` takes the dead, and returns the numbers of those children that are to live.
+        ``spared`` takes the reaped children, and returns the PIDs of children that are no orphans.
         """
         until = time.monotonic() + BURST_S
         while True:
@@ -235,7 +235,7 @@ class Orphans:
                 self._collected(one)
             left = set(children(os.getpid())) - spared(dead)
             for pid in left - self._killed.keys():
-                kill(pid)  # first, and named then: it may live for 50 us
+                kill(pid)  # before its name is read: it may live for 50 us
                 self._killed[pid] = (time.monotonic(), name_of(pid))
             now = time.monotonic()
             for pid in left - self.stuck.keys():
@@ -248,7 +248,7 @@ class Orphans:
                 return False
 
     def collect_stuck(self) -> None:
-        """Collect those of them that have ended after all, and nobody else."""
+        """Reap stuck orphans that have ended by now, and no other child."""
         for pid in list(self.stuck):
             try:
                 ended = os.waitpid(pid, os.WNOHANG)[0]

@@ -1,6 +1,6 @@
 """The directories of sessions: one for each, made before it and removed after it.
 
-All are below one folder, removed with the server; a killed server's, by its zygote, or by the next server there.
+All are below one folder, which the server removes when it ends; after a kill, its zygote or the next server does.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 STEP = 200  # entries removed in one step: some milliseconds
-PIECE = 1 << 28  # bytes of a large file that are given back in one step
+PIECE = 1 << 28  # bytes of a large file that are freed in one step
 _FILES = "files"
 _FOLDER = re.compile(r"rpcsys-server-\d+-[0-9a-f]{8}")
 
 
 def make_folder(parent: str) -> str:
-    """A new folder for a server's sessions below ``parent``, for this user only, and held. Raises OSError."""
+    """Make and lock a folder for a server's sessions below ``parent``, for this user only. Raises OSError."""
     while True:
         folder = os.path.join(parent, f"rpcsys-server-{os.getpid()}-{os.urandom(4).hex()}")
         os.mkdir(folder, 0o700)
-        if hold(folder) >= 0:  # else another server has taken it for abandoned before
+        if hold(folder) >= 0:  # else another server has removed it as abandoned
             return folder
 
 
 def hold(folder: str) -> int:
-    """Have no server take ``folder`` for abandoned while the returned descriptor, or a copy, is open; -1: gone."""
+    """Lock ``folder`` against removal while the returned descriptor, or a copy of it, is open; -1 if it is gone."""
     try:
         descriptor = _opened(folder)
     except OSError:
@@ -37,7 +37,7 @@ def hold(folder: str) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
     except OSError:
-        return descriptor  # a file system without locks: nobody finds anything abandoned there
+        return descriptor  # a file system without locks: no server removes abandoned folders there
     with contextlib.suppress(OSError):
         if os.path.samestat(os.stat(folder), os.fstat(descriptor)):
             return descriptor
@@ -46,7 +46,7 @@ def hold(folder: str) -> int:
 
 
 def abandoned(folder: str) -> dict[str, int]:
-    """Folders beside ``folder`` of servers that were killed, each with a descriptor that keeps it from others."""
+    """Folders of killed servers beside ``folder``, each with a descriptor that locks it."""
     found = {}
     parent = os.path.dirname(folder)
     for name in filter(_FOLDER.fullmatch, os.listdir(parent)):
@@ -70,24 +70,24 @@ def _opened(folder: str) -> int:
 
 
 def home(folder: str, number: int) -> str:
-    """What :func:`removal` is given after session ``number``."""
+    """The path that :func:`removal` removes after session ``number``."""
     return os.path.join(folder, f"session-{number}")
 
 
 def make(folder: str, number: int) -> str:
-    """The empty directory of session ``number``, with one for temporary files beside it. Raises OSError."""
+    """Make the empty directory of session ``number``, and one for temporary files beside it. Raises OSError."""
     return _make(home(folder, number))
 
 
 def make_ahead(folder: str, number: int) -> str:
-    """A directory as :func:`make` makes them that no session has yet: for :func:`take`. Raises OSError."""
+    """Make a directory, as :func:`make` does, that :func:`take` gives to a later session. Raises OSError."""
     ready = os.path.join(folder, f"ready-{number}")
     _make(ready)
     return ready
 
 
 def take(ready: str, folder: str, number: int) -> str:
-    """Give session ``number`` a directory that was made ahead: one step on the disk, not three. Raises OSError."""
+    """Give session ``number`` a directory made ahead: one operation of the disk instead of three. Raises OSError."""
     place = home(folder, number)
     os.rename(ready, place)
     return os.path.join(place, _FILES)
@@ -106,12 +106,12 @@ def _make(place: str) -> str:
 
 
 def temporary(files: str) -> str:
-    """Where the temporary files of the session in the directory ``files`` go: not into its listings."""
+    """The folder for temporary files of the session whose directory is ``files``; no listing shows it."""
     return os.path.join(os.path.dirname(files), "tmp")
 
 
 def left_in(root: str) -> str:
-    """What :func:`removal` could not remove of ``root``, and why; empty when all of it is gone."""
+    """Return ``root`` and the reason if :func:`removal` could not remove it; empty if all of it is gone."""
     try:
         os.rmdir(root)
     except FileNotFoundError:
@@ -122,9 +122,9 @@ def left_in(root: str) -> str:
 
 
 def removal(root: str) -> Iterator[None]:
-    """Remove a tree, a step with every ``next``. What cannot be removed is left; links are not followed.
+    """Remove a tree, one step with every ``next``. What cannot be removed stays; links are not followed.
 
-    A folder found inside is first moved up to ``root``: a session can nest them deeper than a path may be long.
+    A nested folder is first moved up to ``root``: a session can nest folders deeper than the longest path.
     """
     numbers = itertools.count(1)
     folders: list[str] = []
@@ -159,8 +159,8 @@ def removal(root: str) -> Iterator[None]:
 
 
 def _shrink(path: str) -> Iterator[None]:
-    """Remove a large file, piece by piece: giving back gigabytes at once would hold up the loop."""
-    with contextlib.suppress(OSError):  # then it goes at once, or not at all
+    """Remove a large file piece by piece: freeing gigabytes at once would block the loop."""
+    with contextlib.suppress(OSError):  # then it is removed in one step, if at all
         status = os.lstat(path)
         for size in range(status.st_size - PIECE, 0, -PIECE) if status.st_nlink == 1 else ():
             os.truncate(path, size)

@@ -1,6 +1,6 @@
-"""The zygote: holds what sessions need already imported, forks the children, and cleans up after them.
+"""The zygote: imports once what sessions need, forks the children, and cleans up after them.
 
-It holds no client's descriptor, and its imports start no thread: no lock of theirs is held across a fork.
+It holds no client's descriptor. Its imports start no thread, so that no lock is held across a fork.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from rpcsys.server.sandbox import (
     work_folders,
 )
 
-CLEAR_S, CLEAR_TRIES = 0.05, 100  # between two tries to remove cgroups after a death, and how many there are
-LEAVE_TIMEOUT_S = 5.0  # for everything to be dead that is below a zygote whose supervisor is gone
+CLEAR_S, CLEAR_TRIES = 0.05, 100  # pause between attempts to remove cgroups after a death, and their number
+LEAVE_TIMEOUT_S = 5.0  # for all descendants of a zygote to die after the supervisor is gone
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
-    """The life of a zygote in its own interpreter; ``settings`` are what the supervisor's service makes."""
+    """Run a zygote in its own interpreter, with ``settings`` from the supervisor's service."""
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
     reaper = processes.become_subreaper()
@@ -45,7 +45,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
     if shared and settings["read_only"]:
         messages.send_json(control, failed=f"--read-only: sessions get no mounts of their own here ({shared})")
         os._exit(0)
-    # An init becomes this process's child only where there are subreapers: qemu 7 knows none.
+    # Only a subreaper adopts inits: qemu 7 does not support that.
     own_pids = bool(reaper and not shared and not mount_namespace.probe(*where, own_pids=True))
     settings = {**settings, "isolate": not shared, "own_pids": own_pids, "host_mounts": pid_namespace.mounts()}
     zygote = Zygote(control, settings)
@@ -57,7 +57,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
 
 
 def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -> None:
-    """What children are forked with. An import may take for ever; the supervisor's end is heard of all the same."""
+    """Import what children need. A signal reports the supervisor's end, even while an import hangs."""
     before = signal.signal(signal.SIGTERM, lambda *_: zygote.leave())
     processes.die_with_parent(settings["supervisor"], signal.SIGTERM)
     try:
@@ -79,7 +79,7 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
 
 
 class DeadChild(NamedTuple):
-    """A child that is dead; see :class:`rpcsys.server.supervisor.events.ChildDead`."""
+    """A dead child; see :class:`rpcsys.server.supervisor.events.ChildDead`."""
 
     child: int
     status: int
@@ -87,27 +87,27 @@ class DeadChild(NamedTuple):
 
 
 class Zygote:
-    """The children and their ends; the subreaper of everything below it.
+    """Makes and reaps the children; the subreaper of all their descendants.
 
-    Where it can, it makes each child in a PID namespace with an init, and the kernel kills all of it at once. Elsewhere
-    a child of its own that it did not make is an orphan of a dead session, and is killed until no scan finds another. A
-    child counts as dead only when nothing that descended from it is left.
+    Where possible each child has a PID namespace with an init, and the kernel kills all processes in it at once.
+    Elsewhere each adopted process is an orphan of a dead session, and is killed until a scan finds no other. A child
+    counts as dead only when no descendant of it is left.
     """
 
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
         self.control = control
         self.settings = settings
-        self._known: dict[int, int] = {}  # process number, of a child's own process or its init -> child
-        self._inits: dict[int, int] = {}  # child -> process number of its init
-        self._over: dict[int, DeadChild] = {}  # children whose own process is dead and whose init is not yet
-        self._ended: list[DeadChild] = []  # dead ones, whose descendants may not be
-        self._sessions: set[int] = set()  # children that are made for sessions
+        self._known: dict[int, int] = {}  # PID of a child's own process or of its init -> child
+        self._inits: dict[int, int] = {}  # child -> PID of its init
+        self._over: dict[int, DeadChild] = {}  # children whose own process is dead and whose init still lives
+        self._ended: list[DeadChild] = []  # dead children, whose descendants may still live
+        self._sessions: set[int] = set()  # children made for sessions
         self._maker: pid_namespace.InitMaker | None = None
         self._helpers: frozenset[int] = frozenset()  # processes that modules of --import have started
         self._orphans = processes.Orphans()
         self._reported_stuck: list[str] = []
-        self._cleaned: dict[int, list[str]] = {}  # what else of a child had to be killed, by name
-        self._removed: dict[int, list[str]] = {}  # shared memory and the like that vanished with it
+        self._cleaned: dict[int, list[str]] = {}  # child -> names of its killed descendants
+        self._removed: dict[int, list[str]] = {}  # child -> IPC objects that vanished with it
         self._held = [held for held in (work_folders.hold(settings["folder"]),) if held >= 0]
         self._held += cgroups.hold(settings["cgroups"])
         self._clear_tries = CLEAR_TRIES if settings["cgroups"] else 0  # an earlier zygote may have left some
@@ -118,7 +118,7 @@ class Zygote:
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
 
     def start_maker(self) -> None:
-        """Children get PID namespaces where they can. What makes inits is no larger than this process is now."""
+        """Start the maker of inits, where children have PID namespaces: a copy of this process while it is small."""
         if self.settings["own_pids"]:
             self._maker = pid_namespace.InitMaker(self._close_own)
 
@@ -139,7 +139,7 @@ class Zygote:
                 return
 
     def _take_order(self) -> bool:
-        """Take one order; False when there will be no more."""
+        """Carry out one order of the supervisor; False when the supervisor is gone."""
         data, child_control = messages.receive(self.control)
         if not data:
             return False
@@ -152,15 +152,15 @@ class Zygote:
         return True
 
     def _kill(self, pid: int, number: int) -> None:
-        """Kill a child, whose namespaces vanish with it: what is in them is noted first."""
+        """Kill a child, after noting what is in its namespaces, which vanish with it."""
         if self.settings["isolate"] and number in self._sessions:
             self._removed[number] = ipc_cleanup.seen(self.settings, f"/proc/{pid}/root")
         self._end_others(number, pid)
         processes.kill(pid)
 
     def _end_others(self, number: int, *pids: int) -> None:
-        """Kill what is in the PID namespace of a child, noting names: below ``pids``, and what had lost its parent."""
-        if number in self._inits and number not in self._cleaned:  # else that is done, and they may not be dead yet
+        """Kill all in a child's PID namespace, after noting names: of descendants of ``pids``, and of orphans."""
+        if number in self._inits and number not in self._cleaned:  # else they are killed, if not yet dead
             init = self._inits[number]
             self._cleaned[number] = list(processes.names(limits.members((*pids, init))[1:]))
             processes.kill(init)
@@ -183,7 +183,7 @@ class Zygote:
             os.close(child_control)
 
     def _make(self, number: int, child_control: int) -> int:
-        """Start a child's process, with an init of its own if it can have one; its process number. Raises OSError."""
+        """Start a child's process, with an init of its own where possible; return its PID. Raises OSError."""
         settings, folders = self.settings, self.settings["cgroups"]
         if number not in self._sessions:
             settings, folders = {**settings, "shared": settings["deploy"]}, {}
@@ -212,7 +212,7 @@ class Zygote:
         return pid
 
     def _become_child(self, child_control: int, settings: dict[str, Any]) -> NoReturn:
-        """In the child, right after the fork: close all that is the zygote's, then live."""
+        """In the child, right after the fork: close the zygote's descriptors, then run."""
         try:
             processes.finish_fork()
             signal.set_wakeup_fd(-1)
@@ -227,16 +227,16 @@ class Zygote:
             os._exit(1)
 
     def _close_own(self) -> None:
-        """In a copy of this process: close what is its alone. By some of that the supervisor sees that it is gone."""
+        """In a copy of this process, close its private descriptors. Some show the supervisor that the zygote ended."""
         for own in (self.control, self._deaths, self._wakeup):
             own.close()
         while self._held:
-            os.close(self._held.pop())  # a way to the directories of others, and out of the limits
+            os.close(self._held.pop())  # they lead to other sessions' directories, and out of the limits
 
-    # Their ends
+    # The end of children
 
     def _collect(self) -> None:
-        """Collect the dead; kill what they left behind; report those of whom nothing is left."""
+        """Reap the dead, kill orphans, and report each dead child that has no descendant left."""
         if self._orphans.burst(self._spared):
             self._report()
         stuck = list(self._orphans.stuck.values())[: messages.MAX_NAMES]
@@ -245,7 +245,7 @@ class Zygote:
             messages.send_json(self.control, stuck=stuck)
 
     def _spared(self, dead: list[processes.Dead]) -> AbstractSet[int]:
-        """Note the dead; the processes that are no orphans. Before a child has died nobody is one."""
+        """Note the dead; return the PIDs that are no orphans. Before a child has died there is no orphan."""
         for one in dead:
             number = self._known.pop(one.pid, None)
             if number is not None:
@@ -256,7 +256,7 @@ class Zygote:
         return self._known.keys() | self._helpers | makers
 
     def _note_death(self, number: int, one: processes.Dead) -> None:
-        """A child is dead when both its own process and its init are: the kernel then has ended all of it."""
+        """Note a dead process. When a child's own process and its init are dead, the kernel has ended all of it."""
         if self._inits.get(number) == one.pid:
             del self._inits[number]
         else:
@@ -266,11 +266,11 @@ class Zygote:
             self._ended.append(self._over.pop(number))
             if self.settings["cgroups"]:
                 self._clear_tries = CLEAR_TRIES
-                if not self.settings["own_pids"]:  # else nothing of it lives on
+                if not self.settings["own_pids"]:  # else its init's end has killed all
                     cgroups.kill(self.settings["cgroups"], number)
 
     def _starved(self, number: int, one: processes.Dead) -> bool:
-        """Whether the kernel says so, or a child came near its limit, beside what it had from here."""
+        """Whether the kernel reports it, or a child's peak, without what it had after the fork, came near its limit."""
         limit = self.settings["memory"]
         if limit is None or one.status == 0:
             return False
@@ -290,13 +290,13 @@ class Zygote:
         self._ended = []
 
     def leave(self) -> NoReturn:
-        """The supervisor is gone, perhaps killed: so is everything below, then the directories, then this process."""
+        """After the supervisor's end: kill all descendants, remove the directories, and exit."""
         until = time.monotonic() + LEAVE_TIMEOUT_S
         while not self._orphans.burst(lambda _: frozenset()) and time.monotonic() < until:
             time.sleep(processes.RESCAN_S)
         for _ in work_folders.removal(self.settings["folder"]):
             pass
-        if os.getppid() != self.settings["supervisor"]:  # else it has use for them, or removes them itself
+        if os.getppid() != self.settings["supervisor"]:  # else the supervisor uses them, or removes them itself
             cgroups.finish(self.settings["cgroups"])
         os._exit(0)
 
@@ -307,7 +307,7 @@ class Zygote:
 
 
 def _in_cgroup(act: Callable[[], None]) -> bool:
-    """Whether ``act`` is done; that it is refused is said."""
+    """Whether ``act`` succeeds; an OSError is logged."""
     try:
         act()
         return True

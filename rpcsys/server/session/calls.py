@@ -1,6 +1,6 @@
-"""How a call is answered: arguments made from its frame, its function run, the result packed.
+"""Answers a call: builds its arguments from the frame, runs its function, and packs the result.
 
-A session (`operations`) and a model host (`models.calls`) say which functions there are.
+`operations` defines the functions of a session, `models.calls` those of a model host.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rpcsys.wire.memory import Pool
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 from rpcsys.wire.values import InOut, Out, Ref
 
-#: Objects one session may keep: a client that never frees anything must not fill the table without end.
+#: Objects that one session may keep: a limit for clients that never free any.
 MAX_OBJECTS = 1 << 20
 MAX_LISTED = 1000  # objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB
-#: What `Objects.memory` reports of an object; its client has had more.
+#: The fields of an object that `Objects.memory` reports; its client has received all of them before.
 _LISTED = ("id", "bytes", "is", "kind", "name", "dtype", "shape")
 _NOTHING = FrameTemplate(frames.RESULT, b'{"r":null}')
 _PLAIN_CALL = {"f", "a"}
@@ -36,7 +36,7 @@ class Objects:
         self._last = 0
 
     def keep(self, value: Any, about: dict[str, Any]) -> Ref:
-        """Keep ``value``; the ref that a client is given. Raises `RemoteArgumentError` when there are too many."""
+        """Keep ``value``; return its ref for the client. Raises `RemoteArgumentError` if there are too many."""
         if len(self._kept) >= MAX_OBJECTS:
             raise RemoteArgumentError(f"the session keeps {MAX_OBJECTS} objects already; drop some")
         self._last += 1
@@ -44,7 +44,7 @@ class Objects:
         return Ref(self._last, about)
 
     def get(self, id: Any) -> Any:
-        """The object of that number. Raises `RemoteFunctionError`."""
+        """The object with the number ``id``. Raises `RemoteFunctionError`."""
         try:
             return self._kept[id][0]
         except (KeyError, TypeError):
@@ -52,13 +52,13 @@ class Objects:
             raise RemoteFunctionError(text) from None
 
     def free(self, ids: Any) -> None:
-        """Drop objects; numbers that are unknown are ignored."""
+        """Drop objects; unknown numbers are ignored."""
         for number in ids if isinstance(ids, list) else ():
             if isinstance(number, int):
                 self._kept.pop(number, None)
 
     def memory(self) -> dict[str, Any]:
-        """``objects`` and ``bytes`` kept in all, and the largest `MAX_LISTED` of them, each with what it is."""
+        """The number of kept ``objects``, their ``bytes``, and a description of the largest `MAX_LISTED` of them."""
         sizes = {number: _bytes_of(value) for number, (value, _) in self._kept.items()}
         largest = sorted(sizes, key=lambda number: (-sizes[number], number))[:MAX_LISTED]
         kept = [{**self._kept[number][1], "id": number, "bytes": sizes[number]} for number in largest]
@@ -72,7 +72,7 @@ def _bytes_of(value: Any) -> int:
 
 
 class ThreadMemory(threading.local):
-    """Memory for outputs: a pool is for one thread."""
+    """Memory for outputs: one pool for each thread."""
 
     def __init__(self) -> None:
         self.pool = Pool()
@@ -81,28 +81,28 @@ class ThreadMemory(threading.local):
 class Calls:
     """The functions that a client can call."""
 
-    #: Whether a module's function stays what it is: no client can free the module.
+    #: Whether a module's functions stay valid, because no client can free the module.
     modules_last = False
 
     def __init__(self, objects: Objects, memory: ThreadMemory) -> None:
         self.objects = objects
         self._memory = memory
         self._heads = HeadCache()  # of results
-        #: Targets that are no functions: what they take or give comes in CHUNKs.
+        #: Targets that receive or send their data in CHUNKs.
         self.streamed: dict[str, Callable[[Frame], list[Buffer]]] = {}
 
     def resolve(self, target: Any) -> Callable[..., Any]:
-        """The callable for what a CALL names. Raises `RemoteFunctionError` when there is none."""
+        """The callable that a CALL names. Raises `RemoteFunctionError` if there is none."""
         raise NotImplementedError
 
     def module(self, id: Any) -> Module:
-        """The module of that number. Raises `RemoteFunctionError`."""
+        """The module with the number ``id``. Raises `RemoteFunctionError`."""
         raise NotImplementedError
 
     def answer(self, frame: Frame) -> list[Buffer]:
-        """Run a call; the pieces of its RESULT, none when an upload has only begun.
+        """Run a call; return the pieces of its RESULT, none if it only begins an upload.
 
-        Raises whatever its function raises, and `RpcsysError` for a call that cannot be made.
+        Raises what its function raises, and `RpcsysError` for an invalid call.
         """
         parsed = frame.parsed
         if parsed.memo is None:
@@ -114,7 +114,7 @@ class Calls:
         return self.result(frame.call_id, parsed.memo(frame)) if parsed.memo else self.run(frame)
 
     def run(self, frame: Frame) -> list[Buffer]:
-        """`answer` a call that is not plain: one that keeps, writes, or names its arguments, or has lists of them."""
+        """`answer` a call that is not plain: one that keeps its result, writes or names arguments, or has lists."""
         head, objects, pool = frame.parsed.head, self.objects, self._memory.pool
         target = head.get("f")
         written: list[Any] = []
@@ -137,7 +137,7 @@ class Calls:
         return frames.encode(frames.RESULT, frame.call_id, fields)
 
     def result(self, call_id: int, result: Any) -> list[Buffer]:
-        """The RESULT of a function that wrote into nothing; its head is remembered if it is one array or scalar."""
+        """The RESULT of a function that wrote into no argument; the head of one array or scalar is cached."""
         if result is None:
             return _NOTHING.pieces(call_id)
         key, buffers = signature(None, (result,))
@@ -149,14 +149,14 @@ class Calls:
 
 
 def listed(value: Any) -> Sequence[Any]:
-    """The arguments of a call, which are a list. Raises `ProtocolError`."""
+    """Check that a call's arguments are a list. Raises `ProtocolError`."""
     if not isinstance(value, (list, tuple)):
         raise ProtocolError("the arguments of a call are a list")
     return value
 
 
 def _run_by_name(module: Module, named: Any, outputs: Any) -> dict[str, Any]:
-    """Run a module's main by names that came from a client. Raises `RemoteArgumentError` for what are none."""
+    """Run a module's main with a client's inputs by name. Raises `RemoteArgumentError` if there are no names."""
     wanted = outputs if outputs is not None else []
     if type(named) is not dict or type(wanted) is not list or not all(type(n) is str for n in [*named, *wanted]):
         raise RemoteArgumentError("main is run with its inputs by name, and a list of the names of outputs")
@@ -166,9 +166,9 @@ def _run_by_name(module: Module, named: Any, outputs: Any) -> dict[str, Any]:
 def plain_call(
     head: dict[str, Any], resolve: Callable[[Any], Callable[..., Any]], lasting: bool
 ) -> Callable[[Frame], Any] | bool:
-    """What runs a CALL with scalars and arrays, given its frame; False for one that keeps, writes, or names arguments.
+    """Return a function that runs a CALL of scalars and arrays, given its frame; False for any other CALL.
 
-    ``resolve`` finds a function by what the head names, once if it is ``lasting``; raises as that does.
+    ``resolve`` finds the function that the head names: once if that is ``lasting``. Raises as ``resolve`` does.
     """
     target = head.get("f")
     if head.keys() != _PLAIN_CALL or type(head["a"]) is not list:
@@ -183,7 +183,7 @@ def plain_call(
             return False
         scalars = scalars and scalar
         makers.append(make)
-    if not lasting:  # an object of the session, which may be freed and its number mean nothing
+    if not lasting:  # an object of the session, which its client may free
         return lambda frame: resolve(target)(*[make(frame) for make in makers])
     function = resolve(target)
     if scalars:
@@ -196,7 +196,7 @@ def plain_call(
 
 
 def to_function(value: Any, objects: Objects, pool: Pool, written: list[Any]) -> Any:
-    """A value from the wire as a function takes it; arrays it writes into are appended to ``written``."""
+    """Convert a value from the wire for a function; arrays that it writes into are appended to ``written``."""
     kind = type(value)
     if kind is Tensor:
         return as_array(value, dtypes.import_numpy())
@@ -217,7 +217,7 @@ def to_function(value: Any, objects: Objects, pool: Pool, written: list[Any]) ->
 
 
 def _zeroed(pool: Pool, size: int) -> memoryview:
-    """Memory for an output. Reused memory is cleared: a function that fails half way must not show old data."""
+    """Memory for an output, set to zero: a function that fails half-way must not return old data."""
     view = pool.take(size)
     if size:
         ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(view)), 0, size)
@@ -225,9 +225,9 @@ def _zeroed(pool: Pool, size: int) -> memoryview:
 
 
 def keep_arrays(value: Any, objects: Objects) -> Any:
-    """``value`` with every array in it kept on the device, a ref in its place."""
+    """``value`` with every array in it kept on the device and replaced by a ref."""
     if isinstance(value, (list, tuple)):
-        kind = list if isinstance(value, list) else tuple  # a named tuple is no more than a tuple to the client
+        kind = list if isinstance(value, list) else tuple  # a named tuple becomes a tuple
         return kind(keep_arrays(item, objects) for item in value)
     if isinstance(value, dict):
         return {key: keep_arrays(item, objects) for key, item in value.items()}
@@ -238,7 +238,7 @@ def keep_arrays(value: Any, objects: Objects) -> Any:
 
 
 def from_function(value: Any, objects: Objects) -> Any:
-    """What a function returned, with functions and modules in it kept on the device."""
+    """A function's result, with functions and modules in it kept on the device and replaced by refs."""
     if type(value) in (list, tuple):
         return type(value)(from_function(item, objects) for item in value)
     if type(value) is dict:

@@ -1,6 +1,6 @@
-"""A session's directory, and the names in it that a client sends: relative paths that do not lead outside.
+"""A session's directory, and checks of the file names that a client sends: relative paths that stay inside.
 
-Known weakness: a link swapped in after the check wins. Only the session's code could do that, which may open any file.
+Known weakness: a link made after the check is followed. Only the session's code can make one; it may open any file.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from contextlib import contextmanager
 from rpcsys.errors import PathError, RemoteFileError
 from rpcsys.server.cache import PIECE
 
-MAX_NAME = 4096  # Linux's PATH_MAX, in bytes: the kernel takes no longer path
-_PRIVATE = ".rpcsys-"  # files of the server's own begin like this; a client neither sees nor names them
+MAX_NAME = 4096  # Linux's PATH_MAX, in bytes: the kernel refuses longer paths
+_PRIVATE = ".rpcsys-"  # the prefix of the server's own files, which a client can neither list nor open
 
 
 def confine(root: str, name: str, *, entry: bool = False) -> str:
     """The absolute path of ``name`` inside the directory ``root``, links resolved.
 
-    With ``entry``, a link that ``name`` itself is stays one, wherever it leads: for removing it. The path need not
-    exist. Raises `PathError` for a name that is empty, absolute, too long, no proper text, contains NUL, or leads out.
+    With ``entry``, a link as the last part is not resolved, so that it can be removed. The path need not exist.
+    Raises `PathError` for a name that is empty, absolute, too long, no UTF-8, contains NUL, or leads outside.
     """
     if not name or "\0" in name:
         raise PathError("a file's name is empty or contains NUL: give a path like model.so or data/x.bin")
     try:
         length = len(os.fsencode(name))
     except UnicodeEncodeError:
-        raise PathError("a file's name is not text that has a form in UTF-8") from None
+        raise PathError("a file's name is no text that UTF-8 can encode") from None
     if length > MAX_NAME:
         raise PathError(f"a file's name is longer than {MAX_NAME} bytes")
     if os.path.isabs(name):
@@ -45,7 +45,7 @@ def confine(root: str, name: str, *, entry: bool = False) -> str:
 
 @contextmanager
 def file_errors(name: str) -> Iterator[None]:
-    """What the system refuses within raises `RemoteFileError`, in the system's words."""
+    """Raise an OSError of the block as `RemoteFileError`, with the system's text."""
     try:
         yield
     except OSError as error:
@@ -53,9 +53,9 @@ def file_errors(name: str) -> Iterator[None]:
 
 
 class Directory:
-    """A session's directory, by the names a client uses.
+    """A session's directory, accessed by a client's file names.
 
-    Every method raises `PathError` for a name that leaves it, `RemoteFileError` for what the system refuses.
+    Every method raises `PathError` for a name that leads outside, `RemoteFileError` for an OSError.
     """
 
     def __init__(self, root: str) -> None:
@@ -69,18 +69,18 @@ class Directory:
         return path
 
     def private(self, number: int) -> str:
-        """The absolute path of a file of the server's own."""
+        """The absolute path of the server's own file ``number``."""
         return os.path.join(self.root, f"{_PRIVATE}{number}")
 
     def fresh(self, name: str) -> str:
-        """The absolute path of a file that is to be written, its folder made."""
+        """The absolute path of a file to write; its folder is made."""
         path = self.path(name)
         with file_errors(name):
             os.makedirs(os.path.dirname(path), exist_ok=True)
         return path
 
     def existing(self, name: str) -> str:
-        """The absolute path of the file ``name``, which must be there."""
+        """The absolute path of the file ``name``, which must exist."""
         path = self.path(name)
         if not os.path.isfile(path):
             raise RemoteFileError(f"there is no file {name!r} on the device, nor here; see session.listdir()")
@@ -92,7 +92,7 @@ class Directory:
             return sorted(entry for entry in os.listdir(self.path(name)) if not entry.startswith(_PRIVATE))
 
     def remove(self, name: str) -> None:
-        """Remove a file; of a link, the link."""
+        """Remove a file, or a link itself."""
         with file_errors(name):
             os.unlink(self.path(name, entry=True))
 

@@ -1,6 +1,6 @@
-"""Uploads and downloads under way in one session, and the cache that they may use: ``session.offer`` comes first then.
+"""Uploads and downloads of one session, with or without a cache.
 
-A file that is known is there at once, and an upload that broke off in an earlier session goes on where it stopped.
+With one, ``session.offer`` comes first: it places a cached file at once, or resumes an earlier session's upload.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rpcsys.wire.frames import LAST, Buffer, Frame
 
 
 class Files:
-    """What moves in and out of a session's directory. ``cache``: its folder and its cap in bytes, if it has one."""
+    """Uploads to and downloads from a session's directory. ``cache``: the cache's folder, and its limit in bytes."""
 
     def __init__(self, out: Outgoing, directory: Directory, cache: Optional[list[Any]] = None) -> None:
         self._out = out
@@ -28,7 +28,7 @@ class Files:
         self._uploads: dict[int, Upload] = {}
 
     def offer(self, name: str, size: int, digest: str) -> dict[str, Any]:
-        """Whether the file ``name`` is here by this, or from which byte on it is wanted. Raises as `Directory` does."""
+        """Place ``name`` from the cache; else return the ``offset`` to upload from. Raises as `Directory` does."""
         cache = self._opened(size, digest)
         if cache is None:
             return {"here": False, "offset": 0}
@@ -38,7 +38,7 @@ class Files:
         return {"here": here, "offset": 0 if here else cache.offset(digest, size)}
 
     def begin(self, frame: Frame) -> list[Buffer]:
-        """A CALL of ``session.upload``: name, size, with a cache the SHA-256 and the first byte; no answer yet."""
+        """Begin a ``session.upload``: name, size and, with a cache, SHA-256 and first byte. Its answer comes later."""
         args = _arguments(frame, "an upload names one file")
         name, size, digest, offset = [*args, *(0, None, 0)[len(args) - 1 :]][:4]
         if type(size) is not int or type(offset) is not int or not 0 <= offset <= size:
@@ -50,20 +50,20 @@ class Files:
         return []
 
     def _resumed(self, size: int, digest: Any) -> Optional[Partial]:
-        """Where an upload outlives its session; None if this one does not."""
+        """The cache's partial file of an upload; None if the upload is not cached."""
         cache = self._opened(size, digest)
         with contextlib.suppress(OSError):
             return None if cache is None else cache.resume(digest)
         return None
 
     def _opened(self, size: Any, digest: Any) -> Optional[Cache]:
-        """The cache, if there is one and a file of that size has a place in it."""
+        """The cache, if there is one and a file of ``size`` bytes fits in it. Raises `ProtocolError`."""
         if not valid(digest) or type(size) is not int or size < 0:
             raise ProtocolError("an offer is a size and a SHA-256 in hexadecimal digits")
         return Cache(*self._cache) if self._cache is not None and size <= self._cache[1] else None
 
     def chunk(self, frame: Frame) -> None:
-        """A piece of an upload; ignored when the upload has failed already, which the client knows."""
+        """Take a piece of an upload; ignored if the upload has failed, which the client knows."""
         upload = self._uploads.get(frame.call_id)
         if upload is None:
             return
@@ -78,14 +78,14 @@ class Files:
         self._out.send(pieces)
 
     def cancel(self, cancel: Frame) -> None:
-        """Forget an upload. Of any other call the answer is on its way already."""
+        """Cancel an upload. Any other call has been answered already."""
         upload = self._uploads.pop(cancel.call_id, None)
         if upload is not None:
             upload.leave()
             self._out.send(error_frame(cancel.call_id, "Cancelled", "the upload was cancelled"))
 
     def download(self, frame: Frame) -> list[Buffer]:
-        """A CALL of ``session.download``: a name, and the byte to begin at; its RESULT, the CHUNKs sent."""
+        """Answer a ``session.download`` of a name and a first byte: send the CHUNKs, return the RESULT."""
         args = _arguments(frame, "a download names one file")
         offset = args[1] if len(args) > 1 else 0
         if type(offset) is not int or offset < 0:
@@ -98,7 +98,7 @@ class Files:
         return frames.encode(frames.RESULT, frame.call_id, {"r": end})
 
     def close(self) -> None:
-        """The session ends: what can be resumed is left for another one, the rest is removed."""
+        """At the session's end, keep uploads that can be resumed, and remove the others."""
         for upload in self._uploads.values():
             upload.leave()
 
@@ -111,9 +111,9 @@ def _arguments(frame: Frame, text: str) -> list[Any]:
 
 
 class Upload:
-    """A file of ``size`` bytes on its way in. It appears under its name when all of it is there and the hash is right.
+    """An upload of ``size`` bytes. The file appears under its name when it is complete and its hash matches.
 
-    ``cached``: where it outlives its session, with the first ``offset`` bytes, which an earlier session left.
+    ``cached``: its partial file in the cache, with the first ``offset`` bytes from an earlier session.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Upload:
                 raise begun_elsewhere(name)
 
     def take(self, frame: Frame) -> bool:
-        """Write one CHUNK; whether it was the last. Raises `ProtocolError` for more than was announced."""
+        """Write one CHUNK; return whether it was the last. Raises `ProtocolError` beyond the announced size."""
         piece = memoryview(frame.buffers[0])
         self._left -= len(piece)
         if self._left < 0:
@@ -166,7 +166,7 @@ class Upload:
         write_all(self._stream, piece)
 
     def _to_cache(self, do: Callable[[Partial], None]) -> None:
-        """What cannot be cached arrives all the same."""
+        """Write to the cache; if that fails, continue the upload without it."""
         try:
             if self._cached is not None:
                 do(self._cached)
@@ -179,13 +179,13 @@ class Upload:
             cached.discard()
 
     def leave(self) -> None:
-        """It breaks off here: kept for a later session where that is possible."""
+        """Interrupt the upload; a cached one is kept for a later session."""
         if self._cached is not None:
             self._cached.leave()
         self.discard()
 
     def discard(self) -> None:
-        """Leave nothing of it behind."""
+        """Remove the upload's files."""
         self._drop_cached()
         self._stream.close()
         with contextlib.suppress(FileNotFoundError):
@@ -193,7 +193,7 @@ class Upload:
 
 
 def hashed(pieces: Iterator[bytes], send: Callable[[bytes], None], offset: int = 0) -> dict[str, Any]:
-    """Send all ``pieces`` but their first ``offset`` bytes; size and SHA-256 of the whole."""
+    """Send all ``pieces`` but their first ``offset`` bytes; return size and SHA-256 of the whole."""
     digest, size = new_hash(), 0
     for piece in pieces:
         digest.update(piece)
@@ -205,5 +205,5 @@ def hashed(pieces: Iterator[bytes], send: Callable[[bytes], None], offset: int =
 
 
 def begun_elsewhere(name: str) -> RemoteFileError:
-    """For an upload that is to go on where there is nothing to go on with."""
+    """The error for an upload to resume whose first bytes are gone."""
     return RemoteFileError(f"{name}: what an earlier session left of it is gone; upload it again", retryable=True)

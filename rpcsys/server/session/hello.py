@@ -1,4 +1,4 @@
-"""The first frame that a server's process sends, HELLO, and the client's; the window that HELLO grants."""
+"""HELLO, the first frame in both directions, and the window that it grants a client."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 
 VERSION = 1
-HELLO_S = 10.0  # a client that says nothing after the handshake is dropped after this many seconds
+HELLO_S = 10.0  # a client that sends nothing after the handshake is dropped after this many seconds
 
 
 def fields(job: Job, able: dict[str, Any], calls: int, window_bytes: int, **more: Any) -> dict[str, Any]:
-    """The fields of HELLO: what this process is ``able`` to do, the calls and bytes of its window, and ``more``."""
+    """The fields of HELLO: the capabilities ``able``, the calls and bytes of the window, and ``more``."""
     window = {"calls": calls, "bytes": window_bytes}
     ours = {"version": VERSION, "key": job.key, "pid": processes.number(), "capabilities": able, "window": window}
     return {**ours, **more}
@@ -29,9 +29,9 @@ def board() -> dict[str, Any]:
 
 
 def received(stream: Stream) -> Frame:
-    """The client's HELLO.
+    """Receive the client's HELLO.
 
-    Raises `ProtocolError` when something else comes, or nothing in time; `Ended` when the client is gone.
+    Raises `ProtocolError` for another frame, or none in time; `Ended` when the client is gone.
     """
     frame = stream.receive_within(HELLO_S)
     if frame is None or frame.kind != frames.HELLO:
@@ -40,10 +40,10 @@ def received(stream: Stream) -> Frame:
 
 
 def memory() -> int:
-    """Bytes one frame may claim: the memory of the machine. Mappings are filled only as bytes arrive."""
+    """The most bytes of one frame: the machine's memory. Memory is used only as bytes arrive."""
     return min(capabilities.memory() or frames.MAX_BODY, frames.MAX_BODY)
 
 
 def window_bytes() -> int:
-    """Bytes of arguments a client may have under way: a sixteenth of memory, at most 256 MiB."""
+    """Bytes of arguments that a client may have under way: a sixteenth of memory, from 1 to 256 MiB."""
     return max(1 << 20, min(memory() // 16, 256 << 20))

@@ -1,6 +1,6 @@
-"""What a session has been sent: read by one thread at a time, which holds ``lock``, and put in order.
+"""Reads and sorts a session's incoming frames. One thread at a time reads, holding ``lock``.
 
-Frames of one read are sorted together: a call that is cancelled in it does not begin, and a PING waits for no call.
+Frames of one read are sorted together: a call cancelled in the same read never begins, and a PING waits for no call.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rpcsys.stream import DONT_WAIT, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 
-#: Calls a client may have under way. The 257th waits at the client; that many small ones keep any wire full.
+#: Calls that a client may have under way; so many small ones keep any connection busy.
 WINDOW_CALLS = 256
-#: So many windows may have come. A call that its client gives up makes room there before the device has heard of that.
+#: Windows that may have arrived: a client no longer counts a call that it cancels, even before the CANCEL arrives.
 WINDOWS = 2
-#: Pieces of files that are read ahead while a call lasts: more is no use, and stays with the client.
+#: Bytes of uploads that are read ahead during a call; further bytes wait at the client.
 MAX_CHUNK_BYTES = 8 << 20
-LARGE = 1 << 20  # a call that brings more was long on its way: what was sent behind it may be here
+LARGE = 1 << 20  # after a call with more bytes, later frames may already be here
 _TICK_S = 1.0  # how long a blocked sender waits before it polls again
-_SHORT_TICK_S = 0.02  # the same where the other thread reads, which may be waiting for the sender in turn
-#: Answers that come out of order are given up when another thread's reply does not go out for so long.
+_SHORT_TICK_S = 0.02  # the same while the other thread reads: it may wait for the sender
+#: An answer out of order is dropped if another thread's reply blocks it for so long.
 _SEND_TIMEOUT_S = 1.0
 
 
@@ -36,16 +36,16 @@ class Incoming:
         self._stream = stream
         self._out = out
         self._window_bytes = window_bytes
-        self._unsorted: Deque[Frame] = deque()  # read while a reply did not go out: nothing may be sent in its middle
-        self._chunk_bytes = 0  # of frames that have been read ahead, as are these:
+        self._unsorted: Deque[Frame] = deque()  # read while a reply was blocked: no answer may interrupt it
+        self._chunk_bytes = 0  # of frames read ahead, as are these:
         self._bytes = self._calls = self._body_bytes = 0
-        self.late = False  # whether the frame that `next` gave last may have been cancelled since it came
-        self.waiting: Deque[Frame] = deque()  # frames that have been read ahead, in order
+        self.late = False  # whether a CANCEL of the frame that `next` returned last may be here
+        self.waiting: Deque[Frame] = deque()  # frames read ahead, in order
         self.lock = threading.Lock()
         out.on_full = self._while_full
 
     def next(self) -> Frame:
-        """The next frame: one that was read ahead, else from the socket, all replies sent."""
+        """Return the next frame: one read ahead or, after all replies are sent, one from the socket."""
         out, lock, stream = self._out, self.lock, self._stream
         while True:
             if self._unsorted:
@@ -73,15 +73,15 @@ class Incoming:
                 lock.release()
 
     def withdrawn(self, call: Frame) -> bool:
-        """Whether the client has cancelled ``call``, the frame that `next` gave last; it is answered then."""
+        """Whether the client has cancelled ``call``, the frame that `next` returned last; if so, answer it."""
         self.read_ahead()
         if self._removed(frames.CANCEL, call.call_id) is None:
             return False
-        self._say_cancelled(call)
+        self._answer_cancelled(call)
         return True
 
     def _removed(self, kind: int, call_id: int) -> Optional[Frame]:
-        """The frame of that kind and number, which waits no more; None if there is none."""
+        """Remove and return the waiting frame of that kind and number; None if there is none."""
         for frame in self.waiting:
             if frame.kind == kind and frame.call_id == call_id:
                 self.waiting.remove(frame)
@@ -89,12 +89,12 @@ class Incoming:
                 return frame
         return None
 
-    def _say_cancelled(self, call: Frame) -> None:
+    def _answer_cancelled(self, call: Frame) -> None:
         text = "the call was cancelled before it began"
         self._out.send(error_frame(call.call_id, "Cancelled", text), _SEND_TIMEOUT_S)
 
     def _count(self, frame: Frame, sign: int, *, waits: bool = True) -> None:
-        """Keep account of a frame; of a call that ``waits`` in order, as the client does for its window."""
+        """Count a frame, or with ``sign`` -1 remove it. A call counts for the window only if it ``waits`` in order."""
         if frame.kind == frames.CHUNK:
             self._chunk_bytes += sign * len(frame.buffers[0])
         else:
@@ -104,7 +104,7 @@ class Incoming:
             self._body_bytes += sign * frame.parsed.body_bytes
 
     def read_ahead(self) -> None:
-        """Put in order what has come meanwhile, without waiting."""
+        """Sort the frames that have arrived, without waiting."""
         self._sort_late()
         with self.lock:
             while self.has_room() and (frame := self._stream.receive(DONT_WAIT)) is not None:
@@ -113,7 +113,7 @@ class Incoming:
     def has_room(self) -> bool:
         """Whether another frame may be read ahead.
 
-        A client that keeps to its window always has room; of a file little is taken; heads of calls are bounded here.
+        This never stops a client within its window. It limits frames of other kinds, heads of calls, and uploads.
         """
         beside = len(self.waiting) + len(self._unsorted) - self._calls
         return (
@@ -123,24 +123,24 @@ class Incoming:
         )
 
     def sort(self, frame: Frame) -> None:
-        """What must not wait for the calls before it is done at once; the rest keeps its order.
+        """Handle frames at once that must not wait for earlier calls; append the others in order.
 
-        Raises `ProtocolError` for a client that does not keep to its window.
+        Raises `ProtocolError` for a client that exceeds its window.
         """
         if frame.kind == frames.PING:
             self._out.send(frames.pack(frames.PONG, frame.call_id), _SEND_TIMEOUT_S)
             return
         if frame.kind == frames.CANCEL:
-            # Of a call that was read and has not begun; what has begun, an upload, is the main thread's.
+            # A waiting call is answered here. The main thread handles the CANCEL of an upload, which has begun.
             call = self._removed(frames.CALL, frame.call_id)
             if call is not None:
-                self._say_cancelled(call)
+                self._answer_cancelled(call)
                 return
         elif frame.kind == frames.GOODBYE:
             self.waiting.clear()
             self._bytes = self._chunk_bytes = self._calls = self._body_bytes = 0
         self._count(frame, 1)
-        too_large = self._calls > 1 and self._body_bytes > WINDOWS * self._window_bytes  # one may be larger, alone
+        too_large = self._calls > 1 and self._body_bytes > WINDOWS * self._window_bytes  # one alone may be larger
         if too_large or self._calls > WINDOWS * WINDOW_CALLS:
             window = f"{WINDOW_CALLS}, with {self._window_bytes} bytes of arguments"
             raise ProtocolError(f"more calls were sent than may be under way: {window}")
@@ -153,9 +153,9 @@ class Incoming:
             self.sort(frame)
 
     def _while_full(self) -> None:
-        """The client takes nothing now: read what it sends, and wait until it takes or sends more.
+        """While the client does not receive, read what it sends, and wait until it receives or sends more.
 
-        So full buffers never lock the two against each other.
+        So the two never deadlock with full buffers.
         """
         if not self.lock.acquire(False):
             self._stream.wait(_SHORT_TICK_S, read=False, write=True)

@@ -1,4 +1,4 @@
-"""The functions that make up a session: files, modules, arrays, timing, and functions that a client brings along."""
+"""The functions of a session: files, modules, arrays, timing, and functions that a client sends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rpcsys.server.session.timing import measure
 from rpcsys.wire.checks import shown
 from rpcsys.wire.tensor import as_tensor
 
-#: This Python's, of which a pickled function has to be: bytecode is the same in one minor version only.
+#: This Python's minor version, which a pickled function needs: bytecode differs between minor versions.
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 
 
 class Operations(Calls):
-    """Everything a client can call in one session, by target."""
+    """All that a client can call in one session, by target."""
 
     def __init__(self, objects: Objects, memory: ThreadMemory, files: Files, *, allow_pickle: bool) -> None:
         super().__init__(objects, memory)
@@ -45,7 +45,7 @@ class Operations(Calls):
         self._named[name] = registry.taking(name, function, *kinds, **more)
 
     def resolve(self, target: Any) -> Callable[..., Any]:
-        """The callable for what a CALL names: a function, an object, or ``[object, name]``."""
+        """The callable that a CALL names: by a function's name, an object's number, or ``[number, name]``."""
         if type(target) is str:
             return self._named.get(target) or self._registered(target)
         if type(target) is list and len(target) == 2 and type(target[1]) is str:
@@ -56,7 +56,7 @@ class Operations(Calls):
         return value  # type: ignore[no-any-return]
 
     def module(self, id: Any) -> Module:
-        """The loaded module of that number."""
+        """The loaded module with the number ``id``."""
         value = self.objects.get(id)
         if not hasattr(value, "function"):
             raise RemoteFunctionError(f"object {shown(id)} of this session is no module")
@@ -78,7 +78,7 @@ class Operations(Calls):
         return measure(functools.partial(self.resolve(target), *args), options)
 
     def _run_pickled(self, python: str, pickled: bytes, *args: Any) -> Any:
-        """Call the function that ``pickled`` holds, made by cloudpickle in that minor version of Python."""
+        """Call the function in ``pickled``, which cloudpickle made in the minor version ``python``."""
         if not self._allow_pickle:
             text = "this server runs no functions of its clients; start it with --allow-pickle if they may"
             raise RemoteFunctionError(text)
@@ -100,7 +100,7 @@ def _unpickled(pickled: bytes) -> Callable[..., Any]:
             f"the function needs the module {error.name!r}, which this device has not; upload and import it in the "
             "function, or send it along: cloudpickle.register_pickle_by_value(module)"
         ) from None
-    except Exception as error:  # noqa: BLE001 - what is broken, or refuses, may raise anything
+    except Exception as error:  # noqa: BLE001 - unpickling may raise anything
         text = f"what was sent for session.run cannot be loaded ({type(error).__name__}: {error})"
         raise RemoteFunctionError(text) from None
     if not callable(function):

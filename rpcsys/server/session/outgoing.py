@@ -1,6 +1,6 @@
-"""What a session sends, from whichever of its threads; ERROR frames: what went wrong on the device.
+"""Sends a session's frames, from any of its threads; makes its ERROR frames.
 
-Short replies to quick calls may be held back and go out together; whoever holds one back flushes before what may last.
+Short replies to quick calls may be held and sent together. They are flushed before a call that may be slow.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rpcsys.stream import Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer
 
-BATCH = 16  # replies that make a batch: the client's calls come in batches of as many
-SMALL = 4096  # a reply above this many bytes is worth a system call of its own, and not worth copying
-STRETCH = 2 << 20  # bytes given to the system at a time; between two, what the client sends is read
-_MAX_TRACEBACK = 64000  # the end of a traceback says most; a head holds 1 MiB
+BATCH = 16  # replies in a batch: a client's calls come in batches of as many
+SMALL = 4096  # a reply above this many bytes is sent by its own system call, without a copy
+STRETCH = 2 << 20  # bytes sent at a time; in between, the client's frames are read
+_MAX_TRACEBACK = 64000  # the end of a traceback is kept; a head holds 1 MiB
 
 
 class Outgoing:
@@ -30,8 +30,8 @@ class Outgoing:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._lock = threading.Lock()
-        self.held: List[bytes] = []  # replies that wait for others to join them
-        self.on_full: Optional[Callable[[], None]] = None  # called while the client takes nothing, and in long replies
+        self.held: List[bytes] = []  # replies that wait to be sent with others
+        self.on_full: Optional[Callable[[], None]] = None  # called while the client reads nothing, and in long replies
 
     def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
         """Send one frame. With ``wait_s``, give up when another thread sends for that long."""
@@ -53,7 +53,7 @@ class Outgoing:
             lock.release()
 
     def hold(self, pieces: Sequence[Buffer]) -> None:
-        """Send one frame with those that follow; at once if it is large, or if enough are held back."""
+        """Send one frame together with later ones; at once if it is large, or enough are held."""
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces) if sum(map(len, pieces)) <= SMALL else b""
         if len(self.held) + 1 < BATCH and 0 < len(data) <= SMALL:
             with self._lock:
@@ -62,7 +62,7 @@ class Outgoing:
             self.send(pieces)
 
     def try_send(self, pieces: Sequence[Buffer]) -> bool:
-        """Send a small frame that is no reply, which the client is ready to take; False if another thread sends."""
+        """Send a small frame that is no reply, when the socket is writable; False if another thread sends."""
         if not self._lock.acquire(False):
             return False
         try:
@@ -72,13 +72,13 @@ class Outgoing:
             self._lock.release()
 
     def flush(self) -> None:
-        """Send what is held back."""
+        """Send the held replies."""
         if self.held:
             self.send([])
 
     def send_last(self, pieces: Sequence[Buffer]) -> None:
-        """Say why the session ends. The client may be gone or not reading, so this never waits for long."""
-        with contextlib.suppress(OSError):  # then the end of the connection has to say it
+        """Send the reason for the session's end. The client may be gone or not reading, so the wait is short."""
+        with contextlib.suppress(OSError):  # then the client only sees the connection's end
             if self._lock.acquire(timeout=0.3):
                 self._stream.socket.sendmsg([*self.held, *pieces], (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 self._stream.socket.shutdown(socket.SHUT_WR)
@@ -87,16 +87,16 @@ class Outgoing:
 def _stretches(pieces: Sequence[Buffer]) -> Iterator[List[Buffer]]:
     """``pieces`` in parts of `STRETCH` bytes."""
     part: List[Buffer] = []
-    room = STRETCH
+    free = STRETCH
     for piece in pieces:
         left = memoryview(piece)
         while left:
-            if not room:
+            if not free:
                 yield part
-                part, room = [], STRETCH
-            part.append(left[:room])
-            left = left[room:]
-            room -= len(part[-1])
+                part, free = [], STRETCH
+            part.append(left[:free])
+            left = left[free:]
+            free -= len(part[-1])
     if part:
         yield part
 
@@ -110,10 +110,10 @@ def error_frame(
 
 
 def exception_frame(call_id: int, error: Exception) -> List[Buffer]:
-    """The pieces of an ERROR for what a call raised. Errors of ours are one line; a user's have their traceback."""
+    """The pieces of an ERROR for what a call raised. Our errors are one line; a user's have a traceback."""
     kind = type(error).__name__
     if isinstance(error, NativeError):
-        # A kind of native code's own choosing must not pass for one of the session's.
+        # Native code chooses its kind: it must not equal one of our errors.
         kind = "NativeError" if hasattr(errors, error.kind) else error.kind
         return error_frame(call_id, kind, str(error), error.backtrace[-_MAX_TRACEBACK:])
     if isinstance(error, RemoteError):

@@ -1,6 +1,6 @@
 """Functions that any session may call by name: those that come with a server, and those that ``--import`` registers.
 
-Arguments come as numpy arrays, else as `Tensor`; a result is what the wire can carry, or a function, which is kept.
+Array arguments are numpy arrays, or `Tensor` without numpy. A result is a value of the wire, or a function to keep.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any, Callable, TypeVar
 from rpcsys.errors import ConfigError, RemoteArgumentError, RemoteFunctionError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-MAX_SLEEP_S = 10**6  # twelve days: the system's clocks take no sleep without end
+MAX_SLEEP_S = 10**6  # twelve days: the system's clocks limit a sleep
 _functions: dict[str, Callable[..., Any]] = {}
 
 
 def register(name: str) -> Callable[[Function], Function]:
-    """A decorator: the function can be called as ``name`` in every session of this server.
+    """Make a decorator that registers a function as ``name`` for every session of this server.
 
     Raises `ConfigError` if the name is taken, or belongs to the session itself.
     """
@@ -33,10 +33,10 @@ def register(name: str) -> Callable[[Function], Function]:
 def taking(
     name: str, function: Callable[..., Any], *kinds: Any, optional: int = 0, more: bool = False
 ) -> Callable[..., Any]:
-    """``function``, called ``name``, for arguments of these ``kinds``; others are the client's fault.
+    """Wrap ``function``, called ``name``, in a check that its arguments have these ``kinds``.
 
-    A kind is a type, or several as `isinstance` takes them; True and False are no numbers. The last ``optional`` may be
-    left out, and with ``more`` any others may follow. What it returns raises `RemoteArgumentError`.
+    A kind is a type, or a tuple of types; True and False are no numbers. The last ``optional`` arguments may be absent;
+    with ``more``, any others may follow. The returned function raises `RemoteArgumentError`.
     """
 
     def checked(*args: Any) -> Any:

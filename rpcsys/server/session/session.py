@@ -1,6 +1,6 @@
 """An rpcsys/1 session: one thread reads a call, runs it and answers, on a blocking socket.
 
-`Watcher` steps in when a call lasts. When `serve` returns, or the process has ended, the supervisor cleans up.
+`Watcher` takes over the reading in a slow call. When `serve` returns or the process ends, the supervisor cleans up.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.reader import FrameReader
 
-QUICK_S = 100e-6  # a call that took no longer is quick: 16 of them may share one reply's journey
-POLL_S = 1e-3  # between two polls of what the client sends while one quick call follows the other
+QUICK_S = 100e-6  # a call that took no longer is quick: the replies of 16 may be sent together
+POLL_S = 1e-3  # between two polls of the socket during a series of quick calls
 MAX_QUICK = 1024  # targets of calls that are remembered as quick
-#: What the client of a rehearsal says.
+#: The frames that the client of a rehearsal sends.
 _REHEARSED: tuple[tuple[int, dict[str, Any]], ...] = (
     (frames.HELLO, {"version": hello.VERSION}),
     (frames.CALL, {"f": "session.has_function", "a": ["testing.nop"]}),
@@ -44,19 +44,19 @@ Renewal = Callable[[], Optional[Dict[str, Any]]]
 
 
 def serve(sock: socket.socket, job: Job, report: Report, renewal: Renewal = lambda: None) -> str:
-    """Serve one session on a connected stream socket; its outcome: ``closed``, ``lost`` or ``ended``.
+    """Serve one session on a connected stream socket; return its outcome: ``closed``, ``lost`` or ``ended``.
 
-    ``report`` sends the supervisor ``{"limit_s": seconds}`` that the client asked for, ``{"opened": true}`` when both
-    have greeted, ``{"outcome": word}`` before the process is ended from inside. ``renewal`` gives the supervisor's last
-    ``{"until": monotonic time or null}`` since it was last asked.
+    ``report`` sends the supervisor ``{"limit_s": seconds}``, which the client requests; ``{"opened": true}`` after both
+    HELLOs; ``{"outcome": word}`` before the process ends itself. ``renewal`` returns the supervisor's newest
+    ``{"until": monotonic time or null}`` since its last call, None if there is none.
     """
     return SessionServer(sock, job, report, renewal).run()
 
 
 def rehearse() -> None:
-    """Serve a client that is not there, in a process that waits for one. No thread is started, and nothing is left.
+    """Serve a simulated client, in a process that waits for one. This starts no thread and leaves no state.
 
-    A session's first writes to pages shared with the zygote cost copies: this spares its client half of the wait.
+    A session's first writes copy pages that it shares with the zygote: done ahead, a client waits half as long.
     """
     by_line()
     ours, theirs = socket.socketpair()
@@ -70,7 +70,7 @@ def rehearse() -> None:
 
 
 class SessionServer:
-    """One client, one directory, one process."""
+    """Serves one client, in one directory, in one process."""
 
     def __init__(self, sock: socket.socket, job: Job, report: Report, renewal: Renewal = lambda: None) -> None:
         self._job = job
@@ -83,8 +83,8 @@ class SessionServer:
         self._objects = Objects()
         self._files = Files(self._out, Directory(job.workdir), job.options.get("cache"))
         self._calls = Operations(self._objects, memory, self._files, allow_pickle=bool(job.options.get("allow_pickle")))
-        self._quick: set[str] = set()  # targets of calls that were quick the last time
-        self._polled = 0.0  # when it was last polled for a CANCEL
+        self._quick: set[str] = set()  # targets whose last call was quick
+        self._polled = 0.0  # when the socket was last polled for a CANCEL
         self._watcher = Watcher(self._stream, self._incoming, self._out, self._end_process, renewal)
         self._forwarder = OutputForwarder(self._stream, self._out) if job.options.get("log") else None
         self._handlers: dict[int, Callable[[Frame], None]] = {
@@ -95,7 +95,7 @@ class SessionServer:
         }
 
     def run(self) -> str:
-        """Serve until the client leaves; the outcome."""
+        """Serve until the client closes the session; return the outcome."""
         try:
             self.open()
             self._watcher.start()
@@ -130,7 +130,7 @@ class SessionServer:
         self._report({"opened": True})
 
     def serve(self) -> None:
-        """Take frames until the client says goodbye. Raises `Ended` and `ProtocolError`."""
+        """Handle frames until the client sends GOODBYE. Raises `Ended` and `ProtocolError`."""
         incoming, out, watcher = self._incoming, self._out, self._watcher
         while True:
             frame = incoming.next()
@@ -139,7 +139,7 @@ class SessionServer:
                     self._call_in_a_row(frame)
                 else:
                     pieces = self._run(frame)
-                    # Let go of now, the memory that its arrays lie in, still in the caches, is there for the next.
+                    # Freed now, the memory of its arrays is reused by the next call while the CPU still caches it.
                     frame = watcher.call = NO_CALL
                     if pieces:
                         out.send(pieces)
@@ -152,7 +152,7 @@ class SessionServer:
             handler(frame)
 
     def _end_process(self, outcome: str, kind: str = "", message: str = "") -> None:
-        """End this process now, whatever it is doing, with an error of that ``kind`` for the client, if any."""
+        """End this process now, even during a call; first send the client an error of that ``kind``, if any."""
         try:
             self._report({"outcome": outcome})
             if kind:
@@ -161,14 +161,14 @@ class SessionServer:
             os._exit(0)
 
     def _call_in_a_row(self, frame: Frame) -> None:
-        """A call with others around it. Replies may wait for each other, but never for a call that may last."""
+        """Run a call that comes with others. Replies may wait for each other, but never for a call that may be slow."""
         target = frame.parsed.head.get("f")
         target = target if type(target) is str else repr(target)
         if target not in self._quick:
             self._out.flush()
         started = time.perf_counter()
         polled = started - self._polled <= POLL_S and target in self._quick
-        # An upload begins at once, and what has come of it is kept though it be cancelled.
+        # An upload begins at once: what has arrived is kept even if it is cancelled.
         if self._incoming.late and not polled and target != "session.upload":
             self._polled = started
             if self._incoming.withdrawn(frame):
@@ -190,11 +190,11 @@ class SessionServer:
             watcher.wake()
         try:
             call = frame.parsed.memo
-            # As `Calls.answer` does, without its hop.
+            # As `Calls.answer` does, without the cost of its call.
             pieces = calls.result(frame.call_id, call(frame)) if call else calls.answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             pieces = exception_frame(frame.call_id, error)
-        except BaseException as end:  # noqa: BLE001 - sys.exit(), and what else means to end a process
+        except BaseException as end:  # noqa: BLE001 - sys.exit(), and others that end a process
             watcher.turn += 1
             self._end_process("ended", "SessionLost", f"a function on the device ended its process ({end!r})"[:500])
             return []

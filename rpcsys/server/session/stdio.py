@@ -1,4 +1,4 @@
-"""What a session prints, from Python and from native code: to the server's log, and to the client in LOG frames.
+"""Forwards what Python and native code print in a session: to the server's log, and to the client in LOG frames.
 
 Descriptors 1 and 2 become a pipe, which a thread reads; after a crash the supervisor logs what is left in it.
 """
@@ -23,19 +23,19 @@ from rpcsys.server.session.outgoing import Outgoing
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 
-#: What waits for a client that does not read: more pushes the oldest out, and how much was lost is said.
+#: Bytes kept for a client that does not read: beyond that the oldest lines are dropped, and their number is sent.
 KEPT_BYTES = 256 << 10
-FRAME_BYTES = 8 << 10  # text of one LOG frame: so little goes out whole whenever the socket takes anything
+FRAME_BYTES = 8 << 10  # text of one LOG frame: so short that a writable socket takes all of it
 LINE_BYTES = 4 << 10  # a line that is longer is cut
 PART_S = 0.2  # how long the beginning of a line waits for its end
-_AGAIN_S = 0.02  # between two tries while another thread sends
-#: Known weakness: native code that prints more than this without letting go of the interpreter's lock waits for itself.
+_AGAIN_S = 0.02  # between two attempts while another thread sends
+#: Known weakness: native code that prints more than this while it holds the GIL blocks forever.
 _PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ, _IOLBF = 1031, 1
 
 
 class OutputForwarder:
-    """Takes over this process's standard output and error. ``pipe``: the descriptor where they can be read."""
+    """Redirects this process's standard output and error into a pipe. ``pipe``: the descriptor to read from."""
 
     def __init__(self, stream: Stream, out: Outgoing) -> None:
         self._stream = stream
@@ -46,7 +46,7 @@ class OutputForwarder:
         self._part = b""
         self._stderr = os.dup(2)
         self.pipe, writing = os.pipe()
-        with contextlib.suppress(OSError):  # more than this user may have: 64 KiB will do
+        with contextlib.suppress(OSError):  # above this user's limit: 64 KiB suffice
             fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_BYTES)
         os.dup2(writing, 1)
         os.dup2(writing, 2)
@@ -54,11 +54,11 @@ class OutputForwarder:
         by_line()
 
     def start(self) -> None:
-        """Begin to pass on what is printed."""
+        """Start the thread that forwards the output."""
         threading.Thread(target=self._run, name="rpcsys-printed", daemon=True).start()
 
     def finish(self) -> None:
-        """The session is over: what is still in the pipe goes to the server's log, as does what comes after."""
+        """At the session's end, send the rest of the pipe, and all later output, to the server's log only."""
         flush()
         for descriptor in (1, 2):
             os.dup2(self._stderr, descriptor)
@@ -85,7 +85,7 @@ class OutputForwarder:
                 self._lines.clear()
 
     def _wait(self, refused: bool) -> list[int]:
-        """Until something is printed, or can be sent. ``refused``: another thread was sending just now."""
+        """Wait for output, or until lines can be sent. ``refused``: another thread was sending just now."""
         poll = select.poll()
         poll.register(self.pipe, select.POLLIN)
         if self._lines and not refused:
@@ -121,7 +121,7 @@ class OutputForwarder:
 
 
 def flush() -> None:
-    """Write out what Python and C have in their buffers."""
+    """Flush the output buffers of Python and C."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -130,7 +130,7 @@ def flush() -> None:
 
 @functools.lru_cache(maxsize=None)
 def by_line() -> None:
-    """Have Python and C write lines when they are whole, as on a terminal: a pipe would get them 4 kB at a time."""
+    """Have Python and C flush each whole line, as on a terminal; to a pipe they would write 4 kB at a time."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(line_buffering=True)

@@ -1,6 +1,6 @@
-"""Timing a function on the device, and the board's state around it, without which a figure means little.
+"""Times a function on the device, and records the board's state before and after.
 
-The state is what Linux shows in ``/sys`` and ``/proc``. What a board does not show is absent.
+The state comes from ``/sys`` and ``/proc``. Values that a board does not provide are absent.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rpcsys.errors import RemoteArgumentError
 from rpcsys.wire.checks import shown
 
 MAX_NUMBER = 10_000_000  # calls in one repeat: a mistake in min_repeat_ms must not run for days
-MAX_REPEAT = 30_000  # all figures go back in one head, at most 25 bytes each
-MAX_FLUSH = 256 << 20  # larger than the caches of any board or server, and no strain on its memory
-FREQUENCY_SHARE = 0.05  # a change of frequency that explains a change in time; governors step by more, noise is less
-TEMPERATURE_K = 10.0  # above this rise a small board without a fan is on its way to being throttled
+MAX_REPEAT = 30_000  # one head returns all figures, at most 25 bytes each
+MAX_FLUSH = 256 << 20  # bytes: larger than any CPU's caches, small for any memory
+FREQUENCY_SHARE = 0.05  # a larger change of frequency makes timings doubtful; governors step by more, noise is less
+TEMPERATURE_K = 10.0  # after a larger rise a small board without a fan is soon throttled
 
 
 def measure(call: Callable[[], Any], options: dict[str, Any]) -> dict[str, Any]:
-    """`evaluate`, with the board's state before and after, and what of it makes the figures doubtful."""
+    """Run `evaluate`; add the board's state before and after, and warnings of changes that make figures doubtful."""
     before = board_state()
     results = evaluate(call, options)
     after = board_state()
@@ -33,11 +33,11 @@ def measure(call: Callable[[], Any], options: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluate(call: Callable[[], Any], options: dict[str, Any]) -> list[float]:
-    """Mean seconds of one call, for each repeat. One call first is not counted.
+    """Return the mean seconds of one call, for each repeat. A first call is not timed.
 
-    ``options``: ``number`` calls are timed together, ``repeat`` times, and more than ``number`` where they take less
-    than ``min_repeat_ms``; ``cooldown_s`` seconds pass between repeats; before each time that is taken,
-    ``cache_flush_bytes`` of other memory are read and written. Raises `RemoteArgumentError` for options out of range.
+    ``options``: ``number`` calls are timed together, ``repeat`` times; more calls if these take less than
+    ``min_repeat_ms``. ``cooldown_s`` seconds pass between repeats. Before each measurement, ``cache_flush_bytes`` of
+    other memory are read and written. Raises `RemoteArgumentError` for options out of range.
     """
     number = _whole(options, "number", 10, 1, MAX_NUMBER)
     repeat = _whole(options, "repeat", 1, 1, MAX_REPEAT)
@@ -51,7 +51,7 @@ def evaluate(call: Callable[[], Any], options: dict[str, Any]) -> list[float]:
             time.sleep(cooldown)
         elapsed = _run(call, number, flush)
         while elapsed < shortest and number < MAX_NUMBER:
-            # A first guess from what was just measured, and never less than half as many again.
+            # Estimated from the last measurement, and at least half as many again.
             guess = math.ceil(number * shortest / elapsed) if elapsed else number * 10
             number = min(max(guess, number * 3 // 2 + 1), MAX_NUMBER)
             elapsed = _run(call, number, flush)
@@ -60,13 +60,13 @@ def evaluate(call: Callable[[], Any], options: dict[str, Any]) -> list[float]:
 
 
 def _flusher(size: int) -> Callable[[], None]:
-    """What fills the CPU's caches with ``size`` bytes of other data."""
+    """A function that fills the CPU's caches with ``size`` bytes of other data."""
     source, target = memoryview(bytearray(size)), memoryview(bytearray(size))
     return functools.partial(target.__setitem__, slice(None), source)
 
 
 def _run(call: Callable[[], Any], number: int, flush: Callable[[], None]) -> float:
-    """Seconds that ``number`` calls take."""
+    """Return the seconds that ``number`` calls take."""
     flush()
     start = time.perf_counter()
     for _ in range(number):
@@ -107,7 +107,7 @@ def board_state(root: str = "/") -> dict[str, Any]:
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What changed between two states so that figures from in between are doubtful; one line each."""
+    """Changes between two states that make timings doubtful; one line each."""
     found = []
     for cpu, mhz in before.get("cpu_mhz", {}).items():
         now = after.get("cpu_mhz", {}).get(cpu, mhz)

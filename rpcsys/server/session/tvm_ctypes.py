@@ -10,13 +10,13 @@ from rpcsys.ffi import calls, library, tvm
 from rpcsys.server.session.tvm_session import Runtime
 from rpcsys.wire import dtypes
 
-#: What tuners call before they measure. TVM has it in an optional part of its runtime, libtvm_runtime_extra.
+#: Functions that tuners call before they measure. TVM has them in an optional library, libtvm_runtime_extra.
 FILLING = ("tvm.contrib.random.random_fill", "tvm.contrib.random.random_fill_for_measure")
-BLOCK = 4096  # different numbers in a filled array; after that they come again
+BLOCK = 4096  # different numbers in a filled array, which then repeat
 
 
 def library_runtime() -> Runtime:
-    """TVM's runtime as its libraries have it. Raises `NativeError`."""
+    """Load TVM's runtime from its libraries. Raises `NativeError`."""
     library.load_runtime()
     for name in FILLING:
         if calls.find_global(name) is None:
@@ -27,7 +27,7 @@ def library_runtime() -> Runtime:
 def fill(target: Any) -> None:
     """Write numbers from 1 to 10 into a native array: code may run faster or slower on zeros and denormals.
 
-    Types that have no such numbers here get bytes of 0 and 1.
+    Other types get bytes of 0 and 1.
     """
     data = target.data
     block = memoryview(_block(target.dtype)).cast("B")
@@ -37,7 +37,7 @@ def fill(target: Any) -> None:
 
 
 def _block(dtype: str) -> Any:
-    # Always the same numbers, so that two measurements differ in nothing but the board.
+    # Always the same numbers, so that measurements are comparable.
     source = random.Random(0)
     code = dtypes.format_of_name(dtype)
     if code is None or code not in "fdhHiIqQ":

@@ -1,6 +1,6 @@
-"""A TVM session. The protocol is TVM's own, spoken by its runtime (``rpc.ServerLoop``).
+"""A TVM session. The protocol is TVM's own; its runtime serves it (``rpc.ServerLoop``).
 
-What stands here are the functions that know files: the names a client sends stay inside the session's directory.
+The functions here take file names from a client, and keep them inside the session's directory.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, Callable, NamedTuple
 from rpcsys.server.sandbox.messages import TVM_END, Job
 from rpcsys.server.session.directory import confine
 
-#: Any of them links; C++'s come first, because objects made from C++ want its library. ``$CXX`` goes before all.
+#: Any of them links; C++'s come first, because objects of C++ need its library. ``$CXX`` comes before all.
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
-LINK_S = 120.0  # a linker that takes longer hangs
+LINK_S = 120.0  # a linker that takes longer counts as hung
 
 
 class Runtime(NamedTuple):
-    """A way to TVM's runtime."""
+    """Access to TVM's runtime."""
 
-    register: Callable[[str, Callable[..., Any]], Any]  # puts a function in the place of whatever has that name
+    register: Callable[[str, Callable[..., Any]], Any]  # registers a function, and replaces one of the same name
     get: Callable[[str], Callable[..., Any]]  # the function registered under a name
     load_module: Callable[[str], Any]  # the shared library at a path, as a registered function returns it
 
 
 def package_runtime() -> Runtime:
-    """TVM's runtime as the installed ``tvm`` package has it, with all that TVM's own server registers."""
+    """TVM's runtime from the installed ``tvm`` package, with all that TVM's own server registers."""
     import tvm.rpc.server
     import tvm_ffi
 
@@ -37,9 +37,9 @@ def package_runtime() -> Runtime:
 
 
 def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
-    """Serve a TVM session to its end, or send the client of one the reason for its end; the outcome."""
+    """Serve a TVM session or, for a job ``tvm-end``, send its client the reason for its end; return the outcome."""
     if job.kind == TVM_END:
-        # A client that does not read would keep this waiting: the supervisor ends it after some seconds.
+        # Blocks if the client does not read: the supervisor ends this process after some seconds.
         runtime.get("rpc.ReturnException")(sock.fileno(), job.words)
         return "ended"
     for name, function in functions(job.workdir, runtime.load_module).items():
@@ -52,13 +52,13 @@ def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
 
 
 def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:
-    """The functions that know files, by the last part of their names. TVM's own server lacks ``listdir``."""
+    """The functions that take file names, by the last part of their own. TVM's own server lacks ``listdir``."""
 
     def workpath(name: str) -> str:
         if not name:  # MetaSchedule's remove("") after a measurement; no call removes a path that ends in a dot
             return os.path.join(confine(workdir, "."), ".")
         confine(workdir, name)
-        return confine(workdir, name, entry=True)  # what removes it removes a link, not what it leads to
+        return confine(workdir, name, entry=True)  # so that a removal removes a link, not its target
 
     def linked(name: str) -> str:
         path = confine(workdir, name)
@@ -79,9 +79,9 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
 
 
 def link(path: str) -> str:
-    """The shared library made of ``path``: itself, or what the board's compiler links of an object or a tar of them.
+    """Return the shared library of ``path``: itself, or one that the board's compiler links from an object or a tar.
 
-    Raises ValueError for another kind of file, RuntimeError where there is no compiler, or it refuses.
+    Raises ValueError for another kind of file, RuntimeError if there is no compiler or it fails.
     """
     name = os.path.basename(path)
     if path.endswith((".so", ".dylib")):
@@ -108,7 +108,7 @@ def link(path: str) -> str:
 
 
 def _unpack(path: str, folder: str) -> list[str]:
-    """The plain files of a tar, all put into ``folder`` whatever folders they name."""
+    """Unpack a tar's plain files into ``folder``, without the folders in their names; return their paths."""
     import shutil
     import tarfile
 

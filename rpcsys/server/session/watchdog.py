@@ -1,6 +1,6 @@
-"""A second thread of a session, which takes over the reading, under ``incoming.lock``, when a call lasts `TAKEOVER_S`.
+"""The second thread of a session: in a call that lasts `TAKEOVER_S` it takes over the reading and ``incoming.lock``.
 
-The main thread reads a call, runs it and answers, unwatched: that is the fastest.
+Before that the main thread reads a call, runs it and answers alone, which is the fastest way.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from rpcsys.wire.frames import Frame
 from rpcsys.wire.head import ParsedHead
 
 TAKEOVER_S = 0.02  # after this long a call is watched
-#: A client that is not read is sent something so often: its end lies behind what was not read, but shows by an answer.
+#: Between two frames sent to a client whose data is not read: unread data hides its end, a failed send shows it.
 KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
 _QUIET_POLLS = 50  # polls without any call before the watcher goes to sleep: one second
-_LONGEST_SLEEP_S = 3600.0  # the system's clocks take no limit of centuries in one piece
+_LONGEST_SLEEP_S = 3600.0  # the system's clocks limit a single wait
 
 
 class Watcher:
-    """Answers PING while a call lasts, reads ahead, and obeys CANCEL, deadlines and the session's time limit.
+    """During a slow call: answers PING, reads ahead, and enforces CANCEL, deadlines and the session's time limit.
 
-    It ends a call by ending the process: nothing else stops native code. Native code that holds Python's interpreter
-    lock keeps the watcher out, too; the supervisor then ends the session at its limit or when the client is gone.
+    It ends a call by ending the process: nothing else stops native code. Native code that holds the GIL stops the
+    watcher, too; then the supervisor ends the session at its limit or when the client is gone.
 
-    At the beginning of a call the main thread sets ``call``, adds one to ``turn``, and wakes the watcher if it is
-    ``asleep``; at the end, its answer not yet sent, it adds one to ``turn`` and nudges it if it is ``reading``.
-    Written out there: two calls of methods are a fiftieth of what an empty call takes in all.
+    When a call begins, the main thread sets ``call``, adds one to ``turn``, and wakes the watcher if it is ``asleep``.
+    When the call ends, before its answer is sent, it adds one to ``turn``, and nudges the watcher if it is ``reading``.
+    Both are inlined there: two method calls would take a fiftieth of an empty call's time.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Watcher:
             self.wake()
 
     def nudge(self) -> None:
-        """The call has ended: stop reading."""
+        """Stop the watcher's reading: the call has ended."""
         os.write(self._nudge, b".")
 
     def _run(self) -> None:
@@ -93,7 +93,7 @@ class Watcher:
                     self._sleep(turn)
 
     def _sleep(self, turn: int) -> None:
-        """Until a call begins or the limit is near. ``asleep`` is set before ``turn`` is read: no call is missed."""
+        """Sleep until a call begins or the limit is near. ``asleep`` is set before ``turn`` is read: none is missed."""
         self.asleep = True
         if self.turn == turn:
             self._woken.wait(max(0.0, min(self._limit_at - time.monotonic(), _LONGEST_SLEEP_S)))
@@ -104,10 +104,10 @@ class Watcher:
         limit_s = self.call.deadline_ms / 1000 or math.inf
         deadline = time.monotonic() - TAKEOVER_S + limit_s
         if not self._incoming.lock.acquire(timeout=TAKEOVER_S):
-            return  # the call has ended in this very moment, and the main thread waits for the next one
+            return  # the call has just ended, and the main thread reads the next one
         self.reading = True
         try:
-            self._out.flush()  # a call known to be quick may last for once
+            self._out.flush()  # a call known as quick may be slow this time
             while self.turn == turn:
                 self._check_limit()
                 if time.monotonic() >= deadline:
@@ -136,7 +136,7 @@ class Watcher:
         return any(fd != self._wakeup for fd, _ in poll.poll(wait_s * 1000))
 
     def _keep_alive(self) -> None:
-        """Send what answers nothing, unless the client takes nothing: then its end shows without that."""
+        """Send a PONG that answers nothing, unless unsent data waits: that alone already shows the client's end."""
         now = time.monotonic()
         if now < self._keepalive_at or not self._stream.wait(0, read=False, write=True) & select.POLLOUT:
             return
@@ -158,16 +158,16 @@ class Watcher:
             self._end_process("lost", "ProtocolError", str(error))
 
     def _end_call(self, kind: str, message: str) -> None:
-        """Stop a running call the only way that always works."""
+        """Stop a running call by ending its process: only this always works."""
         text = message + "; its process was ended, and the session with it"
-        with contextlib.suppress(Ended):  # nobody is left to hear it
+        with contextlib.suppress(Ended):  # the client is gone
             self._out.send(error_frame(self.call.call_id, kind, text), wait_s=1.0)
         self._end_process("ended", "SessionLost", text)
 
     def _check_limit(self) -> None:
         if time.monotonic() < self._limit_at:
             return
-        renewed = self._renewal()  # of the lease: asked for only when it matters
+        renewed = self._renewal()  # of the lease: read only when the limit is reached
         if renewed is not None:
             self._limit_at = math.inf if renewed["until"] is None else renewed["until"]
             self._limit_s = round(self._limit_at - self._began, 0)

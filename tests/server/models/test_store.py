@@ -105,7 +105,7 @@ def test_one_server_for_one_folder(store):
 
 def test_one_at_a_time_replaces_a_module(store):
     with store.replacing("head"):
-        with pytest.raises(RemoteFileError, match="is being replaced by somebody else"), store.replacing("head"):
+        with pytest.raises(RemoteFileError, match="is being replaced by another client"), store.replacing("head"):
             pass
         with store.replacing("neck"):
             pass

@@ -87,7 +87,7 @@ def test_a_child_that_says_too_much_is_refused_until_its_span_is_over(span_s, la
     allowance = messages.Allowance(100.0, 4, span_s)
     allowance.spend(101.0, 10)
     allowance.spend(102.0, 2 * 1024)  # as many as three
-    with pytest.raises(ProtocolError, match="says too much"):
+    with pytest.raises(ProtocolError, match="sends too much"):
         allowance.spend(103.0, 10)
     if later:
         allowance.spend(110.0, 10)
