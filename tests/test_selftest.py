@@ -21,7 +21,7 @@ def findings(check, *arguments: str) -> dict[str, Finding]:
 
 
 @pytest.mark.live
-def test_a_board_that_can_serve() -> None:
+def test_a_working_board_can_serve() -> None:
     command = [sys.executable, "-m", "rpcsys.server", "--self-test"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -31,14 +31,14 @@ def test_a_board_that_can_serve() -> None:
     assert any(line.split()[:2] == [OK, "session"] for line in lines)
 
 
-def test_a_tracker_that_is_not_there(capsys: pytest.CaptureFixture) -> None:
+def test_a_missing_tracker_is_broken(capsys: pytest.CaptureFixture) -> None:
     found = findings(selftest._tracker, "--key", "k", "--tracker", "127.0.0.1:1")
     assert found["tracker"].state == BROKEN
     assert "127.0.0.1:1" in found["tracker"].says
     assert findings(selftest._tracker) == {}
 
 
-def test_one_broken_thing_and_the_board_cannot_serve(
+def test_a_board_with_one_broken_check_cannot_serve(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(selftest, "_CHECKS", (selftest._board, selftest._standard_library))
@@ -51,7 +51,7 @@ def test_one_broken_thing_and_the_board_cannot_serve(
     assert said.endswith("this board cannot serve: 1 broken\n")
 
 
-def test_a_check_that_fails_itself_is_a_finding() -> None:
+def test_a_check_that_raises_is_a_finding() -> None:
     def _strange(arguments):
         raise OSError("no /proc here")
         yield
@@ -59,7 +59,7 @@ def test_a_check_that_fails_itself_is_a_finding() -> None:
     assert findings(_strange) == {"strange": Finding(BROKEN, "strange", "OSError: no /proc here")}
 
 
-def test_a_folder_that_no_library_loads_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_noexec_or_full_folder_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs
 
     class Mounted:
@@ -73,7 +73,7 @@ def test_a_folder_that_no_library_loads_from(monkeypatch: pytest.MonkeyPatch) ->
     assert findings(selftest._folder)["folder"].state == BROKEN
 
 
-def test_libraries_that_do_not_load(tmp_path: Path) -> None:
+def test_a_library_that_does_not_load_is_broken(tmp_path: Path) -> None:
     (tmp_path / library.FFI).write_bytes(b"no library")
     found = findings(selftest._tvm, "--tvm-library", str(tmp_path))
     assert found[library.FFI].state == BROKEN
@@ -81,7 +81,7 @@ def test_libraries_that_do_not_load(tmp_path: Path) -> None:
     assert found[library.RUNTIME].state == MISSING
 
 
-def test_a_library_that_lacks_another_says_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_dependency_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     class Done:
         returncode, stderr = (1, "OSError: libstdc++.so.6: cannot open shared object file: No such file or directory\n")
 
@@ -91,7 +91,7 @@ def test_a_library_that_lacks_another_says_where_to_get_it(monkeypatch: pytest.M
     )
 
 
-def test_a_library_that_ends_the_process(tmp_path: Path) -> None:
+def test_a_library_that_ends_the_process_is_broken(tmp_path: Path) -> None:
     source = tmp_path / "crash.c"
     source.write_text("#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }")
     found = findings(selftest._drivers, f"--load-library={compiled(source, tmp_path / 'crash.so')}")
@@ -101,6 +101,6 @@ def test_a_library_that_ends_the_process(tmp_path: Path) -> None:
     assert findings(selftest._drivers, "--load-library", str(good))["good.so"].state == OK
 
 
-def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "installed", lambda name: False)
     assert {finding.state for finding in findings(selftest._packages).values()} == {MISSING}

@@ -38,7 +38,7 @@ def test_bind_takes_the_first_free_port():
             assert port < listener.getsockname()[1] < port + 50
 
 
-def test_bind_says_that_a_range_is_full():
+def test_bind_reports_a_full_range():
     with serve.bind("127.0.0.1", 0, 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PortRangeError, match=f"no free port in \\[{port}, {port + 1}\\)") as caught:
@@ -49,13 +49,13 @@ def test_bind_says_that_a_range_is_full():
 @pytest.mark.parametrize(
     ("host", "port", "port_end"), [("127.0.0.1", 9000, 9000), ("203.0.113.1", 0, 0), ("no-such-host.invalid", 0, 0)]
 )
-def test_bind_says_what_cannot_be(host, port, port_end):
+def test_bind_reports_an_invalid_address_in_one_line(host, port, port_end):
     with pytest.raises(ConfigError) as caught:
         serve.bind(host, port, port_end)
     assert "\n" not in str(caught.value)
 
 
-def test_bind_understands_names_and_ipv6():
+def test_bind_takes_names_and_ipv6():
     with serve.bind("localhost", 0, 0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
     if socket.has_ipv6:
@@ -69,7 +69,7 @@ def test_bind_understands_names_and_ipv6():
 # --- the ready line, errors, logs --------------------------------------------------------------
 
 
-def test_the_ready_line(capsys):
+def test_the_ready_line_is_one_line_of_json(capsys):
     serve.announce("tracker", "0.0.0.0", 9190)
     out = capsys.readouterr().out
     assert out.count("\n") == 1
@@ -85,7 +85,7 @@ def test_the_ready_line(capsys):
     }
 
 
-def test_a_daemon_whose_output_nobody_reads_serves_all_the_same():
+def test_a_daemon_serves_even_if_its_output_is_closed():
     code = "import sys; from rpcsys import serve; sys.stdin.read(); serve.announce('x', 'h', 1); sys.exit(7)"
     reader, writer = os.pipe()
     process = subprocess.Popen(
@@ -100,7 +100,7 @@ def test_a_daemon_whose_output_nobody_reads_serves_all_the_same():
 @pytest.mark.parametrize(
     ("error", "status"), [(PortRangeError("no\nport"), 3), (ConfigError("bad"), 2), (TrackerUnreachable("x"), 1)]
 )
-def test_errors_on_purpose_become_one_line_and_a_status(capsys, error, status):
+def test_our_errors_are_one_line_and_a_status(capsys, error, status):
     def main():
         raise error
 
@@ -110,7 +110,7 @@ def test_errors_on_purpose_become_one_line_and_a_status(capsys, error, status):
     assert err.count("\n") == 1
 
 
-def test_other_outcomes(capsys):
+def test_other_outcomes_have_their_status(capsys):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -120,7 +120,7 @@ def test_other_outcomes(capsys):
         serve.run(lambda: 1 // 0, "x")
 
 
-def test_bad_flags_are_one_line_and_status_2(capsys):
+def test_wrong_flags_are_one_line_and_status_2(capsys):
     parser = serve.Parser("rpcsys-tracker")
     parser.add_argument("--port", type=serve.port_number)
     assert parser.parse_args(["--port", "65535"]).port == 65535
@@ -210,7 +210,7 @@ def test_signals_reach_the_loop(code, number):
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
     ],
 )
-def test_signs_of_life_are_as_often_as_asked(environment, every, monkeypatch):
+def test_the_watchdog_is_notified_at_the_requested_rate(environment, every, monkeypatch):
     for name in ("WATCHDOG_USEC", "WATCHDOG_PID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

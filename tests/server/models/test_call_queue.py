@@ -26,14 +26,14 @@ def numbers(queue: CallQueue) -> list[tuple[str, int]]:
     return taken
 
 
-def test_clients_are_served_in_turn_and_each_in_its_order():
+def test_clients_take_turns_and_each_keeps_its_order():
     queue = CallQueue(8, 8, 1 << 20)
     for client, number in (("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1)):
         assert queue.offer(call(client, number))
     assert numbers(queue) == [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("a", 3)]
 
 
-def test_at_most_so_many_run_and_so_many_wait():
+def test_running_and_waiting_calls_are_limited():
     queue = CallQueue(2, 3, 1 << 20)
     assert [queue.offer(call("a", number)) for number in range(7)] == [True] * 5 + [False] * 2
     assert len(numbers(queue)) == 2
@@ -41,7 +41,7 @@ def test_at_most_so_many_run_and_so_many_wait():
     assert not queue.offer(call("b", 1))
 
 
-def test_what_waits_is_bounded_in_bytes():
+def test_waiting_calls_are_limited_in_bytes():
     queue = CallQueue(1, 100, 1000)
     assert queue.offer(call("a", 1, weight=5000))  # it runs at once, whatever it brings
     assert numbers(queue) == [("a", 1)]
@@ -50,7 +50,7 @@ def test_what_waits_is_bounded_in_bytes():
     assert queue.offer(call("a", 4, weight=50))
 
 
-def test_a_number_under_way_is_not_given_again():
+def test_a_number_under_way_is_refused():
     queue = CallQueue(1, 1, 1)
     queue.offer(call("a", 1))
     with pytest.raises(KeyError):
@@ -58,7 +58,7 @@ def test_a_number_under_way_is_not_given_again():
     assert queue.offer(call("b", 1))
 
 
-def test_a_call_that_waits_is_cancelled_and_gone():
+def test_a_waiting_call_can_be_cancelled():
     queue = CallQueue(1, 5, 1 << 20)
     for number in (1, 2, 3):
         queue.offer(call("a", number))
@@ -70,7 +70,7 @@ def test_a_call_that_waits_is_cancelled_and_gone():
     assert (queue.running, queue.waiting) == (1, 1)
 
 
-def test_a_call_that_runs_and_is_cancelled_leaves_its_place_to_another():
+def test_cancelling_a_running_call_frees_its_worker():
     queue = CallQueue(1, 5, 1 << 20)
     queue.offer(call("a", 1))
     queue.offer(call("a", 2))
@@ -85,7 +85,7 @@ def test_a_call_that_runs_and_is_cancelled_leaves_its_place_to_another():
     assert queue.abandoned == []
 
 
-def test_abandoned_calls_take_places_when_they_are_too_many():
+def test_too_many_abandoned_calls_occupy_workers():
     queue = CallQueue(1, 100, 1 << 20)
     for number in range(MAX_ABANDONED + 1):
         queue.offer(call("a", number))
@@ -95,7 +95,7 @@ def test_abandoned_calls_take_places_when_they_are_too_many():
     assert queue.take() is None
 
 
-def test_deadlines():
+def test_calls_past_their_deadlines_are_overdue():
     queue = CallQueue(1, 5, 1 << 20)
     assert queue.deadline() == math.inf
     queue.offer(call("a", 1, due=5.0))
@@ -107,7 +107,7 @@ def test_deadlines():
     assert queue.deadline() == 5.0
 
 
-def test_a_client_that_is_gone_takes_its_calls_along():
+def test_calls_of_a_client_that_is_gone_are_dropped():
     queue = CallQueue(1, 5, 1 << 20)
     for client, number in (("a", 1), ("a", 2), ("b", 1)):
         queue.offer(call(client, number))
@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
 TestMachine = Machine.TestCase
 
 
-def test_the_calls_of_a_client_that_takes_nothing_wait_and_take_no_room():
+def test_calls_of_a_client_that_does_not_receive_wait_and_do_not_count():
     away = {"slow"}
     queue = CallQueue(2, 2, 1 << 20, lambda client: client not in away)
     for number in range(4):

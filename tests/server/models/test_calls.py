@@ -51,19 +51,19 @@ def result(calls: ModuleCalls, **fields):
 X = np.arange(3, dtype="float32")
 
 
-def test_by_place_and_by_name(calls):
+def test_main_runs_by_position_and_by_name(calls):
     assert result(calls, f=[0, "main"], a=[X]).get("r").tolist() == [0, 2, 4]
     assert result(calls, f=[0, "main"], a=[X, 3]).get("r").tolist() == [0, 3, 6]
     assert result(calls, f=[0, "main"], k={"x": X}, outputs=["y"]).get("r")["y"].tolist() == [0, 2, 4]
     assert result(calls, f=[0, "nothing"], a=[]).get("r") is None
 
 
-def test_outputs_that_are_written_into(calls):
+def test_outputs_that_are_written_into_are_returned(calls):
     frame = result(calls, f=[0, "fill"], a=[Out((4,), "float32")])
     assert frame.get("w")[0].tolist() == [7] * 4
 
 
-def test_encoded_results(calls):
+def test_results_can_be_encoded(calls):
     frame = result(calls, f=[0, "main"], a=[X], encode={"0": "float16"})
     assert frame.parsed.head["r"]["@"] == "encoded"
 
@@ -87,12 +87,12 @@ def test_encoded_results(calls):
         ({"f": [0, "main"], "k": {"z": X}}, "RemoteArgumentError"),
     ],
 )
-def test_what_cannot_be_called_is_answered(calls, fields, kind):
+def test_invalid_calls_get_an_error(calls, fields, kind):
     frame = answer(calls, **fields)
     assert (frame.kind, frame.get("type")) == (frames.ERROR, kind)
 
 
-def test_arguments_that_are_made_here_are_such_as_the_model_takes(calls):
+def test_arguments_that_are_made_here_must_fit_the_model(calls):
     """They are refused before memory is taken: this is more than there is."""
     for made in (Out((1 << 50,), "uint8"), Out((1 << 40, 3), "float32")):
         for fields in ({"a": [made]}, {"k": {"x": made}}):
@@ -110,7 +110,7 @@ def test_arguments_that_are_made_here_are_such_as_the_model_takes(calls):
         np.array([""] * 20_000, dtype=object),
     ],
 )
-def test_what_is_made_here_counts_as_if_it_had_been_sent(made):
+def test_arguments_that_are_made_here_count_for_the_window(made):
     calls = ModuleCalls(Module("test", {"fill": fill, "main": scaled}), 1 << 20)
     frame = answer(calls, f=[0, "fill"], a=[made])
     assert (frame.get("type"), frame.get("fault")) == ("RemoteArgumentError", "user")

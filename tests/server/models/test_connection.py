@@ -25,7 +25,7 @@ def ping(number: int) -> bytes:
     return b"".join(frames.pack(frames.PING, number))
 
 
-def test_frames_as_they_come(pair):
+def test_frames_are_received_as_they_arrive(pair):
     connection, theirs = pair
     assert connection.receive() == []
     theirs.sendall(ping(1) + ping(2) + ping(3)[:10])
@@ -36,7 +36,7 @@ def test_frames_as_they_come(pair):
 
 
 @pytest.mark.parametrize("begun", [1, 23, 24, 30])
-def test_carefully_not_a_byte_past_the_frame_that_has_begun(pair, begun):
+def test_carefully_no_byte_is_read_beyond_the_frame(pair, begun):
     connection, theirs = pair
     head, buffers = frames.encode_head({"f": [0, "main"], "a": [b"x" * 100_000]})
     whole = b"".join(frames.pack(frames.CALL, 7, head, buffers))
@@ -52,7 +52,7 @@ def test_carefully_not_a_byte_past_the_frame_that_has_begun(pair, begun):
     assert connection.socket.recv(1000) == ping(8)  # left for who goes on
 
 
-def test_what_the_peer_does_not_take_stays_and_goes_out_in_order(pair):
+def test_unsent_data_is_kept_and_sent_in_order(pair):
     connection, theirs = pair
     pieces = [[bytes([number]) * 300_000] for number in range(5)]
     sent = [connection.send(piece) for piece in pieces]
@@ -67,7 +67,7 @@ def test_what_the_peer_does_not_take_stays_and_goes_out_in_order(pair):
     assert not connection.backlog
 
 
-def test_a_peer_that_is_gone(pair):
+def test_a_closed_peer_raises_ended_on_reading_only(pair):
     connection, theirs = pair
     theirs.close()
     assert connection.send([b"nobody reads this"])  # reading tells
@@ -77,7 +77,7 @@ def test_a_peer_that_is_gone(pair):
     assert connection.send([b"nor this"])
 
 
-def test_what_is_no_frame_and_what_is_too_large(pair):
+def test_a_frame_that_is_too_large_is_refused(pair):
     connection, theirs = pair
     head, _ = frames.encode_head({"f": 1, "a": [b""]})
     theirs.sendall(frames.HEADER.pack(len(head), frames.CALL, 0, 0, 0, 1, 2 << 20) + head)

@@ -100,7 +100,7 @@ def served(store, supervisor, monkeypatch):
     assert os.listdir(incoming) == []
 
 
-def test_a_module_is_served_once_it_has_been_tried(served, store, supervisor):
+def test_a_module_is_served_after_its_trial(served, store, supervisor):
     client, _, _ = served
     client.upload("model.so", b"one")
     put = client.call("deploy.put", "head", "model.so")
@@ -115,7 +115,7 @@ def test_a_module_is_served_once_it_has_been_tried(served, store, supervisor):
     assert "it has nothing" in client.call("deploy.remove", "head")[1]
 
 
-def test_what_cannot_be_loaded_is_not_served(served, store, supervisor):
+def test_a_module_that_cannot_be_loaded_is_not_served(served, store, supervisor):
     client, _, _ = served
     client.upload("model.so", b"one")
     client.call("deploy.put", "head", "model.so")
@@ -141,7 +141,7 @@ def test_what_cannot_be_loaded_is_not_served(served, store, supervisor):
         (("session.upload",), "ProtocolError", "an upload names one file"),
     ],
 )
-def test_what_is_refused_leaves_the_connection(served, call, error, words):
+def test_a_refused_call_leaves_the_connection_open(served, call, error, words):
     client, _, _ = served
     kind, message = client.call(*call)
     assert kind == error
@@ -150,7 +150,7 @@ def test_what_is_refused_leaves_the_connection(served, call, error, words):
     assert client.receive().kind == frames.PONG
 
 
-def test_a_module_that_somebody_else_replaces(served, store):
+def test_a_module_that_another_client_replaces_is_refused(served, store):
     client, _, _ = served
     client.upload("model.so", b"one")
     with store.replacing("head"):
@@ -158,14 +158,14 @@ def test_a_module_that_somebody_else_replaces(served, store):
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [(frames.GOODBYE, "closed"), (frames.FREE, "lost")])
-def test_the_end(served, kind, outcome):
+def test_the_last_frame_decides_the_outcome(served, kind, outcome):
     client, outcomes, serving = served
     client.stream.send(frames.pack(kind, 0))
     serving.join(PATIENCE_S)
     assert outcomes == [outcome]
 
 
-def test_a_client_that_goes_while_its_module_is_tried(served, store, supervisor, monkeypatch):
+def test_a_client_that_disconnects_during_the_trial_deploys_nothing(served, store, supervisor, monkeypatch):
     client, outcomes, serving = served
     tried = threading.Event()
     monkeypatch.setattr(supervisor, "states", lambda: tried.wait(PATIENCE_S) and {})

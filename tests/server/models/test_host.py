@@ -38,7 +38,7 @@ def welcomed(host: ModelHost, sock: socket.socket) -> ClientConnection:
     return host._connections[sock.fileno()]
 
 
-def test_a_client_that_takes_a_little_now_and_then_is_not_dropped(host, client, monkeypatch) -> None:
+def test_a_client_that_receives_slowly_is_not_dropped(host, client, monkeypatch) -> None:
     ours, theirs = client
     connection = welcomed(host, ours)
     began = time.monotonic()
@@ -55,7 +55,7 @@ def test_a_client_that_takes_a_little_now_and_then_is_not_dropped(host, client, 
     assert connection.closed
 
 
-def test_clients_that_take_nothing_have_a_bounded_share_of_the_memory(host) -> None:
+def test_unsent_data_of_all_clients_is_limited(host) -> None:
     """The one for whom most waits goes when all together are above the limit."""
     connections, ends = [], []
     for number in range(4):
@@ -72,7 +72,7 @@ def test_clients_that_take_nothing_have_a_bounded_share_of_the_memory(host) -> N
 
 
 @pytest.mark.parametrize("runtime", [True, False])
-def test_an_onnx_file_is_built_for_what_there_is(tmp_path, monkeypatch, runtime):
+def test_an_onnx_file_runs_with_or_without_onnxruntime(tmp_path, monkeypatch, runtime):
     path = deployed.onnx_model(tmp_path / "model.onnx", 3.0)
     monkeypatch.setattr(host_module, "installed", lambda package: runtime)
     module = host_module.load(str(path), "model", allow_pickle=False)
@@ -86,7 +86,7 @@ def test_an_onnx_file_is_built_for_what_there_is(tmp_path, monkeypatch, runtime)
         module(x, x)
 
 
-def test_python_functions_only_where_that_is_allowed(tmp_path):
+def test_python_functions_are_loaded_only_if_allowed(tmp_path):
     path = str(deployed.library(tmp_path / "scale.so", 2.0))
     assert host_module.load(path, "scale", allow_pickle=True)(np.float32(2)) == 4
     with pytest.raises(ModelError):

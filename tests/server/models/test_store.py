@@ -28,18 +28,18 @@ def put(store: Store, name: str, text: str, digest: str = "ab" * 32):
 
 
 @pytest.mark.parametrize("name", ["head", "head-2", "Head.v2", "0", "a" * 100])
-def test_names(name):
+def test_valid_names_are_accepted(name):
     assert is_name(name)
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "a/b", "-a", ".a", "a" * 101, "a b", "a\n", "incoming", "lock", "ä", None, 3]
 )
-def test_no_names(name):
+def test_invalid_names_are_refused(name):
     assert not is_name(name)
 
 
-def test_a_version_is_served_once_it_is_switched_to(store):
+def test_a_version_is_current_after_the_switch(store):
     version = put(store, "head", "one")
     assert store.current() == []
     store.switch(version)
@@ -57,7 +57,7 @@ def test_a_version_is_served_once_it_is_switched_to(store):
         store.withdraw("head")
 
 
-def test_what_is_not_served_is_removed(store):
+def test_pruning_removes_all_but_the_current_version(store):
     first, second = put(store, "head", "one"), put(store, "head", "two")
     store.switch(first)
     with open(os.path.join(store.root, "head", "current.new"), "w") as file:
@@ -67,7 +67,7 @@ def test_what_is_not_served_is_removed(store):
     assert second.version != first.version
 
 
-def test_opening_it_sweeps_what_a_killed_server_left(tmp_path):
+def test_opening_removes_what_a_killed_server_left(tmp_path):
     store = Store(str(tmp_path / "deploy"))
     os.close(store.open())
     served = put(store, "head", "one")
@@ -86,24 +86,24 @@ def test_opening_it_sweeps_what_a_killed_server_left(tmp_path):
     ["", "{", "[]", '{"version": "0001-abababababab"}', '{"version": "../x", "file": "head.so", "sha256": ""}',
      '{"version": "0009-abababababab", "file": "head.so", "sha256": ""}'],
 )  # fmt: skip
-def test_a_spoilt_current_is_nothing_that_is_served(store, text):
+def test_an_invalid_current_file_serves_nothing(store, text):
     store.switch(put(store, "head", "one"))
     with open(os.path.join(store.root, "head", "current"), "w") as file:
         file.write(text)
     assert store.current() == []
 
 
-def test_a_file_name_does_not_leave_its_version(store):
+def test_a_file_name_stays_in_its_version(store):
     version = put(store, "head", "one")._replace(file="../../../etc/passwd")
     assert store.path(version).startswith(os.path.join(store.root, "head", version.version))
 
 
-def test_one_server_for_one_folder(store):
+def test_a_second_server_for_a_folder_is_refused(store):
     with pytest.raises(ConfigError, match="another server serves what is deployed there"):
         Store(store.root).open()
 
 
-def test_one_at_a_time_replaces_a_module(store):
+def test_a_second_replacement_of_a_module_is_refused(store):
     with store.replacing("head"):
         with pytest.raises(RemoteFileError, match="is being replaced by another client"), store.replacing("head"):
             pass
@@ -111,7 +111,7 @@ def test_one_at_a_time_replaces_a_module(store):
             pass
 
 
-def test_a_folder_that_cannot_be(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="--deploy"):
         Store(str(tmp_path / "file")).open()

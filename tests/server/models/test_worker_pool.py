@@ -98,7 +98,7 @@ def gate():
     gate.set()  # whatever a test has left waiting ends
 
 
-def test_as_many_calls_run_at_once_as_there_are_workers():
+def test_every_worker_runs_a_call_at_once():
     barrier = threading.Barrier(2, timeout=PATIENCE_S)
     pool = Clients({"meet": barrier.wait}, workers=2)
     pool.start()
@@ -108,7 +108,7 @@ def test_as_many_calls_run_at_once_as_there_are_workers():
     assert sorted([answer(one, 1), answer(two, 1)]) == [0, 1]
 
 
-def test_what_a_function_raises_is_answered():
+def test_an_exception_is_answered():
     pool = Clients({"fail": lambda: 1 / 0, "echo": lambda x: x}, workers=1)
     pool.start()
     client = pool.client()
@@ -118,7 +118,7 @@ def test_what_a_function_raises_is_answered():
     assert answer(client, 2) == 5
 
 
-def test_a_quick_function_is_run_by_the_thread_that_reads(gate):
+def test_the_leader_runs_a_quick_function(gate):
     """And when it lasts for once, another thread reads on."""
     threads = []
 
@@ -146,7 +146,7 @@ def test_a_quick_function_is_run_by_the_thread_that_reads(gate):
     until(lambda: pool._queue.idle)
 
 
-def test_a_call_that_is_given_up_is_not_answered_and_its_thread_ends(gate):
+def test_a_call_given_up_is_not_answered_and_its_thread_ends(gate):
     pool = Clients({"wait": lambda: gate.wait(PATIENCE_S), "echo": lambda x: x}, workers=1)
     pool.start()
     client = pool.client()
@@ -166,5 +166,5 @@ def test_a_call_that_is_given_up_is_not_answered_and_its_thread_ends(gate):
 @pytest.mark.parametrize(
     ("target", "name"), [([0, "main"], "main"), ("main", ""), ([0], ""), ([0, 5], ""), (None, ""), ([0, "a", "b"], "")]
 )
-def test_the_function_of_a_call(target, name):
+def test_the_function_of_a_call_is_found(target, name):
     assert function_of(frames.Frame(frames.CALL, 0, 0, 1, ParsedHead({"f": target}, ()), ())) == name

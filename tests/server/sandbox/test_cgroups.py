@@ -38,17 +38,17 @@ FILES = {
         ("0::/\n", "", {}),
     ],
 )  # fmt: skip
-def test_where_this_process_is(cgroup, mountinfo, found):
+def test_a_process_finds_its_cgroups(cgroup, mountinfo, found):
     assert cgroups.own(cgroup, mountinfo) == found
 
 
 @given(st.text(), st.text())
-def test_any_text_is_read(cgroup, mountinfo):
+def test_any_text_is_parsed_without_an_error(cgroup, mountinfo):
     cgroups.own(cgroup, mountinfo)
 
 
 @given(st.lists(st.sampled_from([" ", "\n", ":", ",", "0", "/", "-", "cgroup", "cgroup2", "memory", ".."])))
-def test_any_text_like_it_is_read(parts):
+def test_similar_text_is_parsed_without_an_error(parts):
     cgroups.own("".join(parts), " ".join(parts))
 
 
@@ -117,7 +117,7 @@ def folders(kernel, tmp_path):
     return made if kernel.version == 1 else dict.fromkeys(("memory", "cpuset"), made["both"])
 
 
-def test_a_session_has_its_limits(kernel, folders):
+def test_a_sessions_cgroup_has_its_limits(kernel, folders):
     cgroups.make(folders, 7, 200 << 20)
     cgroups.enter(folders, 7, 1234)
     cgroups.keep_on(folders, 7, {3, 1})
@@ -146,7 +146,7 @@ def test_a_session_has_its_limits(kernel, folders):
         ("nonsense\n", True, False),
     ],
 )
-def test_the_kernel_has_ended_one_of_it(kernel, folders, text, killed, starved):
+def test_a_process_killed_for_memory_is_detected(kernel, folders, text, killed, starved):
     cgroups.make(folders, 7, 1 << 20)
     name = "memory.events" if kernel.version == 2 else "memory.oom_control"
     Path(folders["memory"], "7", name).write_text(text)
@@ -156,7 +156,7 @@ def test_the_kernel_has_ended_one_of_it(kernel, folders, text, killed, starved):
     assert cgroups.starved({}, 7, killed) is False
 
 
-def test_the_dead_are_removed_when_the_kernel_lets_go_of_them(kernel, folders):
+def test_cgroups_of_dead_children_are_removed_once_they_are_empty(kernel, folders):
     for child in (1, 2, 3):
         cgroups.make(folders, child, None)
     os.mkdir(os.path.join(folders["memory"], "not-ours"))
@@ -169,7 +169,7 @@ def test_the_dead_are_removed_when_the_kernel_lets_go_of_them(kernel, folders):
     assert folders_in(folders["memory"]) == ["not-ours"]
 
 
-def test_without_any_nothing_is_done():
+def test_without_cgroups_nothing_is_done():
     cgroups.make({}, 7, 1)
     cgroups.enter({}, 7)
     cgroups.keep_on({}, 7, {0})
@@ -197,7 +197,7 @@ def folders_in(place: str) -> list[str]:
     return sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
 
 
-def test_a_server_finds_its_place_and_leaves_nothing(kernel, mine):
+def test_a_server_makes_its_folder_and_removes_it(kernel, mine):
     parent = next(iter(mine.values()))
     Path(parent, "cgroup.procs").write_text(str(os.getpid()))
     found, why = cgroups.find(["memory", "cpuset"])
@@ -215,7 +215,7 @@ def test_a_server_finds_its_place_and_leaves_nothing(kernel, mine):
 
 
 @pytest.mark.parametrize("kernel", [2], indirect=True)
-def test_no_other_process_is_moved(kernel, mine):
+def test_a_cgroup_with_other_processes_is_not_used(kernel, mine):
     Path(mine["v2"], "cgroup.procs").write_text(f"{os.getpid()} 1")
     assert cgroups.find(["memory"]) == ({}, "other processes are in this server's cgroup")
     assert folders_in(mine["v2"]) == []
@@ -223,7 +223,7 @@ def test_no_other_process_is_moved(kernel, mine):
 
 @pytest.mark.parametrize("kernel", [2], indirect=True)
 @pytest.mark.parametrize("file", ["cgroup.procs", "cgroup.subtree_control"])
-def test_what_is_refused_leaves_all_as_it_was(kernel, mine, file):
+def test_a_refused_write_leaves_the_cgroups_unchanged(kernel, mine, file):
     Path(mine["v2"], "cgroup.procs").write_text(str(os.getpid()))
     kernel.refused = {file}
     assert cgroups.find(["memory"]) == ({}, "refused")
@@ -233,13 +233,13 @@ def test_what_is_refused_leaves_all_as_it_was(kernel, mine, file):
 
 
 @pytest.mark.parametrize("kernel", [2], indirect=True)
-def test_controllers_that_are_not_delegated(kernel, mine):
+def test_controllers_that_are_not_delegated_are_not_used(kernel, mine):
     Path(mine["v2"], "cgroup.controllers").write_text("pids")
     assert cgroups.find(["memory"]) == ({}, "their controllers are not delegated to this server")
     assert folders_in(mine["v2"]) == []
 
 
-def test_what_killed_servers_left_is_removed_by_the_next(kernel, mine):
+def test_folders_of_killed_servers_are_removed_by_the_next_server(kernel, mine):
     parent = next(iter(mine.values()))
     held = work_folders.make_folder  # its descriptor stays open: that server lives
     alive = held(parent)

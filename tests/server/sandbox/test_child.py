@@ -31,7 +31,7 @@ def ask(client, reader, kind, call_id, fields):
     return frame
 
 
-def test_a_session_is_served_and_its_outcome_told(zygote):
+def test_a_session_is_served_and_its_outcome_reported(zygote):
     with zygote.session(1) as client:
         reader = FrameReader()
         assert ask(client, reader, frames.HELLO, 0, {"version": 1}).kind == frames.HELLO
@@ -44,7 +44,7 @@ def test_a_session_is_served_and_its_outcome_told(zygote):
     assert (dead["dead"], dead["status"]) == (1, 0)
 
 
-def test_a_client_that_leaves_is_lost(zygote):
+def test_a_client_that_disconnects_is_reported_as_lost(zygote):
     zygote.session(1).close()
     assert zygote.says(1, "outcome")["outcome"] == "lost"
     assert zygote.hears("dead")["status"] == 0
@@ -56,12 +56,12 @@ def test_a_session_whose_folder_is_gone_ends_at_once(zygote):
     assert zygote.hears("dead")["status"] == 1
 
 
-def test_a_child_whose_supervisor_closes_its_control_socket_ends_by_itself(zygote):
+def test_a_child_ends_when_its_control_socket_is_closed(zygote):
     zygote.controls[1].close()
     assert zygote.hears("dead")["status"] == 0
 
 
-def test_a_session_that_ended_is_told_to_a_tvm_client(zygote):
+def test_a_tvm_client_receives_the_end_of_its_session(zygote):
     with zygote.session(1, TVM_END) as client:
         client.close()
     assert zygote.hears("dead")["dead"] == 1

@@ -55,7 +55,7 @@ cleanup.note_idle()
 
 
 @pytest.mark.usefixtures("private")
-def test_what_is_new_goes_and_what_was_there_stays():
+def test_new_objects_are_removed_and_earlier_ones_stay():
     code = (
         BOARD
         + """
@@ -71,7 +71,7 @@ print(*(name.rpartition(" ")[0] or name for name in first), sep="\\n")
 
 
 @pytest.mark.usefixtures("private")
-def test_what_may_be_anothers_stays_until_the_board_is_idle():
+def test_an_object_of_another_session_stays_until_the_board_is_idle():
     code = (
         BOARD
         + """
@@ -86,5 +86,5 @@ print(any(one.number == mine and one.kind == "shm" for one in found(os.geteuid()
     assert inside(code, LEAVE).splitlines() == ["System V shared memory", "True"]
 
 
-def test_nobody_has_nothing():
+def test_a_user_without_objects_has_none():
     assert found(4_000_000) == []

@@ -34,7 +34,7 @@ def program(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("leader", [False, True])
 @pytest.mark.parametrize("at_its_place", [False, True])
-def test_a_fresh_interpreter(program, leader, at_its_place):
+def test_a_fresh_interpreter_has_its_settings_and_one_socket(program, leader, at_its_place):
     """Also where the socket already is number 3 here: descriptors of this process are close-on-exec."""
     code = f"""
 import os, socket, sys
@@ -61,7 +61,7 @@ print(os.waitpid(pid, 0)[1], os.get_inheritable(number))
     assert (printed, ended) == ("b'printed\\n'", "0 False")
 
 
-def test_a_copy_has_what_is_imported_here_and_no_descriptor_of_it(program):
+def test_a_copy_has_its_settings_and_one_socket(program):
     code = f"""
 import os, signal, socket, sys
 sys.path.insert(0, {str(program)!r})
@@ -82,7 +82,7 @@ print(os.read(reading, 100), os.waitpid(pid, 0)[1], kept.closed)
     assert rest == "b'printed\\n' 0 False"
 
 
-def test_what_cannot_be_started_leaves_the_descriptor_open(program, monkeypatch):
+def test_a_failed_start_leaves_the_descriptor_open(program, monkeypatch):
     ours, theirs = socket.socketpair()
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with ours, theirs:
@@ -92,7 +92,7 @@ def test_what_cannot_be_started_leaves_the_descriptor_open(program, monkeypatch)
 
 
 @pytest.mark.parametrize("flags", [[], ["-I"], ["-S", "-B"], ["-E", "-s"]])
-def test_flags_that_decide_what_is_imported_are_kept(flags):
+def test_flags_that_affect_imports_are_kept(flags):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from rpcsys.server.sandbox import launch; print(*launch.flags())"
     )

@@ -20,7 +20,7 @@ def run(code):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
-def test_every_thread_is_kept_on_the_cpus_and_fewer_are_its_own_business():
+def test_every_thread_is_restricted_to_the_cpus_and_may_use_fewer():
     code = """
 cpus = sorted(os.sched_getaffinity(0))
 done = threading.Event()
@@ -40,7 +40,7 @@ print(json.dumps([cpus[0], first, found, again, narrow, strayed]))
     assert said == [True, [[first]] * 2, False, [[first]] * 2, True]
 
 
-def test_memory_runs_out_as_a_memory_error_and_not_for_files():
+def test_memory_beyond_the_limit_is_a_memory_error_and_files_do_not_count():
     code = """
 limits.allow_memory(64 << 20)
 kept, refused = [], ""
@@ -65,9 +65,9 @@ print(json.dumps([count, refused, mapped > 0, len(bytearray(1 << 20))]))
 @pytest.mark.parametrize(
     ("size", "text"), [(512 << 20, "512 MB"), (2 << 30, "2 GB"), (1536 << 20, "1536 MB"), (33333333, "33333333 bytes")]
 )
-def test_sizes_for_people(size, text):
+def test_sizes_are_formatted_for_people(size, text):
     assert limits.describe(size) == text
 
 
-def test_an_error_is_explained_only_where_there_is_a_limit():
+def test_an_error_has_a_hint_only_with_a_limit():
     assert limits.hint("MemoryError") == ""

@@ -71,7 +71,7 @@ os.kill(child, 9)
     assert bound > 48 << 20
 
 
-def test_what_is_written_to_a_memfd_counts_and_once():
+def test_a_memfd_counts_once():
     code = """
 memfd = held(40)
 other = os.dup(memfd)
@@ -84,7 +84,7 @@ os.wait()
     assert 38 < run("memfd = held(40)\nmore()") < 50
 
 
-def test_a_memfd_that_is_mapped_too_counts_once_and_a_mapped_one_that_is_closed_as_well():
+def test_a_mapped_memfd_counts_once_whether_open_or_closed():
     code = """
 memfd, closed = held(40), held(20)
 one, two = mmap.mmap(memfd, 40 * MB), mmap.mmap(closed, 20 * MB)
@@ -95,7 +95,7 @@ more()
     assert 58 < run(code) < 70
 
 
-def test_private_copies_of_a_memfd_count_beside_it():
+def test_private_copies_of_a_memfd_count_in_addition():
     code = """
 memfd = held(40)
 copy = mmap.mmap(memfd, 40 * MB, flags=mmap.MAP_PRIVATE)
@@ -105,7 +105,7 @@ more()
     assert 78 < run(code) < 90
 
 
-def test_a_thread_with_descriptors_of_its_own_hides_nothing():
+def test_descriptors_of_a_thread_of_its_own_count():
     code = """
 done = threading.Event()
 def hide():
@@ -121,7 +121,7 @@ os._exit(0)
     assert 38 < run(code.replace("os._exit(0)", "import sys; sys.stdout.flush(); os._exit(0)")) < 50
 
 
-def test_a_process_that_shows_nothing_counts_as_far_as_is_known():
+def test_an_undumpable_process_counts_by_its_resident_pages():
     code = """
 kept = b"x" * (40 * MB)
 ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
@@ -130,7 +130,7 @@ more()
     assert 38 < run(code) < 90
 
 
-def test_what_sockets_hold_counts():
+def test_socket_buffers_count():
     code = """
 import socket
 kept, total = [], 0
@@ -145,7 +145,7 @@ more()
     assert 38 < run(code) < 100
 
 
-def test_nobody_takes_nothing():
+def test_a_process_that_has_ended_takes_no_memory():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     usage = memory_usage.MemoryUsage()
@@ -171,7 +171,7 @@ def fill(sock):
         return total
 
 
-def test_what_was_sent_and_is_not_read_counts_for_its_sender():
+def test_unread_data_counts_for_its_sender():
     one, other = socket.socketpair()
     with one, other:
         both = {inode(one), inode(other)}
@@ -182,7 +182,7 @@ def test_what_was_sent_and_is_not_read_counts_for_its_sender():
         assert memory_usage.buffered(both) <= 2 * memory_usage.most_buffered()
 
 
-def test_what_a_sender_that_has_left_has_sent_counts_for_who_does_not_read_it():
+def test_unread_data_of_a_closed_sender_counts_for_the_receiver():
     one, other = socket.socketpair()
     with other:
         total = fill(one)
@@ -190,7 +190,7 @@ def test_what_a_sender_that_has_left_has_sent_counts_for_who_does_not_read_it():
         assert memory_usage.buffered({inode(other)}) >= total
 
 
-def test_what_was_sent_before_it_was_accepted_counts(tmp_path):
+def test_data_sent_before_the_accept_counts_for_the_listener(tmp_path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "place"))
         listener.listen(8)
@@ -201,7 +201,7 @@ def test_what_was_sent_before_it_was_accepted_counts(tmp_path):
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_connections_to_oneself_count(family, address):
+def test_connections_within_a_process_count(family, address):
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(socket.create_server((address, 0), family=family))

@@ -23,7 +23,7 @@ def as_message(fields):
     return json.dumps(fields).encode()
 
 
-def test_one_message_with_a_descriptor():
+def test_a_message_carries_a_descriptor():
     here, there = messages.pair()
     reader, writer = os.pipe()
     messages.send_json(here, writer, spawn=3)
@@ -40,7 +40,7 @@ def test_one_message_with_a_descriptor():
     there.close()
 
 
-def test_a_descriptor_that_was_received_is_not_inherited():
+def test_a_received_descriptor_is_not_inherited():
     here, there = messages.pair()
     messages.send_json(here, 0, spawn=1)
     _, descriptor = messages.receive(there)
@@ -50,7 +50,7 @@ def test_a_descriptor_that_was_received_is_not_inherited():
     there.close()
 
 
-def test_a_job_is_any_bytes_and_any_path():
+def test_a_job_may_have_any_bytes_and_any_path():
     job = Job("tvm", bytes(range(256)), "/tmp/ä\udc80", "k", "peer", 1.5, "L", {"load_library": ["a.so"]})
     assert Job.from_bytes(job.to_bytes()) == job
 
@@ -59,7 +59,7 @@ FIELDS = {**messages.OF_ZYGOTE, **messages.OF_SERVICE}
 
 
 @given(st.binary(max_size=200) | st.dictionaries(st.sampled_from([*FIELDS, "else"]), json_values).map(as_message))
-def test_whatever_is_said_is_checked_field_by_field_or_refused(data):
+def test_any_message_is_checked_field_by_field_or_refused(data):
     try:
         said = messages.parse(data, FIELDS)
     except ProtocolError:
@@ -69,7 +69,7 @@ def test_whatever_is_said_is_checked_field_by_field_or_refused(data):
     assert all(len(said[name]) <= messages.MAX_NAMES for name in ("cleaned", "removed") if name in said)
 
 
-def test_the_last_of_several_messages_counts_and_none_is_waited_for():
+def test_the_last_of_several_messages_is_read_without_waiting():
     here, there = messages.pair()
     with here, there:
         assert messages.last(there) is None
@@ -83,7 +83,7 @@ def test_the_last_of_several_messages_counts_and_none_is_waited_for():
 
 
 @pytest.mark.parametrize(("span_s", "later"), [(math.inf, False), (10.0, True)])
-def test_a_child_that_says_too_much_is_refused_until_its_span_is_over(span_s, later):
+def test_a_child_that_sends_too_much_is_refused_until_its_span_is_over(span_s, later):
     allowance = messages.Allowance(100.0, 4, span_s)
     allowance.spend(101.0, 10)
     allowance.spend(102.0, 2 * 1024)  # as many as three

@@ -49,7 +49,7 @@ def table(kind):
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=f"no namespaces here: {WHY_NOT}")
 @pytest.mark.parametrize("place", ["shared", "elsewhere"])
-def test_inside_and_outside(tmp_path, place, request):
+def test_files_made_inside_are_not_outside(tmp_path, place, request):
     if place == "elsewhere" and not os.access("/var", os.W_OK):
         pytest.skip("only who may write there can have directories there")
     folder = work_folders.make_folder(str(tmp_path) if place == "shared" else "/var")
@@ -84,7 +84,7 @@ def test_inside_and_outside(tmp_path, place, request):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
-def test_without_privileges_in_a_user_namespace(tmp_path):
+def test_a_user_without_privileges_gets_a_user_namespace(tmp_path):
     code = """
 import ctypes, os, sys
 from rpcsys.server.sandbox import mount_namespace, pid_namespace  # while its files can be read
@@ -113,15 +113,15 @@ print(os.geteuid(), os.listdir("/dev/shm"), os.stat("/tmp/mine").st_uid)
     assert done.stdout.split() == ["65534", "[]", "65534"]
 
 
-def test_what_is_hidden(tmp_path):
+def test_only_paths_below_shared_directories_are_hidden(tmp_path):
     assert mount_namespace.hidden(["/usr", "", "/tmp", sys.executable]) == []
 
 
-def test_a_folder_that_is_not_there_is_a_reason():
+def test_a_missing_folder_is_a_reason_against_namespaces():
     assert mount_namespace.probe("/no such folder/at all")
 
 
-def test_nothing_is_mounted_in_the_hosts_own_namespace(monkeypatch):
+def test_nothing_is_mounted_in_the_hosts_namespace(monkeypatch):
     monkeypatch.setattr(mount_namespace, "_mount", None)
     with pytest.raises(OSError, match="the host's own mounts"):
         mount_namespace.MountNamespace(pid_namespace.mounts(), "/tmp/rpcsys-probe")

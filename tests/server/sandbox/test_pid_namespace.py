@@ -70,7 +70,7 @@ pytestmark = [
 ]
 
 
-def test_the_end_of_an_init_is_the_end_of_all(user):
+def test_all_processes_of_a_namespace_end_with_its_init(user):
     said = run(
         """
 init, pid = start("sleep 60 & (sleep 60 &); exec sleep 60")
@@ -86,7 +86,7 @@ print(json.dumps([told, ended(pid, init), [one for one in members if processes.a
     assert said == [[True, ["1"], ["2"], 3, True], [-9, -9], []]
 
 
-def test_a_process_is_not_held_up_by_its_init_and_says_itself_how_it_ended(user):
+def test_a_process_ends_before_its_init_and_has_its_own_status(user):
     said = run(
         """
 init, pid = start("kill -ABRT $$")
@@ -98,7 +98,7 @@ print(json.dumps([status, processes.alive(init)]))
     assert said == [[-6], True]
 
 
-def test_inits_end_with_who_had_them_made_and_another_maker_leaves_them_alone(user):
+def test_inits_outlive_their_maker_and_end_with_its_parent(user):
     said = run(
         """
 first, pid = start("exec sleep 60")
@@ -114,7 +114,7 @@ print(json.dumps([lived, ended(pid, other, first, second)]))
     assert said == [[True] * 4, [-9, -9, 0, 0]]
 
 
-def test_a_process_in_a_namespace_that_has_ended_is_an_error(user):
+def test_starting_a_process_in_an_ended_namespace_is_an_error(user):
     said = run(
         """
 init = maker.make_init()

@@ -52,7 +52,7 @@ long get(void) { return value; }
 """
 
 
-def test_clean_pages_go_and_what_was_written_stays(tmp_path: Path) -> None:
+def test_clean_pages_are_released_and_written_ones_stay(tmp_path: Path) -> None:
     source = tmp_path / "big.c"
     source.write_text(BIG)
     library = compiled(source, tmp_path / "libbig.so")
@@ -90,7 +90,7 @@ print(json.dumps([told, error, counting.THREADS, os.environ["OMP_NUM_THREADS"], 
 """
 
 
-def test_imports_are_told_made_with_one_thread_each_and_end_at_the_first_that_fails(tmp_path: Path) -> None:
+def test_imports_are_reported_use_one_thread_and_stop_at_the_first_failure(tmp_path: Path) -> None:
     (tmp_path / "counting.py").write_text("import os\nTHREADS = os.environ['OMP_NUM_THREADS']\n")
     (tmp_path / "failing.py").write_text("1 / 0\n")
     told, error, threads, kept, leaked = json.loads(

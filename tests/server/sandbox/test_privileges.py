@@ -36,13 +36,13 @@ def mask(numbers):
     return sum(1 << number for number in numbers)
 
 
-def test_what_is_dropped_is_gone_for_this_process():
+def test_dropped_capabilities_are_gone_for_this_process():
     before, after = run("before = sets(); privileges.drop(privileges.KEPT); print(json.dumps([before, sets()]))")
     assert after["CapEff"] == after["CapPrm"] == before["CapPrm"] & mask(privileges.KEPT)
     assert after["CapInh"] == 0
 
 
-def test_what_is_bound_no_program_gets_but_this_process_keeps_until_it_drops():
+def test_bound_capabilities_apply_to_programs_and_this_process_keeps_its_own():
     code = """
 before = sets()
 privileges.bound(privileges.KEPT)
@@ -58,7 +58,7 @@ print(json.dumps([before, bound, sets_of_a_program()]))
     assert program["CapEff"] & ~mask(privileges.KEPT) == 0
 
 
-def test_nothing_can_be_mounted_and_no_limit_raised_afterwards():
+def test_afterwards_mounting_and_raising_a_limit_are_refused():
     code = """
 import ctypes, resource
 privileges.bound(privileges.KEPT); privileges.drop(privileges.KEPT)
@@ -74,6 +74,6 @@ print(json.dumps([mounted, raised]))
     assert run(code) == [-1, False]
 
 
-def test_raw_devices_only_where_disks_are_not_closed():
+def test_raw_devices_are_kept_only_where_disks_are_writable():
     assert privileges.kept(read_only=True) == privileges.KEPT
     assert privileges.kept(read_only=False) - privileges.KEPT == privileges.RAW

@@ -54,7 +54,7 @@ def test_a_search_finds_the_same_children(tree):
     assert sorted(processes._children_by_search(tree.pid)) == sorted(processes.children(tree.pid))
 
 
-def test_nobody():
+def test_a_process_that_has_ended_has_no_children_and_no_name():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert processes.children(gone.pid) == []
@@ -134,7 +134,7 @@ def attack():
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("wait", [True, False])
-def test_nothing_is_left_but_what_is_spared(attack, wait):
+def test_all_orphans_are_killed_but_the_spared_ones(attack, wait):
     done = subprocess.run(
         [sys.executable, "-c", f"{ORPHANS_IMPORTS}{ATTACKS[attack]}wait = {wait}\n{KILL_ORPHANS}"],
         capture_output=True, text=True, timeout=100, check=True,
@@ -154,7 +154,7 @@ def refused():
     ("act", "why"),
     [(lambda: None, ""), (refused, "not here"), (lambda: os.kill(os.getpid(), 9), "for a reason unknown")],
 )
-def test_what_is_tried_in_a_copy_changes_nothing_here(act, why):
+def test_a_trial_in_a_copy_changes_nothing_here(act, why):
     before = processes.children(os.getpid())
     assert processes.try_in_copy(act) == why
     assert processes.children(os.getpid()) == before
@@ -180,6 +180,6 @@ print(os.read(reading, 100).decode(), status, processes.number() == os.getpid())
 """
 
 
-def test_a_copy_made_by_c_runs_as_one_made_by_python():
+def test_a_fork_by_c_runs_like_one_by_python():
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["repaired", "1", "forked", "3", "True"]

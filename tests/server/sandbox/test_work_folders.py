@@ -9,7 +9,7 @@ def remove(path):
     return sum(1 for _ in work_folders.removal(path))
 
 
-def test_each_session_has_its_own(tmp_path):
+def test_each_session_has_its_own_directory(tmp_path):
     folder = work_folders.make_folder(str(tmp_path))
     first, second = work_folders.make(folder, 1), work_folders.make(folder, 2)
     assert os.listdir(first) == os.listdir(second) == []
@@ -21,11 +21,11 @@ def test_each_session_has_its_own(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_one_is_made_also_when_the_folder_has_vanished(tmp_path):
+def test_a_directory_is_made_even_if_the_folder_is_gone(tmp_path):
     assert os.path.isdir(work_folders.make(str(tmp_path / "gone"), 3))
 
 
-def test_one_that_was_made_ahead_is_like_any_other(tmp_path):
+def test_a_directory_made_ahead_is_like_any_other(tmp_path):
     folder = work_folders.make_folder(str(tmp_path))
     files = work_folders.take(work_folders.make_ahead(folder, 1), folder, 7)
     assert files == os.path.join(work_folders.home(folder, 7), "files")
@@ -55,7 +55,7 @@ def test_links_are_removed_and_not_followed(tmp_path):
     assert (tmp_path / "kept" / "file").exists()
 
 
-def test_folders_without_rights_and_special_files(tmp_path):
+def test_folders_without_rights_and_special_files_are_removed(tmp_path):
     root = tmp_path / "root"
     (root / "closed" / "inner").mkdir(parents=True)
     os.mkfifo(root / "closed" / "fifo")
@@ -64,7 +64,7 @@ def test_folders_without_rights_and_special_files(tmp_path):
     assert not root.exists()
 
 
-def test_folders_deeper_than_a_path_may_be_long(tmp_path):
+def test_folders_deeper_than_the_longest_path_are_removed(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     here = os.open(root, os.O_RDONLY)
@@ -78,11 +78,11 @@ def test_folders_deeper_than_a_path_may_be_long(tmp_path):
     assert not root.exists()
 
 
-def test_what_is_not_there(tmp_path):
+def test_removing_a_missing_folder_does_nothing(tmp_path):
     assert remove(str(tmp_path / "nothing")) == 0
 
 
-def test_what_is_held_is_not_abandoned(tmp_path):
+def test_a_locked_folder_is_not_abandoned(tmp_path):
     folder = work_folders.make_folder(str(tmp_path))
     assert work_folders.abandoned(folder) == {}
     os.mkdir(tmp_path / "rpcsys-server-1-0123abcd")
@@ -95,7 +95,7 @@ def test_what_is_held_is_not_abandoned(tmp_path):
         os.close(descriptor)
 
 
-def test_one_that_was_removed_cannot_be_held(tmp_path):
+def test_a_removed_folder_cannot_be_locked(tmp_path):
     folder = work_folders.make_folder(str(tmp_path))
     remove(folder)
     assert work_folders.hold(folder) == -1

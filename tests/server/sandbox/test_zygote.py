@@ -35,7 +35,7 @@ def gone(pid):
     return not processes.alive(pid)
 
 
-def test_a_child_is_born_waits_and_is_killed(start, isolate):
+def test_a_child_is_made_waits_and_is_killed(start, isolate):
     zygote = start(isolate=isolate)
     ready = zygote.hears("ready", "failed")
     assert ready == {"ready": True, "shared": "" if isolate else "--no-isolation"}
@@ -53,7 +53,7 @@ def test_a_child_is_born_waits_and_is_killed(start, isolate):
     assert zygote.leave() == 0
 
 
-def test_what_a_child_has_started_dies_with_it_and_is_named(start, isolate, tmp_path, monkeypatch):
+def test_descendants_of_a_child_die_with_it_and_are_named(start, isolate, tmp_path, monkeypatch):
     """Its code is imported ahead, by the child itself: it does not fork from a zygote."""
     (tmp_path / "strays.py").write_text(DAEMON)
     monkeypatch.syspath_prepend(tmp_path)
@@ -71,7 +71,7 @@ def test_what_a_child_has_started_dies_with_it_and_is_named(start, isolate, tmp_
     assert all(map(gone, below))
 
 
-def test_shared_memory_of_a_child_that_is_killed_is_named(start):
+def test_shared_memory_of_a_killed_child_is_named(start):
     if WHY_NOT:
         pytest.skip(f"no namespaces here: {WHY_NOT}")
     zygote = start()
@@ -85,14 +85,14 @@ def test_shared_memory_of_a_child_that_is_killed_is_named(start):
     assert not os.path.exists("/dev/shm/stray-of-a-test")
 
 
-def test_a_child_without_a_cgroup_is_made_all_the_same(start, isolate):
+def test_a_child_is_made_even_without_a_cgroup(start, isolate):
     zygote = start(isolate=isolate, cgroups={"memory": "/no/such/folder"})
     zygote.hears("ready")
     zygote.spawn(1)
     assert zygote.says(1, "ready") == {"ready": True}  # polling holds its limits
 
 
-def test_everything_ends_when_the_supervisor_is_gone(start, isolate):
+def test_all_processes_end_when_the_supervisor_is_gone(start, isolate):
     zygote = start(isolate=isolate)
     zygote.hears("ready")
     born = [zygote.spawn(1), zygote.spawn(2, ChildKind.HOST)]

@@ -67,7 +67,7 @@ def plain(value):
 
 
 @given(st.lists(scalars | arrays | st.lists(scalars | arrays, max_size=3), max_size=4))
-def test_a_call_is_answered_the_same_whichever_way_it_is_run(args):
+def test_a_repeated_call_has_the_same_answer(args):
     """The second call of a form is run by what the first has left."""
     table = Table()
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_function_is_looked_up_once_but_an_object_each_time(table):
         result(table, f=ref.id, a=[])
 
 
-def test_what_is_streamed_is_no_function(table):
+def test_a_streamed_target_gets_the_frame_each_time(table):
     seen = []
     table.streamed["upload"] = lambda frame: seen.append(frame) or []
     frame = sent({"f": "upload", "a": ["name"]})
@@ -94,20 +94,20 @@ def test_what_is_streamed_is_no_function(table):
     assert seen == [frame, frame]
 
 
-def test_what_is_written_into_comes_back(table):
+def test_arguments_that_are_written_into_are_returned(table):
     given_array = np.zeros(3, "uint8")
     frame = result(table, f="fill", a=[InOut(given_array)])
     assert frame.get("w")[0].tolist() == [7] * 3
     assert result(table, f="fill", a=[Out((2,), "float32")]).get("w")[0].tolist() == [7.0, 7.0]
 
 
-def test_what_is_kept_is_a_ref(table):
+def test_a_kept_array_is_returned_as_a_ref(table):
     kept, number = result(table, f="echo", a=[np.ones(2), 5], keep=True).get("r")
     assert (kept.about["shape"], number) == ([2], 5)
     assert result(table, f="one", a=[kept]).get("r").tolist() == [1, 1]
 
 
-def test_by_name(table):
+def test_main_runs_with_inputs_by_name(table):
     main = Module("test", {"main": lambda x: x * 2}, inputs=[{"name": "x"}], outputs=[{"name": "y"}])
     ref = table.objects.keep(main, {})
     assert result(table, f=[ref.id, "main"], k={"x": 4}).get("r") == {"y": 8}
@@ -123,7 +123,7 @@ def test_by_name(table):
             result(table, **fields)
 
 
-def test_objects_are_bounded(monkeypatch):
+def test_the_number_of_objects_is_limited(monkeypatch):
     monkeypatch.setattr(calls_module, "MAX_OBJECTS", 2)
     objects = Objects()
     first = objects.keep("a", {})
@@ -136,12 +136,12 @@ def test_objects_are_bounded(monkeypatch):
 
 
 @pytest.mark.parametrize("id", [1, None, "x", [], {}])
-def test_what_is_no_object(id):
+def test_an_unknown_object_is_refused(id):
     with pytest.raises(RemoteFunctionError, match="there is no object"):
         Objects().get(id)
 
 
-def test_memory_lists_the_largest(monkeypatch):
+def test_memory_lists_the_largest_objects(monkeypatch):
     monkeypatch.setattr(calls_module, "MAX_LISTED", 2)
     objects = Objects()
     for size in (1, 30, 20):
@@ -155,7 +155,7 @@ def test_memory_lists_the_largest(monkeypatch):
     ]
 
 
-def test_values_within_values():
+def test_nested_values_are_converted():
     objects, written = Objects(), []
     ref = objects.keep("kept", {})
     given_value = {"a": [Ref(ref.id, {}), (1, Out((2,), "uint8"))]}

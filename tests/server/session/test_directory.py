@@ -25,11 +25,11 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a", "sub/a", "sub/../a", "./a", "not/there/yet", "..a", "sub//a", "ä b"])
-def test_inside(root, name):
+def test_a_path_inside_is_allowed(root, name):
     assert confine(str(root), name) == os.path.normpath(os.path.join(os.path.realpath(root), name))
 
 
-def test_the_directory_itself(root):
+def test_the_directory_itself_is_allowed(root):
     assert confine(str(root), ".") == os.path.realpath(root)
 
 
@@ -48,31 +48,31 @@ def test_the_directory_itself(root):
         "\udc80\ud800",
     ],
 )
-def test_refused(root, name):
+def test_a_path_that_leads_outside_is_refused(root, name):
     with pytest.raises(PathError):
         confine(str(root), name)
 
 
-def test_too_long(root):
+def test_a_path_that_is_too_long_is_refused(root):
     with pytest.raises(PathError, match=str(MAX_NAME)):
         confine(str(root), "a" * (MAX_NAME + 1))
 
 
 @pytest.mark.parametrize("target", ["../secret", "..", "/etc", "../not-there"])
-def test_links_that_leave(root, target):
+def test_a_link_that_leads_outside_is_refused(root, target):
     (root / "link").symlink_to(target)
     for name in ("link", "link/passwd", "sub/../link"):
         with pytest.raises(PathError):
             confine(str(root), name)
 
 
-def test_links_that_stay(root):
+def test_a_link_that_stays_inside_is_resolved(root):
     (root / "sub" / "link").symlink_to("../a")
     assert confine(str(root), "sub/link") == os.path.join(os.path.realpath(root), "a")
 
 
 @pytest.mark.parametrize("target", ["../secret", "a", "/etc", "nowhere"])
-def test_a_link_itself(root, target):
+def test_an_entry_that_is_a_link_is_not_resolved(root, target):
     """What is to be removed is the link, wherever it leads; never through one that leaves."""
     (root / "link").symlink_to(target)
     for name in ("link", "sub/../link", "./link", "link/"):
@@ -83,12 +83,12 @@ def test_a_link_itself(root, target):
             confine(str(root), name, entry=True)
 
 
-def test_a_root_that_is_a_link(root, tmp_path):
+def test_a_root_that_is_a_link_is_resolved(root, tmp_path):
     (tmp_path / "alias").symlink_to(root)
     assert confine(str(tmp_path / "alias"), "a") == os.path.join(os.path.realpath(root), "a")
 
 
-def test_links_in_a_circle_are_an_answer_or_an_error(root):
+def test_a_loop_of_links_stays_inside_or_is_refused(root):
     (root / "a").symlink_to("b")
     (root / "b").symlink_to("a")
     try:
@@ -98,7 +98,7 @@ def test_links_in_a_circle_are_an_answer_or_an_error(root):
 
 
 @given(st.text("./a\0é~\ud800", max_size=24))
-def test_any_name_stays_or_is_refused(name):
+def test_any_name_stays_inside_or_is_refused(name):
     try:
         path = confine("/nowhere/at/all", name)
     except PathError:
@@ -112,7 +112,7 @@ def directory(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "", "\0", "x" * 5000, "\ud800"])
-def test_names_that_lead_out(directory, name):
+def test_every_method_refuses_names_that_lead_outside(directory, name):
     for use in (directory.path, directory.existing, directory.listdir, directory.remove, directory.pieces):
         with pytest.raises(PathError):
             use(name)
@@ -120,7 +120,7 @@ def test_names_that_lead_out(directory, name):
         Upload(directory, name, 1, 100)
 
 
-def test_a_link_that_leads_out(directory, tmp_path):
+def test_every_method_refuses_links_that_lead_outside(directory, tmp_path):
     (tmp_path / "link").symlink_to("/etc")
     with pytest.raises(PathError):
         directory.listdir("link")
@@ -129,12 +129,12 @@ def test_a_link_that_leads_out(directory, tmp_path):
 
 
 @pytest.mark.parametrize("name", [".rpcsys-1", "a/.rpcsys-1"])
-def test_the_servers_own_names(directory, name):
+def test_the_servers_own_names_are_refused(directory, name):
     with pytest.raises(RemoteFileError, match="a name kept for the server"):
         Upload(directory, name, 1, 100)
 
 
-def test_what_the_system_refuses_is_said_in_its_words(directory, tmp_path):
+def test_an_oserror_is_raised_with_the_systems_text(directory, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     for use, words in (
@@ -150,7 +150,7 @@ def test_what_the_system_refuses_is_said_in_its_words(directory, tmp_path):
             use()
 
 
-def test_names_in_a_directory(directory, tmp_path):
+def test_a_listing_omits_the_servers_own_files(directory, tmp_path):
     for name in ("b", "a", ".hidden", ".rpcsys-9"):
         (tmp_path / name).touch()
     assert directory.listdir() == [".hidden", "a", "b"]
@@ -159,7 +159,7 @@ def test_names_in_a_directory(directory, tmp_path):
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 3 * PIECE])
-def test_a_file_in_pieces(directory, tmp_path, size):
+def test_a_file_is_read_in_pieces(directory, tmp_path, size):
     data = os.urandom(size)
     (tmp_path / "f").write_bytes(data)
     told, pieces = directory.pieces("f")
@@ -171,7 +171,7 @@ def test_a_file_in_pieces(directory, tmp_path, size):
     assert end == {"size": size, "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def test_removing_a_link_leaves_what_it_leads_to(directory, tmp_path):
+def test_removing_a_link_leaves_its_target(directory, tmp_path):
     (tmp_path / "f").write_bytes(b"kept")
     (tmp_path / "inside").symlink_to("f")
     (tmp_path / "outside").symlink_to("/etc/hostname")
@@ -181,7 +181,7 @@ def test_removing_a_link_leaves_what_it_leads_to(directory, tmp_path):
     assert directory.listdir() == ["f"]
 
 
-def test_a_disk_that_fails_while_it_is_read(directory, tmp_path, monkeypatch):
+def test_a_read_error_closes_the_file(directory, tmp_path, monkeypatch):
     (tmp_path / "f").touch()
     unreadable = open("/proc/self/mem", "rb")  # noqa: SIM115 - closed by the generator
     monkeypatch.setattr("builtins.open", lambda *_: unreadable)

@@ -39,7 +39,7 @@ def names(path):
     return sorted(os.listdir(path))
 
 
-def test_a_file_appears_when_it_is_whole(directory, tmp_path):
+def test_a_file_appears_when_it_is_complete(directory, tmp_path):
     upload = Upload(directory, "a/b/model.so", 7, 100)
     assert not upload.take(chunk(b"first "))
     assert names(tmp_path / "a" / "b") == []
@@ -50,12 +50,12 @@ def test_a_file_appears_when_it_is_whole(directory, tmp_path):
     assert names(tmp_path) == ["a"]
 
 
-def test_an_empty_file(directory, tmp_path):
+def test_an_empty_file_is_uploaded(directory, tmp_path):
     assert Upload(directory, "empty", 1, 100).take(chunk(b"", last=True, sha256=digest(b"")))
     assert (tmp_path / "empty").read_bytes() == b""
 
 
-def test_a_file_replaces_the_one_of_its_name(directory, tmp_path):
+def test_a_file_replaces_one_of_the_same_name(directory, tmp_path):
     (tmp_path / "f").write_bytes(b"old")
     upload = Upload(directory, "f", 1, 100)
     upload.take(chunk(b"new"))
@@ -73,7 +73,7 @@ def test_a_wrong_hash_is_refused(directory, tmp_path, sha256):
     assert names(tmp_path) == []
 
 
-def test_a_folder_of_its_name(directory, tmp_path):
+def test_a_file_does_not_replace_a_folder(directory, tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(RemoteFileError, match="folder: Is a directory"):
         Upload(directory, "folder", 1, 100).take(chunk(b"", last=True, sha256=digest(b"")))
@@ -93,7 +93,7 @@ def answer(raw):
     return frame.kind, frame.call_id, frame.get("r", frame.get("type"))
 
 
-def test_more_than_was_announced_ends_an_upload(device):
+def test_an_upload_beyond_its_announced_size_fails(device):
     raw = device.raw()
     raw.call(1, "session.upload", "f", 10)
     raw.send(frames.CHUNK, 1, body=b"x" * 10)
@@ -105,7 +105,7 @@ def test_more_than_was_announced_ends_an_upload(device):
     assert names(device.workdir) == []
 
 
-def test_uploads_that_mingle(device):
+def test_interleaved_uploads_stay_separate(device):
     raw = device.raw()
     raw.call(1, "session.upload", "one", 6)
     raw.call(2, "session.upload", "two", 6)
@@ -124,7 +124,7 @@ def test_uploads_that_mingle(device):
     assert (device.workdir / "two").read_bytes() == b"222222"
 
 
-def test_a_refused_upload_ignores_what_still_comes(device):
+def test_chunks_after_a_refused_upload_are_ignored(device):
     raw = device.raw()
     raw.call(1, "session.upload", "../out", 3)
     for _ in range(3):
@@ -136,7 +136,7 @@ def test_a_refused_upload_ignores_what_still_comes(device):
     assert answer(raw) == (frames.RESULT, 2, [])
 
 
-def test_a_full_disk(device):
+def test_a_full_disk_fails_the_upload(device):
     raw = device.raw()
     raw.call(1, "test.file_limit", 5000)
     assert answer(raw)[0] == frames.RESULT
@@ -177,7 +177,7 @@ def test_an_upload_is_cancelled_while_a_call_runs(device):
 
 
 @pytest.mark.parametrize("end", [lambda raw: raw.send(frames.GOODBYE), lambda raw: raw.sock.close()])
-def test_an_upload_that_nobody_finishes_leaves_nothing(device, end):
+def test_an_unfinished_upload_leaves_nothing(device, end):
     raw = device.raw()
     raw.call(1, "session.upload", "f", 10)
     raw.send(frames.CHUNK, 1, body=b"half")
@@ -186,7 +186,7 @@ def test_an_upload_that_nobody_finishes_leaves_nothing(device, end):
     assert names(device.workdir) == []
 
 
-def test_a_download(device):
+def test_a_download_sends_the_file_and_its_hash(device):
     raw = device.raw()
     data = os.urandom(2 * PIECE + 5)
     (device.workdir / "f").write_bytes(data)
@@ -199,7 +199,7 @@ def test_a_download(device):
     assert frame.get("r") == {"size": len(data), "sha256": digest(data)}
 
 
-def test_a_download_of_what_is_no_file(device):
+def test_a_download_of_a_folder_is_refused(device):
     raw = device.raw()
     (device.workdir / "f").mkdir()
     raw.call(1, "session.download", "f")
@@ -231,7 +231,7 @@ def upload(raw, name, data, *more, sha256=None, call_id=5):
     return frame.get("r") if frame.kind == frames.RESULT else frame.fields()
 
 
-def test_a_server_without_a_cache_wants_everything(tmp_path):
+def test_a_server_without_a_cache_needs_every_upload(tmp_path):
     with Device() as device:
         raw = device.raw()
         assert call(raw, "session.offer", "f", 3, digest(b"abc")) == {"here": False, "offset": 0}
@@ -254,7 +254,7 @@ def test_the_second_session_needs_no_upload(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["lost", "killed", "cancelled"])
-def test_an_upload_that_broke_off_is_gone_on_with(tmp_path, end):
+def test_an_interrupted_upload_is_resumed(tmp_path, end):
     data = os.urandom(3 * MB)
     with cached(tmp_path) as device:
         raw = device.raw()
@@ -277,7 +277,7 @@ def test_an_upload_that_broke_off_is_gone_on_with(tmp_path, end):
         assert (device.workdir / "f").read_bytes() == data
 
 
-def test_two_sessions_upload_the_same_at_once(tmp_path):
+def test_two_sessions_upload_the_same_file_at_once(tmp_path):
     data = os.urandom(2 * MB)
     with cached(tmp_path) as one, cached(tmp_path) as two:
         first, second = one.raw(), two.raw()
@@ -306,7 +306,7 @@ def test_a_wrong_hash_leaves_nothing(tmp_path, said):
         assert call(raw, "session.offer", "f", len(data), announced) == {"here": False, "offset": 0}
 
 
-def test_more_than_was_announced_is_kept_nowhere(tmp_path):
+def test_an_upload_beyond_its_announced_size_is_not_cached(tmp_path):
     with cached(tmp_path) as device:
         raw = device.raw()
         raw.call(1, "session.upload", "f", 10, digest(b"x"), 0)
@@ -316,7 +316,7 @@ def test_more_than_was_announced_is_kept_nowhere(tmp_path):
         assert [names for _, _, names in os.walk(tmp_path / "cache") if names] == []
 
 
-def test_an_announced_upload_takes_no_room(tmp_path):
+def test_an_announced_upload_takes_no_cache_space(tmp_path):
     data = os.urandom(MB)
     with cached(tmp_path, cap=2 * MB) as device:
         raw = device.raw()
@@ -325,7 +325,7 @@ def test_an_announced_upload_takes_no_room(tmp_path):
         assert call(raw, "session.offer", "h", MB, digest(data))["here"] is True
 
 
-def test_a_beginning_that_another_client_has_made_up(tmp_path):
+def test_a_wrong_beginning_from_another_client_is_discarded(tmp_path):
     data = os.urandom(2 * MB)
     with cached(tmp_path) as device:
         raw = device.raw()
@@ -341,7 +341,7 @@ def test_a_beginning_that_another_client_has_made_up(tmp_path):
         assert (device.workdir / "f").read_bytes() == data
 
 
-def test_a_cache_that_takes_nothing_is_no_hindrance(tmp_path):
+def test_an_upload_completes_without_the_cache_if_that_fails(tmp_path):
     data = os.urandom(2 * MB)
     with cached(tmp_path, cap=64 * MB) as device:
         raw = device.raw()
@@ -355,7 +355,7 @@ def test_a_cache_that_takes_nothing_is_no_hindrance(tmp_path):
         assert (device.workdir / "f").read_bytes() == data
 
 
-def test_a_beginning_that_is_gone_is_said_to_be_worth_another_try(tmp_path):
+def test_an_upload_whose_beginning_is_gone_is_retryable(tmp_path):
     with cached(tmp_path) as device:
         raw = device.raw()
         raw.call(1, "session.upload", "f", 10, digest(b"x"), 5)
@@ -382,7 +382,7 @@ def test_a_file_larger_than_the_cache_is_not_kept(tmp_path):
         (["f", True, "0" * 64], "RemoteArgumentError"),
     ],
 )
-def test_offers_that_make_no_sense(tmp_path, args, error):
+def test_invalid_offers_are_refused(tmp_path, args, error):
     with cached(tmp_path) as device:
         assert call(device.raw(), "session.offer", *args)["type"] == error
 
@@ -400,18 +400,18 @@ def test_offers_that_make_no_sense(tmp_path, args, error):
         ["f", "1"],
     ],
 )
-def test_uploads_that_make_no_sense(tmp_path, args):
+def test_invalid_uploads_are_refused(tmp_path, args):
     with cached(tmp_path) as device:
         assert call(device.raw(), "session.upload", *args)["type"] == "ProtocolError"
 
 
-def test_names_that_lead_out(tmp_path):
+def test_an_offer_of_a_name_outside_is_refused(tmp_path):
     with cached(tmp_path) as device:
         assert call(device.raw(), "session.offer", "../f", 1, digest(b"x"))["type"] == "PathError"
 
 
 @pytest.mark.parametrize("offset", [0, 1, MB - 1, MB, MB + 1, 2 * MB + 5])
-def test_a_download_from_the_middle(tmp_path, offset):
+def test_a_download_begins_at_any_byte(tmp_path, offset):
     data = os.urandom(2 * MB + 5)
     with Device() as device:
         (device.workdir / "f").write_bytes(data)
@@ -425,13 +425,13 @@ def test_a_download_from_the_middle(tmp_path, offset):
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(-1, "ProtocolError"), ("1", "ProtocolError")])
-def test_downloads_that_cannot_be(offset, kind):
+def test_an_invalid_offset_of_a_download_is_refused(offset, kind):
     with Device() as device:
         (device.workdir / "f").write_bytes(b"12345")
         assert call(device.raw(), "session.download", "f", offset)["type"] == kind
 
 
-def test_a_download_from_behind_the_end():
+def test_a_download_from_beyond_the_end_has_only_the_result():
     """Nothing comes but what the file is: the client sees that it has begun another one."""
     with Device() as device:
         (device.workdir / "f").write_bytes(b"12345")

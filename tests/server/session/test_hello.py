@@ -21,7 +21,7 @@ def ends():
         yield Stream(ours), Stream(theirs)
 
 
-def test_what_it_says():
+def test_hello_has_the_sessions_fields():
     job = Job("rpcsys/1", b"", ".", "rpi4", "peer")
     fields = hello.fields(job, {"numpy": True}, 3, 1 << 20, limit_s=None)
     assert fields.pop("pid") > 0
@@ -32,14 +32,14 @@ def test_what_it_says():
     assert hello.board()["devices"] == ["cpu:0"]
 
 
-def test_the_clients(ends):
+def test_the_clients_hello_is_received(ends):
     ours, theirs = ends
     theirs.send(frames.encode(frames.HELLO, 0, {"limit_s": 5}))
     assert hello.received(ours).get("limit_s") == 5
 
 
 @pytest.mark.parametrize("sent", [frames.pack(frames.PING, 1), []])
-def test_what_is_none_or_does_not_come_in_time(ends, sent, monkeypatch):
+def test_another_frame_or_none_in_time_is_refused(ends, sent, monkeypatch):
     monkeypatch.setattr(hello, "HELLO_S", 0.05)
     ours, theirs = ends
     theirs.send(sent)
@@ -47,7 +47,7 @@ def test_what_is_none_or_does_not_come_in_time(ends, sent, monkeypatch):
         hello.received(ours)
 
 
-def test_a_client_that_is_gone(ends):
+def test_a_closed_connection_raises_ended(ends):
     ours, theirs = ends
     theirs.close()
     with pytest.raises(Ended):
@@ -57,7 +57,7 @@ def test_a_client_that_is_gone(ends):
 @pytest.mark.parametrize(
     ("memory", "window"), [(1 << 20, 1 << 20), (1 << 30, 64 << 20), (1 << 40, 256 << 20), (0, 256 << 20)]
 )
-def test_a_window_is_a_part_of_the_memory(monkeypatch, memory, window):
+def test_the_window_is_a_part_of_the_memory(monkeypatch, memory, window):
     monkeypatch.setattr(capabilities, "memory", lambda: memory)
     assert hello.window_bytes() == window
     assert hello.memory() <= frames.MAX_BODY

@@ -41,13 +41,13 @@ def numbers(incoming, count):
     return [incoming.next().call_id for _ in range(count)]
 
 
-def test_frames_of_one_read_come_in_their_order(ends):
+def test_frames_of_one_read_keep_their_order(ends):
     incoming, _, peer = ends
     peer.socket.sendall(joined(a_call(1), frames.pack(frames.FREE, 2), a_call(3)))
     assert numbers(incoming, 3) == [1, 2, 3]
 
 
-def test_what_is_cancelled_in_the_same_read_does_not_begin(ends):
+def test_a_call_cancelled_in_the_same_read_does_not_begin(ends):
     incoming, _, peer = ends
     peer.socket.sendall(joined(a_call(1), a_call(2), frames.pack(frames.CANCEL, 1), a_call(3)))
     assert numbers(incoming, 2) == [2, 3]
@@ -55,7 +55,7 @@ def test_what_is_cancelled_in_the_same_read_does_not_begin(ends):
     assert (frame.kind, frame.call_id, frame.get("type")) == (frames.ERROR, 1, "Cancelled")
 
 
-def test_what_is_cancelled_after_it_was_read_and_before_it_begins_is_withdrawn(ends):
+def test_a_call_cancelled_after_the_read_and_before_it_begins_is_withdrawn(ends):
     incoming, _, peer = ends
     peer.socket.sendall(joined(a_call(1), a_call(2), a_call(3)))
     assert numbers(incoming, 1) == [1]
@@ -70,7 +70,7 @@ def test_what_is_cancelled_after_it_was_read_and_before_it_begins_is_withdrawn(e
     assert not incoming.waiting
 
 
-def test_a_large_call_may_have_been_cancelled_while_it_came(ends):
+def test_a_large_call_can_be_cancelled_while_it_arrives(ends):
     incoming, _, peer = ends
     large = threading.Thread(target=peer.send, args=(a_call(1, a=[b"x" * 2 * MB]),))
     large.start()
@@ -91,7 +91,7 @@ def test_a_ping_waits_for_no_call(ends):
     assert peer.receive().kind == frames.PONG
 
 
-def test_a_goodbye_leaves_nothing_to_do(ends):
+def test_a_goodbye_drops_waiting_calls(ends):
     incoming, _, peer = ends
     peer.socket.sendall(joined(a_call(1), a_call(2), frames.pack(frames.GOODBYE, 0)))
     assert incoming.next().kind == frames.GOODBYE
@@ -108,7 +108,7 @@ def flood(peer, one, count):
 
 
 @pytest.mark.parametrize("beside", [(), (frames.FREE, frames.CANCEL)])
-def test_a_client_that_keeps_to_its_window_always_has_room(ends, beside):
+def test_a_client_within_its_window_is_always_read(ends, beside):
     """Also one whose places were used again at once, when it had given its calls up."""
     incoming, _, peer = ends
     peer.socket.setblocking(True)
@@ -119,7 +119,7 @@ def test_a_client_that_keeps_to_its_window_always_has_room(ends, beside):
     assert incoming.has_room()
 
 
-def test_more_calls_than_may_be_under_way_are_an_error(ends):
+def test_more_calls_than_the_window_are_an_error(ends):
     incoming, _, peer = ends
     flood(peer, joined(a_call(1)), 4 * WINDOW_CALLS)
     with pytest.raises(ProtocolError, match="more calls were sent than may be under way: 256"):
@@ -127,7 +127,7 @@ def test_more_calls_than_may_be_under_way_are_an_error(ends):
     assert len(incoming.waiting) == WINDOWS * WINDOW_CALLS
 
 
-def test_more_bytes_of_arguments_are_an_error(ends):
+def test_more_bytes_than_the_window_are_an_error(ends):
     incoming, _, peer = ends
     flood(peer, joined(a_call(1, a=[b"x" * MB])), 100)
     with pytest.raises(ProtocolError, match="more calls were sent"):
@@ -142,7 +142,7 @@ def test_one_call_may_be_larger_than_the_window(ends):
     assert numbers(incoming, 1) == [1]
 
 
-def test_no_more_is_read_ahead_than_there_is_memory_for(ends):
+def test_reading_ahead_is_limited_by_memory(ends):
     """Long heads, which hold more memory than they have bytes: what the window does not count waits in the socket."""
     incoming, _, peer = ends
     one = joined(a_call(1, text=["x" * 1000] * 500))
@@ -154,7 +154,7 @@ def test_no_more_is_read_ahead_than_there_is_memory_for(ends):
     assert incoming.has_room()
 
 
-def test_little_of_a_file_is_read_ahead(ends):
+def test_reading_an_upload_ahead_is_limited(ends):
     incoming, _, peer = ends
     piece = frames.pack(frames.CHUNK, 1, b"", (bytes(MB),))
     client = threading.Thread(target=lambda: [peer.send(piece) for _ in range(20)], daemon=True)
@@ -166,7 +166,7 @@ def test_little_of_a_file_is_read_ahead(ends):
     assert incoming.has_room()
 
 
-def test_neither_end_locks_the_other(ends):
+def test_two_full_buffers_do_not_deadlock(ends):
     """Not even if the client reads only when it has sent everything."""
     incoming, out, peer = ends
     calls = joined(*[a_call(number, pad="x" * 3000) for number in range(1, 201)])
@@ -185,7 +185,7 @@ def test_neither_end_locks_the_other(ends):
     assert numbers(incoming, 200) == list(range(1, 201))
 
 
-def test_what_comes_during_a_long_reply_is_read_before_its_end(ends):
+def test_frames_that_arrive_during_a_long_reply_are_read_before_its_end(ends):
     """Also while the client takes all of it as fast as it is sent."""
     incoming, out, peer = ends
     read, replies = [], []
@@ -206,7 +206,7 @@ def test_what_comes_during_a_long_reply_is_read_before_its_end(ends):
     assert numbers(incoming, 2) == [1, 2]
 
 
-def test_held_replies_go_out_when_there_is_nothing_more_to_do(ends):
+def test_held_replies_are_sent_when_no_frame_waits(ends):
     incoming, out, peer = ends
     out.hold(frames.pack(frames.RESULT, 1))
     assert peer.receive(DONT_WAIT) is None

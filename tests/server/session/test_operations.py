@@ -37,7 +37,7 @@ def call(raw):
     return call
 
 
-def test_has_function(call):
+def test_has_function_names_the_functions_there_are(call):
     assert call("session.has_function", "testing.echo") is None
     assert call("session.has_function", "session.listdir") is None
     kind, message = call("session.has_function", "lab.none")
@@ -46,11 +46,11 @@ def test_has_function(call):
     assert "testing.echo" in message
 
 
-def test_functions(call):
+def test_functions_lists_all_names(call):
     assert set(call("session.functions")) >= set(registry.names())
 
 
-def test_arrays_stay_and_come_back(call):
+def test_arrays_are_kept_and_returned(call):
     array = np.arange(6).reshape(2, 3)
     kept = call("session.put", array)
     assert kept.about == {"is": "array", "dtype": "int64", "shape": [2, 3]}
@@ -59,7 +59,7 @@ def test_arrays_stay_and_come_back(call):
 
 
 @pytest.mark.parametrize("value", [5, "text", b"bytes", None, [np.ones(2)], {"a": np.ones(2)}])
-def test_only_arrays_are_put(call, value):
+def test_put_refuses_other_values_than_arrays(call, value):
     kind, message = call("session.put", value)
     assert (kind, message) == (
         "RemoteArgumentError", f"session.array takes an array, not a {type(value).__name__}",
@@ -67,11 +67,11 @@ def test_only_arrays_are_put(call, value):
 
 
 @pytest.mark.parametrize("value", [np.float32(2), np.zeros((0, 3)), np.array(["a", "b"], object), np.ones(3, "M8[s]")])
-def test_arrays_of_all_kinds_are_put(call, value):
+def test_put_takes_arrays_of_all_kinds(call, value):
     assert np.array_equal(call("session.get", call("session.put", value)).numpy(), value)
 
 
-def test_time(call):
+def test_time_returns_results_and_the_boards_state(call):
     answer = call("session.time", "testing.nop", [1, np.ones(3)], {"number": 2, "repeat": 3})
     assert len(answer["results"]) == 3
     assert all(0 < seconds < 1 for seconds in answer["results"])
@@ -93,11 +93,11 @@ def test_time(call):
         (([1, "main"], [], {}), "RemoteFunctionError"),
     ],
 )
-def test_time_of_what_fails(call, arguments, kind):
+def test_time_of_a_failing_call_is_its_error(call, arguments, kind):
     assert call("session.time", *arguments)[0] == kind
 
 
-def test_a_function_that_returns_functions(call):
+def test_returned_functions_are_kept(call):
     said = call("test.counter", 5)
     assert said["name"] == "counter"
     assert said["add"].about == {"is": "function", "name": "more"}
@@ -111,7 +111,7 @@ def test_an_array_is_no_function_and_a_function_no_module(call):
 
 
 @pytest.mark.parametrize("name", ["none.onnx", "../none.onnx"])
-def test_a_module_that_is_not_there(call, name):
+def test_a_missing_module_is_refused(call, name):
     assert call("session.load_module", name)[0] in ("RemoteFileError", "PathError")
 
 
@@ -124,7 +124,7 @@ def ran(raw, *args):
     return frame.get("r") if frame.kind == frames.RESULT else (frame.get("type"), frame.get("message"))
 
 
-def test_nothing_is_unpickled_that_was_not_allowed(tmp_path):
+def test_without_permission_nothing_is_unpickled(tmp_path):
     def leave_a_trace():
         (tmp_path / "trace").touch()
 
@@ -138,20 +138,20 @@ def test_nothing_is_unpickled_that_was_not_allowed(tmp_path):
     assert not (tmp_path / "trace").exists()
 
 
-def test_another_python():
+def test_a_function_of_another_python_is_refused():
     with Device(allow_pickle=True) as device:
         assert ran(device.raw(), "2.7", b"")[1] == (
             f"a function of Python 2.7 cannot run in Python {PYTHON}, which this device has"
         )
 
 
-def test_a_device_without_cloudpickle():
+def test_without_cloudpickle_the_error_names_the_package():
     with Device(allow_pickle=True, hide=("cloudpickle",)) as device:
         raw = device.raw()
         assert "no cloudpickle; there: python3 -m pip install" in ran(raw, PYTHON, b"x")[1]
 
 
-def test_what_is_no_function():
+def test_only_functions_can_be_run():
     with Device(allow_pickle=True) as device:
         raw = device.raw()
         assert "takes a function, not a list" in ran(raw, PYTHON, cloudpickle.dumps([1]))[1]
@@ -159,7 +159,7 @@ def test_what_is_no_function():
         assert ran(raw, PYTHON, cloudpickle.dumps(lambda: 5)) == 5
 
 
-def test_a_module_of_the_clients_own(monkeypatch):
+def test_a_missing_module_of_the_client_is_named(monkeypatch):
     import sys
     import types
 
@@ -174,7 +174,7 @@ def test_a_module_of_the_clients_own(monkeypatch):
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_hello_says_so(allowed):
+def test_hello_reports_the_permission(allowed):
     with Device(allow_pickle=allowed) as device, device.session() as session:
         assert session.info["capabilities"]["pickle"] is allowed
         assert session.info["capabilities"]["python"] == PYTHON
@@ -246,14 +246,14 @@ def one_line(frame):
 
 @settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(function=st.sampled_from(FUNCTIONS), args=st.lists(short, max_size=4))
-def test_wrong_arguments_are_one_line(permissive, function, args):
+def test_wrong_arguments_give_one_line(permissive, function, args):
     frame = answer(permissive, {"f": function, "a": args})
     assert one_line(frame), frame.fields()
 
 
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(fields=st.dictionaries(st.sampled_from(["f", "a", "k", "outputs", "keep", "encode"]), values))
-def test_calls_of_any_form_are_one_line(permissive, fields):
+def test_calls_of_any_form_give_one_line(permissive, fields):
     with contextlib.suppress(errors.ValueNotSupported):
         if type(fields.get("f")) is not str:
             assert one_line(answer(permissive, fields))
@@ -288,7 +288,7 @@ def test_calls_of_any_form_are_one_line(permissive, fields):
         ({"x": 1}, []),
     ],
 )
-def test_wrong_arguments_by_name(permissive, function, args):
+def test_listed_wrong_arguments_give_one_line(permissive, function, args):
     frame = answer(permissive, {"f": function, "a": args})
     assert frame.kind == frames.ERROR
     assert one_line(frame), frame.fields()

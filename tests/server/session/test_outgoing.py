@@ -32,7 +32,7 @@ def nothing_came(peer):
     return peer.receive(DONT_WAIT) is None
 
 
-def test_held_replies_go_before_any_other(ends):
+def test_held_replies_are_sent_before_other_frames(ends):
     out, peer = ends
     out.hold(frames.pack(frames.RESULT, 1))
     out.send(frames.pack(frames.PONG, 2))
@@ -64,7 +64,7 @@ def test_a_held_reply_is_a_copy(ends):
     assert bytes(peer.receive().buffers[0]) == b"before"
 
 
-def test_the_last_frame_takes_the_held_ones_along_and_end_the_sending(ends):
+def test_the_last_frame_follows_the_held_ones_and_ends_the_sending(ends):
     out, peer = ends
     out.hold(frames.pack(frames.RESULT, 1))
     out.send_last(frames.encode(frames.ERROR, 0, {"type": "SessionLost"}))
@@ -73,7 +73,7 @@ def test_the_last_frame_takes_the_held_ones_along_and_end_the_sending(ends):
         peer.receive()
 
 
-def test_the_last_frame_waits_for_no_client(ends):
+def test_the_last_frame_does_not_wait_for_the_client(ends):
     """Nor for a thread that sends to one that does not read."""
     out, _ = ends
 
@@ -88,7 +88,7 @@ def test_the_last_frame_waits_for_no_client(ends):
     assert sender.is_alive()
 
 
-def test_what_is_no_reply_waits_for_no_thread_that_sends(ends):
+def test_a_frame_that_is_no_reply_does_not_wait_for_another_sender(ends):
     out, peer = ends
     assert out.try_send(frames.pack(frames.PONG, 1))
     assert peer.receive().call_id == 1
@@ -97,14 +97,14 @@ def test_what_is_no_reply_waits_for_no_thread_that_sends(ends):
     assert nothing_came(peer)
 
 
-def test_a_sender_gives_up_on_a_thread_that_sends(ends):
+def test_a_sender_gives_up_after_its_wait(ends):
     out, peer = ends
     with out._lock:
         out.send(frames.pack(frames.PONG, 1), wait_s=0.01)
     assert nothing_came(peer)
 
 
-def test_a_long_reply_is_sent_in_parts_with_a_look_between(ends):
+def test_a_long_reply_is_sent_in_parts_with_reads_between(ends):
     out, peer = ends
     looks = []
     out.on_full = lambda: looks.append(out._stream.wait(1, read=False, write=True))
@@ -118,7 +118,7 @@ def test_a_long_reply_is_sent_in_parts_with_a_look_between(ends):
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_parts_are_of_one_size_and_lose_nothing(pieces):
+def test_parts_have_one_size_and_all_bytes(pieces):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(outgoing, "STRETCH", 16)
         parts = [b"".join(map(bytes, part)) for part in outgoing._stretches(pieces)]
@@ -143,13 +143,13 @@ def raised(error):
         return said(exception_frame(5, caught))
 
 
-def test_an_error_of_a_call():
+def test_an_error_frame_has_all_fields():
     assert said(error_frame(5, "Busy", "full", fault="device", retryable=True)) == {
         "type": "Busy", "message": "full", "traceback": "", "retryable": True, "fault": "device",
     }  # fmt: skip
 
 
-def test_errors_of_ours_are_one_line():
+def test_our_errors_are_one_line():
     fields = raised(errors.RemoteFileError("gone", retryable=True, fault="device"))
     assert fields == {
         "type": "RemoteFileError", "message": "gone", "traceback": "", "retryable": True, "fault": "device",
@@ -158,19 +158,19 @@ def test_errors_of_ours_are_one_line():
     assert (fields["type"], fields["traceback"], len(fields["message"].splitlines())) == ("PathError", "", 1)
 
 
-def test_a_users_error_has_its_traceback():
+def test_a_users_error_has_a_traceback():
     fields = raised(KeyError("x"))
     assert (fields["type"], fields["message"], fields["fault"]) == ("KeyError", "'x'", "user")
     assert "in raised" in fields["traceback"]
 
 
 @pytest.mark.parametrize(("kind", "told"), [("ValueError", "ValueError"), ("SessionLost", "NativeError")])
-def test_a_kind_of_native_code_does_not_pass_for_one_of_the_session(kind, told):
+def test_a_native_kind_never_equals_one_of_our_errors(kind, told):
     fields = raised(errors.NativeError("what went wrong", kind=kind, backtrace="f.c:1"))
     assert (fields["type"], fields["message"], fields["traceback"]) == (told, "what went wrong", "f.c:1")
 
 
-def test_an_error_whose_text_cannot_be_made():
+def test_an_error_without_text_is_reported():
     class Mute(Exception):
         def __str__(self):
             raise ValueError
@@ -178,5 +178,5 @@ def test_an_error_whose_text_cannot_be_made():
     assert raised(Mute())["message"] == "an exception whose text cannot be made"
 
 
-def test_a_traceback_leaves_room_in_its_head():
+def test_a_long_traceback_is_cut():
     assert len(raised(ValueError("x" * 100_000))["traceback"]) == 64000

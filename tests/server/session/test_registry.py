@@ -14,7 +14,7 @@ def as_it_was(monkeypatch):
     monkeypatch.setattr(registry, "_functions", dict(registry._functions))
 
 
-def test_a_function_is_found_and_stays_a_function():
+def test_a_registered_function_is_found_and_unchanged():
     @rpcsys.server.register("lab.double")
     def double(x):
         return 2 * x
@@ -26,17 +26,17 @@ def test_a_function_is_found_and_stays_a_function():
 
 
 @pytest.mark.parametrize("name", ["session.put", "session.anything", "testing.echo"])
-def test_names_that_are_taken(name):
+def test_taken_names_are_refused(name):
     with pytest.raises(ConfigError, match="registered already"):
         registry.register(name)
 
 
-def test_what_is_not_there():
+def test_an_unknown_function_is_refused():
     with pytest.raises(RemoteFunctionError, match="has no function"):
         registry.lookup("lab.none")
 
 
-def test_every_server_has_these():
+def test_every_server_has_the_testing_functions():
     echo, nop = registry.lookup("testing.echo"), registry.lookup("testing.nop")
     assert (echo(), echo(1), echo(1, 2), nop(1, 2)) == ((), 1, (1, 2), None)
     with pytest.raises(RuntimeError, match="asked to fail"):

@@ -46,7 +46,7 @@ def error(raw, call_id):
 # ---------------------------------------------------------------- the beginning and the end
 
 
-def test_hello_says_who_is_there():
+def test_hello_describes_the_server():
     with Device(limit_s=500) as device:
         frame = device.opened().receive()
         said = frame.fields()
@@ -70,14 +70,14 @@ def test_a_session_begins_with_hello(fresh, kind):
 
 
 @pytest.mark.slow
-def test_who_says_nothing_is_dropped(fresh):
+def test_a_client_that_sends_nothing_is_dropped(fresh):
     raw = fresh.opened()
     raw.receive()
     assert error(raw, 0)["type"] == "ProtocolError"
     assert fresh.reports() == [{"served": "lost"}]
 
 
-def test_a_rehearsal_leaves_nothing_behind():
+def test_a_rehearsal_leaves_no_state():
     """It runs in a process that has yet to serve its one client."""
 
     def state():
@@ -94,26 +94,26 @@ def test_a_rehearsal_leaves_nothing_behind():
     assert state() == before
 
 
-def test_goodbye(fresh):
+def test_goodbye_closes_the_session(fresh):
     raw = fresh.raw()
     raw.send(frames.GOODBYE)
     assert raw.ended()
     assert fresh.reports() == [{"served": "closed"}]
 
 
-def test_a_client_that_is_gone(fresh):
+def test_a_closed_connection_is_reported_as_lost(fresh):
     fresh.raw().sock.close()
     assert fresh.reports() == [{"served": "lost"}]
 
 
-def test_a_client_that_goes_in_the_middle_of_a_frame(fresh):
+def test_a_connection_closed_within_a_frame_is_reported_as_lost(fresh):
     raw = fresh.raw()
     raw.sock.sendall(frames.pack(frames.PING, 1)[0][:20])
     raw.sock.close()
     assert fresh.reports() == [{"served": "lost"}]
 
 
-def test_a_client_that_goes_before_it_has_read_its_results(fresh):
+def test_a_connection_closed_before_its_results_is_reported_as_lost(fresh):
     raw = fresh.raw()
     raw.call(1, "test.zeros", 16 << 20)
     raw.sock.recv(1)
@@ -135,7 +135,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize(("data", "message"), [row[1:] for row in NONSENSE], ids=[row[0] for row in NONSENSE])
-def test_nonsense_is_answered_with_a_clear_error_and_the_end(data, message):
+def test_invalid_frames_get_an_error_and_end_the_session(data, message):
     with Device() as device:
         raw = device.raw()
         raw.sock.sendall(data)
@@ -153,7 +153,7 @@ def test_nonsense_is_answered_with_a_clear_error_and_the_end(data, message):
 # ---------------------------------------------------------------- calls
 
 
-def test_a_call_and_its_result(shared):
+def test_a_call_gets_its_result(shared):
     shared.call(1, "testing.echo", 5)
     shared.call(2, "testing.echo", "text", b"bytes")
     shared.call(3, "testing.nop")
@@ -170,7 +170,7 @@ def test_calls_run_in_the_order_sent_and_ids_may_be_anything(shared):
 
 
 @pytest.mark.parametrize("target", ["none", "session.none", None, 99, True, {}, [], [1], [99, "main"], {"@x": 1}, 1.5])
-def test_what_is_not_there(shared, target):
+def test_an_unknown_target_is_refused(shared, target):
     shared.call(1, target)
     assert error(shared, 1)["type"] == "RemoteFunctionError"
 
@@ -189,21 +189,21 @@ def test_what_is_not_there(shared, target):
         ({}, "RemoteFunctionError"),
     ],
 )
-def test_a_call_that_makes_no_sense_fails_by_itself(shared, fields, kind):
+def test_an_invalid_call_fails_alone(shared, fields, kind):
     shared.send(frames.CALL, 1, fields)
     assert error(shared, 1)["type"] == kind
     shared.call(2, "testing.echo", "still here")
     assert result(shared, 2) == "still here"
 
 
-def test_a_users_exception_comes_with_its_traceback(shared):
+def test_a_users_exception_has_a_traceback(shared):
     shared.call(1, "testing.fail", "of the user")
     said = error(shared, 1)
     assert (said["type"], said["message"], said["fault"]) == ("RuntimeError", "of the user", "user")
     assert "in _fail" in said["traceback"]
 
 
-def test_an_exception_without_text(shared):
+def test_an_exception_without_text_is_reported(shared):
     shared.call(1, "test.mute")
     assert error(shared, 1)["message"] == "an exception whose text cannot be made"
 
@@ -215,14 +215,14 @@ def test_an_endless_recursion_is_an_error(shared):
     assert len(said["traceback"]) <= 64000
 
 
-def test_a_result_without_a_form(shared):
+def test_a_result_that_cannot_be_sent_is_an_error(shared):
     shared.call(1, "test.unsendable")
     said = error(shared, 1)
     assert said["type"] == "ValueNotSupported"
     assert said["traceback"] == ""
 
 
-def test_out_and_inout_come_back_in_order(shared):
+def test_out_and_inout_are_returned_in_order(shared):
     given = np.arange(3, dtype="u1")
     targets = {"list": [InOut(given), Out((2,), "float32")], "one": InOut(np.zeros(4, "i1"))}
     shared.call(1, "testing.nop", targets, Out((0, 3), "int64"), given)
@@ -234,7 +234,7 @@ def test_out_and_inout_come_back_in_order(shared):
     assert written[1].tolist() == [0.0, 0.0]
 
 
-def test_memory_for_outputs_shows_nothing_old(shared):
+def test_memory_for_outputs_is_zeroed(shared):
     secret = np.full(3 << 20, 0x5A, "u1")
     shared.call(1, "testing.nop", secret)
     shared.call(2, "testing.nop", Out((3 << 20,), "uint8"))
@@ -243,7 +243,7 @@ def test_memory_for_outputs_shows_nothing_old(shared):
     assert not np.frombuffer(fresh_memory.data, "u1").any()
 
 
-def test_what_is_kept_is_freed_when_told(shared):
+def test_kept_objects_are_freed_by_a_free_frame(shared):
     shared.call(1, "test.kept", "one")
     shared.call(2, "test.kept", "two")
     one, two = result(shared, 1), result(shared, 2)
@@ -260,7 +260,7 @@ def test_what_is_kept_is_freed_when_told(shared):
     assert result(shared, 6) == ("two", [])
 
 
-def test_keep(shared):
+def test_arrays_of_a_result_are_kept_on_request(shared):
     array = np.ones((2, 3))
     for call_id, keep in ((1, True), (2, False)):
         shared.send(frames.CALL, call_id, {"f": "testing.echo", "a": [array, [array, 1]], "keep": keep})
@@ -278,13 +278,13 @@ def test_a_named_tuple_is_kept_as_a_tuple(shared):
     assert (first.about["shape"], second) == ([2], 5)
 
 
-def test_ping_between_calls(shared):
+def test_a_ping_between_calls_is_answered(shared):
     shared.send(frames.PING, 77)
     frame = shared.receive()
     assert (frame.kind, frame.call_id) == (frames.PONG, 77)
 
 
-def test_cancel_of_what_is_done_changes_nothing(shared):
+def test_cancelling_an_answered_call_changes_nothing(shared):
     shared.call(1, "testing.nop")
     assert result(shared, 1) is None
     shared.send(frames.CANCEL, 1)
@@ -292,7 +292,7 @@ def test_cancel_of_what_is_done_changes_nothing(shared):
     assert result(shared, 2) is None
 
 
-def test_large_arrays_pipelined_both_ways(shared):
+def test_large_arrays_are_pipelined_both_ways(shared):
     """A client that sends all before it waits for any: both ends read while they cannot send."""
     size, calls = 2 << 20, 20
     for call_id in range(calls):
@@ -303,7 +303,7 @@ def test_large_arrays_pipelined_both_ways(shared):
         assert (data == call_id).all()
 
 
-def test_arguments_are_aligned_numpy_arrays_that_can_be_written_to(shared):
+def test_arguments_are_aligned_writable_numpy_arrays(shared):
     shared.call(1, "test.types", np.ones(3), np.float32(1), np.array(["a"], object), [np.ones(1)], None, "s")
     assert result(shared, 1) == [
         "numpy.ndarray", "numpy.ndarray", "numpy.ndarray", "builtins.list", "builtins.NoneType", "builtins.str",
@@ -315,7 +315,7 @@ def test_arguments_are_aligned_numpy_arrays_that_can_be_written_to(shared):
 # ---------------------------------------------------------------- the end from inside
 
 
-def test_exit_in_a_function_is_said(fresh):
+def test_exit_in_a_function_is_reported(fresh):
     raw = fresh.raw()
     raw.call(1, "test.exit", 3)
     said = error(raw, 0)
@@ -325,7 +325,7 @@ def test_exit_in_a_function_is_said(fresh):
     assert fresh.reports() == [{"outcome": "ended"}]
 
 
-def test_keyboard_interrupt_in_a_function_is_said(fresh):
+def test_keyboard_interrupt_in_a_function_is_reported(fresh):
     raw = fresh.raw()
     raw.call(1, "test.interrupt")
     assert "KeyboardInterrupt" in error(raw, 0)["message"]
@@ -342,7 +342,7 @@ def test_a_killed_process_ends_the_connection(fresh):
 # ---------------------------------------------------------------- without numpy
 
 
-def test_a_device_without_numpy():
+def test_a_device_without_numpy_serves_arrays():
     with Device(hide=("numpy", "onnxruntime", "ml_dtypes")) as device:
         raw = device.opened()
         said = raw.receive().fields()
@@ -366,7 +366,7 @@ def test_a_device_without_numpy():
         assert result(raw, 7).tolist() == ["a", "b"]
 
 
-def test_nothing_is_imported_that_is_not_used(fresh):
+def test_numpy_is_not_imported_before_it_is_used(fresh):
     """A plain session, numpy or not, must not pay for numpy before the first array."""
     raw = fresh.raw()  # held: the process ends with its connection, and what has ended maps nothing
     raw.call(1, "testing.nop")
@@ -376,14 +376,14 @@ def test_nothing_is_imported_that_is_not_used(fresh):
     assert "numpy" not in mapped
 
 
-def test_what_is_reported_is_json_of_a_line(fresh):
+def test_reports_are_lines_of_json(fresh):
     raw = fresh.raw(limit_s=100)
     raw.send(frames.GOODBYE)
     assert fresh.reports() == [{"limit_s": 100.0}, {"served": "closed"}]
 
 
 @pytest.mark.parametrize("asked", [0, -1, float("inf"), float("nan"), True, "5", None, [1]])
-def test_a_limit_that_is_none_is_ignored(fresh, asked):
+def test_an_invalid_limit_is_ignored(fresh, asked):
     raw = fresh.raw(limit_s=asked)
     raw.call(1, "testing.nop")
     assert result(raw, 1) is None

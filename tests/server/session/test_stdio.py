@@ -37,7 +37,7 @@ def logged(raw, until):
     return lines, lost
 
 
-def test_lines_of_python_and_of_native_code(raw):
+def test_lines_of_python_and_native_code_are_forwarded(raw):
     def speak():
         import ctypes
         import os
@@ -54,7 +54,7 @@ def test_lines_of_python_and_of_native_code(raw):
     assert lost == 0
 
 
-def test_the_beginning_of_a_line_does_not_wait_for_ever(raw):
+def test_an_unfinished_line_is_sent_after_a_while(raw):
     def ask():
         import sys
 
@@ -75,7 +75,7 @@ def test_a_long_line_is_cut(raw):
     assert max(map(len, lines)) == stdio.LINE_BYTES
 
 
-def test_what_a_client_does_not_take_is_lost_and_counted(device, raw):
+def test_lines_that_a_client_does_not_read_are_dropped_and_counted(device, raw):
     """The session goes on meanwhile: it never waits for a client that does not read."""
 
     def flood(count):

@@ -39,25 +39,25 @@ def run(monkeypatch):
     return run
 
 
-def test_mean_of_each_repeat_without_the_first_call(run):
+def test_results_are_means_without_the_first_call(run):
     clock = Clock(100.0, 1.0, 3.0, 5.0, 7.0)
     assert run(clock, number=2, repeat=2) == [2.0, 6.0]
     assert clock.calls == 5
 
 
-def test_defaults(run):
+def test_the_default_is_one_repeat_of_ten_calls(run):
     clock = Clock(0.5)
     assert run(clock) == [0.5]
     assert clock.calls == 11
 
 
-def test_cooldown_lies_between_repeats(run):
+def test_cooldown_is_between_repeats(run):
     clock = Clock(1.0)
     assert run(clock, number=1, repeat=3, cooldown_s=2) == [1.0] * 3
     assert clock.slept == [2.0, 2.0]
 
 
-def test_calls_are_added_until_a_repeat_lasts_long_enough(run):
+def test_calls_are_added_until_a_repeat_is_long_enough(run):
     clock = Clock(0.25)
     assert run(clock, number=1, repeat=3, min_repeat_ms=10_000) == [0.25] * 3
     assert clock.calls == 1 + 1 + 40 * 3  # the first guess is right, and remembered
@@ -69,14 +69,14 @@ def test_a_call_that_gets_faster_is_repeated_more(run):
     assert mean == 1.0
 
 
-def test_a_clock_too_coarse_for_any_number_of_calls(run, monkeypatch):
+def test_a_coarse_clock_stops_at_the_most_calls(run, monkeypatch):
     monkeypatch.setattr(timing, "MAX_NUMBER", 5000)
     clock = Clock(0.0)
     assert run(clock, number=100, min_repeat_ms=1) == [0.0]
     assert clock.calls == 1 + 100 + 1000 + 5000
 
 
-def test_caches_are_flushed_before_each_time_that_is_taken_and_that_is_not_counted(run, monkeypatch):
+def test_caches_are_flushed_before_each_measurement_and_that_is_not_timed(run, monkeypatch):
     clock = Clock(1.0)
     flushed = []
 
@@ -88,12 +88,12 @@ def test_caches_are_flushed_before_each_time_that_is_taken_and_that_is_not_count
     assert flushed == [(4096, 1), (4096, 3), (4096, 7)]
 
 
-def test_flushing_touches_that_much():
+def test_flushing_takes_any_size():
     timing._flusher(1 << 20)()
     assert timing._flusher(0)() is None
 
 
-def test_the_boards_state_is_told_with_the_figures(monkeypatch):
+def test_results_include_the_boards_state(monkeypatch):
     states = iter([{"cpu_mhz": {"0": 1500.0}, "load": 0.1}, {"cpu_mhz": {"0": 600.0}, "load": 1.0}])
     monkeypatch.setattr(timing, "board_state", lambda: next(states))
     answer = timing.measure(lambda: None, {"number": 1})
@@ -112,7 +112,7 @@ def test_the_boards_state_is_told_with_the_figures(monkeypatch):
         {"cache_flush_bytes": -1}, {"cache_flush_bytes": 1 << 40}, {"cache_flush_bytes": 1.0},
     ],
 )  # fmt: skip
-def test_options_out_of_range(run, options):
+def test_options_out_of_range_are_refused(run, options):
     clock = Clock(1.0)
     with pytest.raises(RemoteArgumentError, match=next(iter(options)) + " must be"):
         run(clock, **options)
@@ -135,7 +135,7 @@ def board(root: Path, mhz: float, governor: str, celsius: float, load: float = 0
     return str(root)
 
 
-def test_reads_what_is_shown(tmp_path: Path) -> None:
+def test_the_boards_state_is_read(tmp_path: Path) -> None:
     state = board_state(board(tmp_path, 1512, "ondemand", 61.5))
     cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
     assert state == {
@@ -146,18 +146,18 @@ def test_reads_what_is_shown(tmp_path: Path) -> None:
     }
 
 
-def test_leaves_out_what_is_not_shown(tmp_path: Path) -> None:
+def test_missing_files_are_omitted(tmp_path: Path) -> None:
     assert board_state(str(tmp_path)) == {}
 
 
-def test_a_file_that_is_no_number_is_not_shown(tmp_path: Path) -> None:
+def test_a_file_without_a_number_is_omitted(tmp_path: Path) -> None:
     root = board(tmp_path, 1000, "performance", 40)
     for path in tmp_path.glob("sys/class/thermal/*/temp"):
         path.write_text("unknown\n")
     assert "temperature_c" not in board_state(root)
 
 
-def test_this_machine_can_be_read() -> None:
+def test_this_machines_state_is_read() -> None:
     assert board_state()["load"] >= 0
 
 
@@ -171,7 +171,7 @@ def test_this_machine_can_be_read() -> None:
         (1500, "ondemand", 61, ["warmed by 11 degrees"]),
     ],
 )
-def test_changes(tmp_path: Path, mhz: float, governor: str, celsius: float, said: list[str]) -> None:
+def test_changes_are_warnings(tmp_path: Path, mhz: float, governor: str, celsius: float, said: list[str]) -> None:
     before = board_state(board(tmp_path, 1500, "ondemand", 50))
     after = board_state(board(tmp_path, mhz, governor, celsius))
     lines = changes(before, after)
@@ -181,5 +181,5 @@ def test_changes(tmp_path: Path, mhz: float, governor: str, celsius: float, said
         assert part in lines[0]
 
 
-def test_nothing_known_before_is_no_change() -> None:
+def test_an_unknown_state_before_is_no_change() -> None:
     assert changes({}, {"temperature_c": 90.0, "load": 1.0}) == []

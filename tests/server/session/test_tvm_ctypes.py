@@ -32,14 +32,14 @@ def remote(server):
 
 
 @pytest.mark.live
-def test_the_package_is_not_there(server):
+def test_the_tvm_package_is_not_loaded(server):
     for pid in server.tree():
         assert "site-packages/tvm/__init__" not in Path(f"/proc/{pid}/maps").read_text()
         assert "libtvm_compiler" not in Path(f"/proc/{pid}/maps").read_text()
 
 
 @pytest.mark.live
-def test_functions_of_a_library_that_the_server_loads(remote):
+def test_functions_of_a_loaded_library_can_be_called(remote):
     assert remote.get_function("lab.plus_one")(41) == 42
     assert remote.get_function("lab.adder")(10)(5) == 15
     from tvm.error import RPCError
@@ -50,13 +50,13 @@ def test_functions_of_a_library_that_the_server_loads(remote):
 
 
 @pytest.mark.live
-def test_what_the_libraries_register_is_there(remote):
+def test_functions_of_tvms_libraries_can_be_called(remote):
     assert remote.get_function("runtime.RuntimeEnabled")("cpu")
     assert remote.get_function("runtime.NumThreads")() >= 1
 
 
 @pytest.mark.live
-def test_listdir(remote):
+def test_listdir_lists_sorted_names(remote):
     remote.upload(bytearray(b"1"), "b")
     remote.upload(bytearray(b"1"), "a")
     assert remote.listdir(".") == remote.listdir("") == "a,b"
@@ -74,7 +74,7 @@ def test_objects_are_linked(remote, tmp_path):
 
 
 @pytest.mark.live
-def test_what_cannot_be_linked_is_said(remote):
+def test_a_file_that_cannot_be_linked_is_an_error(remote):
     from tvm.error import RPCError
 
     remote.upload(bytearray(b"text"), "notes.txt")
@@ -85,7 +85,7 @@ def test_what_cannot_be_linked_is_said(remote):
 
 
 @pytest.mark.live
-def test_a_broken_library_is_said_and_the_session_goes_on(remote):
+def test_a_broken_library_is_an_error_and_the_session_continues(remote):
     from tvm.error import RPCError
 
     remote.upload(bytearray(b"no library"), "x.so")
@@ -95,7 +95,7 @@ def test_a_broken_library_is_said_and_the_session_goes_on(remote):
 
 
 @pytest.mark.live
-def test_in_a_fresh_interpreter_for_every_session(tmp_path):
+def test_a_fresh_interpreter_serves_every_session(tmp_path):
     pytest.importorskip("tvm")
     from tvm import rpc
 
@@ -110,7 +110,7 @@ def test_in_a_fresh_interpreter_for_every_session(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("count", [0, 1, 4096, 10_000])
-def test_numbers_are_ordinary(dtype: str, count: int) -> None:
+def test_arrays_are_filled_with_numbers_from_1_to_10(dtype: str, count: int) -> None:
     values = np.zeros(count, dtype)
     tvm_ctypes.fill(Tensor(dtype, (count,), memoryview(values.view("u1"))))
     assert ((values >= 1) & (values <= 10)).all()
@@ -118,7 +118,7 @@ def test_numbers_are_ordinary(dtype: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "float16"])
-def test_narrow_types_get_something_harmless(dtype: str) -> None:
+def test_narrow_types_are_filled_with_0_and_1(dtype: str) -> None:
     values = np.zeros(5000, dtype)
     tvm_ctypes.fill(Tensor(dtype, (5000,), memoryview(values.view("u1"))))
     assert np.isfinite(values.astype("float64")).all()

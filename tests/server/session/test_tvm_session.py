@@ -34,7 +34,7 @@ def test_functions_stay_in_the_directory(tmp_path: Path) -> None:
             functions[name]("../x.so")
 
 
-def test_no_name_is_the_directory_which_cannot_be_removed(tmp_path: Path) -> None:
+def test_an_empty_name_is_the_directory_which_cannot_be_removed(tmp_path: Path) -> None:
     home = tmp_path / "empty"
     home.mkdir()
     path = tvm_session.functions(str(home), lambda path: path)["workpath"]("")
@@ -43,7 +43,7 @@ def test_no_name_is_the_directory_which_cannot_be_removed(tmp_path: Path) -> Non
     assert home.is_dir()
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     functions = tvm_session.functions(str(tmp_path), lambda path: path)
     for name in ("load_module", "download_linked_module"):
         with pytest.raises(FileNotFoundError, match=r"nowhere\.so"):
@@ -62,11 +62,11 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "f.o"
 
 
-def test_an_object(made: Path) -> None:
+def test_an_object_file_is_linked(made: Path) -> None:
     assert ctypes.CDLL(tvm_session.link(str(made))).answer() == 42
 
 
-def test_a_tar_whatever_its_names(made: Path) -> None:
+def test_a_tar_is_linked_inside_the_directory(made: Path) -> None:
     path = made.with_name("f.tar")
     with tarfile.open(path, "w") as archive:
         archive.add(made, "../../outside/f.o")
@@ -74,11 +74,11 @@ def test_a_tar_whatever_its_names(made: Path) -> None:
     assert not (made.parent.parent.parent / "outside").exists()
 
 
-def test_a_library_is_itself() -> None:
+def test_a_library_is_not_linked_again() -> None:
     assert tvm_session.link("/models/a.so") == "/models/a.so"
 
 
-def test_only_what_can_be_linked(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"notes\.txt"):
         tvm_session.link("/models/notes.txt")
     broken = tmp_path / "broken.tar"
@@ -87,14 +87,14 @@ def test_only_what_can_be_linked(tmp_path: Path) -> None:
         tvm_session.link(str(broken))
 
 
-def test_no_compiler_is_said(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_an_error(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(made.parent))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(RuntimeError, match="no compiler"):
         tvm_session.link(str(made))
 
 
-def test_what_the_linker_says_is_passed_on(tmp_path: Path) -> None:
+def test_the_linkers_message_is_in_the_error(tmp_path: Path) -> None:
     broken = tmp_path / "broken.o"
     broken.write_bytes(b"no object")
     with pytest.raises(RuntimeError, match=r"broken\.o cannot be linked"):
@@ -120,7 +120,7 @@ def remote(server):
 
 
 @pytest.mark.live
-def test_names_stay_in_the_directory(remote, server, tmp_path):
+def test_names_outside_the_directory_are_refused(remote, server, tmp_path):
     from tvm.error import RPCError
 
     secret = tmp_path / "secret"
@@ -137,20 +137,20 @@ def test_names_stay_in_the_directory(remote, server, tmp_path):
 
 
 @pytest.mark.live
-def test_listdir(remote):
+def test_listdir_lists_sorted_names(remote):
     remote.upload(bytearray(b"1"), "b")
     remote.upload(bytearray(b"1"), "a")
     assert remote.listdir(".") == remote.listdir("") == "a,b"
 
 
 @pytest.mark.live
-def test_what_tvms_server_has_is_there(remote):
+def test_functions_of_tvms_server_can_be_called(remote):
     assert remote.get_function("rpc.test.addone")(1) == 2
     assert remote.get_function("testing.echo")("x") == "x"
 
 
 @pytest.mark.live
-def test_an_object_is_linked(remote, tmp_path):
+def test_an_uploaded_object_is_linked(remote, tmp_path):
     source = tmp_path / "f.c"
     source.write_text("int f(void) { return 1; }")
     subprocess.run(["gcc", "-fPIC", "-c", str(source), "-o", str(tmp_path / "f.o")], check=True)

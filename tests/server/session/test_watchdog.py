@@ -40,7 +40,7 @@ def test_ping_is_answered_while_a_call_runs(device, function):
 
 
 @pytest.mark.parametrize("kind", [frames.PING, frames.GOODBYE, frames.CANCEL])
-def test_what_comes_in_one_piece_with_a_long_call_does_not_wait_for_it(device, kind):
+def test_frames_read_with_a_long_call_do_not_wait_for_it(device, kind):
     raw = device.raw()
     call = frames.encode(frames.CALL, 1, {"f": "test.sleep", "a": [LONG_S]})
     raw.stream.send([*frames.pack(frames.PING, 5), *call, *frames.pack(kind, 1)])
@@ -53,7 +53,7 @@ def test_what_comes_in_one_piece_with_a_long_call_does_not_wait_for_it(device, k
         assert raw.ended()
 
 
-def test_what_comes_while_a_call_runs_is_run_after_it(device):
+def test_calls_that_arrive_during_a_call_run_after_it(device):
     raw = device.raw()
     raw.call(1, "testing.sleep", 0.3)
     large = np.arange(1 << 20)
@@ -66,7 +66,7 @@ def test_what_comes_while_a_call_runs_is_run_after_it(device):
     assert (kinds[-1].get("r").numpy() == large).all() or kinds[-2].get("r").numpy().size == large.size
 
 
-def test_long_and_short_calls_in_turn(device):
+def test_long_and_short_calls_alternate(device):
     """The reading goes back and forth between the two threads and nothing is lost on the way."""
     raw = device.raw()
     for call_id in range(1, 61):
@@ -91,7 +91,7 @@ def test_a_waiting_call_is_cancelled(device):
     assert fields(raw, frames.RESULT, 3) == {"r": "three"}
 
 
-def test_a_call_that_is_cancelled_before_it_begins_never_costs_the_session(device, tmp_path):
+def test_cancelling_a_call_before_it_begins_never_ends_the_session(device, tmp_path):
     """At every moment of the call before it: read with it, read by the watcher, still in the socket."""
     raw = device.raw()
     chance = random.Random(7)
@@ -130,7 +130,7 @@ def test_an_overdue_call_is_ended_with_its_process(device, function):
     assert device.reports() == [{"outcome": "ended"}]
 
 
-def test_an_overdue_call_of_a_client_that_does_not_read(device):
+def test_an_overdue_call_ends_even_if_its_client_does_not_read(device):
     """The answer cannot be sent; the process ends all the same."""
     raw = device.raw()
     for call_id in range(1, 4):
@@ -142,14 +142,14 @@ def test_an_overdue_call_of_a_client_that_does_not_read(device):
     assert device.reports()[-1] in ({"outcome": "ended"}, {"outcome": "lost"}, {"served": "lost"})
 
 
-def test_a_call_within_its_deadline(device):
+def test_a_call_within_its_deadline_is_answered(device):
     raw = device.raw()
     raw.call(1, "testing.sleep", 0.1, deadline_ms=60_000)
     assert fields(raw, frames.RESULT, 1) == {"r": None}
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_the_limit_of_the_lease(busy):
+def test_the_lease_limit_ends_the_session(busy):
     with Device(limit_s=1.5) as device:
         raw = device.raw()
         if busy:
@@ -161,7 +161,7 @@ def test_the_limit_of_the_lease(busy):
         assert device.reports() == [{"outcome": "timeout"}]
 
 
-def test_the_limit_that_the_client_asks_for(device):
+def test_the_clients_limit_ends_the_session(device):
     raw = device.raw(limit_s=3)
     raw.call(1, "testing.nop")
     fields(raw, frames.RESULT, 1)
@@ -169,7 +169,7 @@ def test_the_limit_that_the_client_asks_for(device):
     assert device.reports() == [{"limit_s": 3.0}, {"outcome": "timeout"}]
 
 
-def test_a_session_that_rested_still_keeps_its_limit():
+def test_an_idle_session_keeps_its_limit():
     """The watcher goes to sleep after a second without calls."""
     with Device(limit_s=4) as device:
         raw = device.raw()
@@ -180,7 +180,7 @@ def test_a_session_that_rested_still_keeps_its_limit():
         assert fields(raw, frames.ERROR, 0)["type"] == "SessionTimeout"
 
 
-def test_a_limit_of_centuries_is_a_limit_like_any_other(device):
+def test_a_limit_of_centuries_is_accepted(device):
     raw = device.raw(limit_s=1e15)
     time.sleep(1.5)  # until the watcher sleeps
     raw.call(1, "test.sleep", LONG_S)
@@ -188,7 +188,7 @@ def test_a_limit_of_centuries_is_a_limit_like_any_other(device):
     fields(raw, frames.PONG, 5)
 
 
-def test_the_end_of_a_client_ends_its_call(device):
+def test_a_closed_connection_ends_a_running_call(device):
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
@@ -205,7 +205,7 @@ def test_goodbye_ends_a_running_call(device):
     assert device.reports() == [{"outcome": "closed"}]
 
 
-def test_nonsense_ends_a_running_call(device):
+def test_invalid_frames_end_a_running_call(device):
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
@@ -214,7 +214,7 @@ def test_nonsense_ends_a_running_call(device):
     assert device.reports() == [{"outcome": "lost"}]
 
 
-def test_more_calls_than_may_be_under_way_end_a_running_one(device):
+def test_more_calls_than_the_window_end_a_running_call(device):
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
@@ -233,7 +233,7 @@ def flood(raw, piece):
     raw.sock.settimeout(None)
 
 
-def test_a_file_waits_outside_while_a_call_runs(device):
+def test_an_upload_waits_in_the_socket_while_a_call_runs(device):
     """And its client is sent something now and then: its end would be seen by nothing else."""
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
@@ -254,13 +254,13 @@ def told_that_it_is_gone(device):
     return not psutil.Process(device.process.pid).net_connections("tcp")
 
 
-def test_a_slow_reader_of_a_large_result_is_no_reason_to_stop(device):
+def test_a_slow_reader_of_a_large_result_does_not_end_the_session(device):
     raw = device.raw()
     raw.call(1, "test.zeros", 30 << 20)
     time.sleep(0.3)
     assert fields(raw, frames.RESULT, 1)["r"].nbytes == 30 << 20
 
 
-def test_hello_first():
+def test_hello_is_the_first_frame():
     with Device(limit_s=LONG_S) as device:
         assert device.opened().receive().kind == frames.HELLO
