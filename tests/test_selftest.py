@@ -1,4 +1,4 @@
-"""What the self-test says of boards that work and of boards that do not."""
+"""The self-test's findings on boards that work and on boards that do not."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_a_board_with_one_broken_check_cannot_serve(
     assert selftest.run([]) == 0
     monkeypatch.setitem(sys.modules, "ctypes", None)
     assert selftest.run([]) == 1
-    said = capsys.readouterr().out
-    assert "broken   ctypes" in said
-    assert "Buildroot: build python3 after libffi" in said
-    assert said.endswith("this board cannot serve: 1 broken\n")
+    output = capsys.readouterr().out
+    assert "broken   ctypes" in output
+    assert "Buildroot: build python3 after libffi" in output
+    assert output.endswith("this board cannot serve: 1 broken\n")
 
 
 def test_a_check_that_raises_is_a_finding() -> None:

@@ -1,4 +1,4 @@
-"""What every daemon does alike."""
+"""What all daemons have in common."""
 
 import json
 import logging

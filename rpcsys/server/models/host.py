@@ -172,7 +172,7 @@ class ModelHost(WorkerPool):
         connection = self._connections.get(descriptor)
         if connection is None:
             if descriptor == self._control.fileno():
-                self._obey()
+                self._take_order()
             return None
         try:
             if events & select.EPOLLOUT:
@@ -252,7 +252,7 @@ class ModelHost(WorkerPool):
         self._behind.discard(connection)
         self._epoll.unregister(connection.descriptor)
 
-    def _welcome(self, sock: socket.socket, order: dict[str, Any]) -> None:
+    def _add_client(self, sock: socket.socket, order: dict[str, Any]) -> None:
         """Add a client from the supervisor; ``reply`` in ``order``: the handshake's answer, if it was not sent yet."""
         connection = ClientConnection(sock, str(order["client"]), self._pool, self._window_bytes)
         connection.greeted = order["greeted"]
@@ -265,7 +265,7 @@ class ModelHost(WorkerPool):
             connection.send([order["reply"].encode("latin-1"), *self._hello])
             self._rewatch(connection)
 
-    def _obey(self) -> None:
+    def _take_order(self) -> None:
         try:
             data, descriptor = messages.receive(self._control)
         except BlockingIOError:
@@ -275,7 +275,7 @@ class ModelHost(WorkerPool):
         order = json.loads(data)
         self._next_due = 0.0
         if descriptor is not None:
-            self._welcome(socket.socket(fileno=descriptor), order)
+            self._add_client(socket.socket(fileno=descriptor), order)
         elif "leave" in order:
             self._leaving, self._succeeded = True, order["leave"] == "successor"
             self._send(leaving=True)  # later clients go to the successor

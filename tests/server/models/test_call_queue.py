@@ -1,4 +1,4 @@
-"""Which call runs next, and which is turned away."""
+"""Which call runs next, and which is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def call(client: str, number: int, due: float = math.inf, weight: int = 0) -> Ca
 
 
 def numbers(queue: CallQueue) -> list[tuple[str, int]]:
-    """Take all that may run now."""
+    """Take all calls that may run now; return their clients and numbers."""
     taken = []
     while (found := queue.take()) is not None:
         taken.append((found.client, found.frame.call_id))
@@ -43,7 +43,7 @@ def test_running_and_waiting_calls_are_limited():
 
 def test_waiting_calls_are_limited_in_bytes():
     queue = CallQueue(1, 100, 1000)
-    assert queue.offer(call("a", 1, weight=5000))  # it runs at once, whatever it brings
+    assert queue.offer(call("a", 1, weight=5000))  # it runs at once, whatever its size
     assert numbers(queue) == [("a", 1)]
     assert queue.offer(call("a", 2, weight=900))
     assert not queue.offer(call("a", 3, weight=200))
@@ -118,7 +118,7 @@ def test_calls_of_a_client_that_is_gone_are_dropped():
 
 
 class Machine(RuleBasedStateMachine):
-    """Whatever happens, the books are right, and each call is answered once."""
+    """After any sequence of events the counts are right, and each call is answered once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class Machine(RuleBasedStateMachine):
         assert {id(each) for each in self.queue.overdue(6.0)} == {id(self.open.pop(key)) for key in late}
 
     @invariant()
-    def books(self):
+    def counts(self):
         waiting = [each for each in self.open.values() if each.state == "waiting"]
         assert self.queue.waiting == len(waiting)
         assert self.queue.waiting_bytes == sum(each.frame.parsed.weight for each in waiting)
@@ -177,13 +177,13 @@ TestMachine = Machine.TestCase
 
 
 def test_calls_of_a_client_that_does_not_receive_wait_and_do_not_count():
-    away = {"slow"}
-    queue = CallQueue(2, 2, 1 << 20, lambda client: client not in away)
+    stalled = {"slow"}
+    queue = CallQueue(2, 2, 1 << 20, lambda client: client not in stalled)
     for number in range(4):
         assert queue.offer(call("slow", number))
     assert queue.take() is None
     assert queue.offer(call("quick", 1))
     assert queue.take().client == "quick"
     assert queue.offer(call("quick", 2))
-    away.clear()
+    stalled.clear()
     assert queue.take().client in ("slow", "quick")

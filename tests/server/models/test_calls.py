@@ -1,4 +1,4 @@
-"""ModuleCalls of a deployed module, from frame to frame."""
+"""The calls of a deployed module, from frame to frame."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def calls():
 
 
 def answer(calls: ModuleCalls, **fields) -> frames.Frame:
-    (asked,) = FrameReader().feed(b"".join(map(bytes, frames.encode(frames.CALL, 5, fields))))
+    (call,) = FrameReader().feed(b"".join(map(bytes, frames.encode(frames.CALL, 5, fields))))
     try:
-        pieces = calls.answer(asked)
+        pieces = calls.answer(call)
     except Exception as error:
         pieces = exception_frame(5, error)
     (frame,) = FrameReader().feed(b"".join(map(bytes, pieces)))
@@ -93,7 +93,7 @@ def test_invalid_calls_get_an_error(calls, fields, kind):
 
 
 def test_arguments_that_are_made_here_must_fit_the_model(calls):
-    """They are refused before memory is taken: this is more than there is."""
+    """They are refused before memory is allocated: these need more than there is."""
     for made in (Out((1 << 50,), "uint8"), Out((1 << 40, 3), "float32")):
         for fields in ({"a": [made]}, {"k": {"x": made}}):
             frame = answer(calls, f=[0, "main"], **fields)

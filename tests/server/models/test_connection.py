@@ -1,4 +1,4 @@
-"""One client's connection: nothing in it waits."""
+"""A client's connection to a model host, which never blocks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_carefully_no_byte_is_read_beyond_the_frame(pair, begun):
     assert [frame.call_id for frame in found] == [7]
     assert bytes(found[0].buffers[0]) == b"x" * 100_000
     assert connection.reader.missing == 0
-    assert connection.socket.recv(1000) == ping(8)  # left for who goes on
+    assert connection.socket.recv(1000) == ping(8)  # left for the next process
 
 
 def test_unsent_data_is_kept_and_sent_in_order(pair):
@@ -70,7 +70,7 @@ def test_unsent_data_is_kept_and_sent_in_order(pair):
 def test_a_closed_peer_raises_ended_on_reading_only(pair):
     connection, theirs = pair
     theirs.close()
-    assert connection.send([b"nobody reads this"])  # reading tells
+    assert connection.send([b"nobody reads this"])  # only reading shows it
     with pytest.raises(Ended):
         connection.receive()
     connection.close()

@@ -1,4 +1,4 @@
-"""A client that deploys, frame by frame, and a supervisor that says yes or no."""
+"""A client that deploys, frame by frame, and a supervisor that accepts or refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.device import PATIENCE_S
 
 
 class Supervisor:
-    """Answers a deployer's questions; ``why``: what is wrong with what is tried."""
+    """Answers a deployer's questions; ``why``: the reason for refusing a module, or empty."""
 
     def __init__(self) -> None:
         self.end, self._control = messages.pair()
@@ -51,7 +51,7 @@ class Client:
         return frame
 
     def call(self, function, *args):
-        """The result of a call, or the type and text of its error."""
+        """Return the result of a call, or the type and text of its error."""
         self.stream.send(frames.encode(frames.CALL, 5, {"f": function, "a": list(args)}))
         return self.answer()
 
@@ -82,7 +82,7 @@ def supervisor():
 
 @pytest.fixture
 def served(store, supervisor, monkeypatch):
-    """A client that is greeted, and the list to which the outcome is added."""
+    """A client after both HELLOs, the list to which the outcome is added, and the deployer's thread."""
     ours, theirs = socket.socketpair()
     incoming = os.path.join(store.root, "incoming")
     job = Job(DEPLOYER, b"", incoming, "rpi4", "peer", options={"deploy": store.root, "allow_pickle": False})
@@ -90,8 +90,8 @@ def served(store, supervisor, monkeypatch):
     serving = threading.Thread(target=lambda: outcomes.append(deployer.serve(ours, job, supervisor.end)), daemon=True)
     serving.start()
     client = Client(theirs)
-    said = client.receive()
-    assert (said.kind, said.get("key"), said.get("window")["calls"]) == (frames.HELLO, "rpi4", 1)
+    hello = client.receive()
+    assert (hello.kind, hello.get("key"), hello.get("window")["calls"]) == (frames.HELLO, "rpi4", 1)
     client.stream.send(frames.encode(frames.HELLO, 0, {}))
     yield client, outcomes, serving
     theirs.close()

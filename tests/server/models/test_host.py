@@ -1,4 +1,4 @@
-"""What a host loads; and its clients, without its threads: each step of the one that leads is taken here."""
+"""What a model host loads, and its clients. There are no threads: the tests take each step of the leader."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ def client():
         yield ours, theirs
 
 
-def welcomed(host: ModelHost, sock: socket.socket) -> ClientConnection:
-    host._welcome(sock, {"client": "here", "greeted": True, "reply": None})
+def connected(host: ModelHost, sock: socket.socket) -> ClientConnection:
+    host._add_client(sock, {"client": "here", "greeted": True, "reply": None})
     return host._connections[sock.fileno()]
 
 
 def test_a_client_that_receives_slowly_is_not_dropped(host, client, monkeypatch) -> None:
     ours, theirs = client
-    connection = welcomed(host, ours)
+    connection = connected(host, ours)
     began = time.monotonic()
     connection.send([bytes(8 << 20)])
     host._rewatch(connection)
     assert connection.by >= began + STALLED_S
-    connection.by = began  # as if it had taken nothing for so long
+    connection.by = began  # as if it had received nothing for so long
     theirs.recv(1 << 20)
     host._attend(ours.fileno(), select.EPOLLOUT, alone=True)
     assert connection.by >= began + STALLED_S
     connection.by = began
-    host._rewatch(connection)  # another answer for it is no sign of life
+    host._rewatch(connection)  # a further answer does not extend its time
     host._do_due(time.monotonic())
     assert connection.closed
 
 
 def test_unsent_data_of_all_clients_is_limited(host) -> None:
-    """The one for whom most waits goes when all together are above the limit."""
+    """Above the limit for all, the clients with the most unsent data are dropped."""
     connections, ends = [], []
     for number in range(4):
         ours, theirs = socket.socketpair()
         ends += [ours, theirs]
-        connections.append(welcomed(host, ours))
+        connections.append(connected(host, ours))
         connections[-1].send([bytes((number + 1) << 20)])
         host._rewatch(connections[-1])
     host._shed()

@@ -1,4 +1,4 @@
-"""The folder of deployed modules: old or new, whatever happens."""
+"""The folder of deployed modules: after any failure it has the old or the new version."""
 
 from __future__ import annotations
 

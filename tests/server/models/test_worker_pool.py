@@ -1,4 +1,4 @@
-"""The threads of a model host: who leads, who runs which call, and what becomes of one that lasts."""
+"""The threads of a model host: the leader, the workers, and calls that turn out slow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.device import PATIENCE_S, until
 
 
 class Clients(WorkerPool):
-    """A pool with clients on socket pairs, which are read as a host reads them."""
+    """A pool with clients on socket pairs; it reads from them as a host does."""
 
     def __init__(self, functions, workers: int) -> None:
         super().__init__(ModuleCalls(Module("test", functions)), CallQueue(workers, 8, 1 << 20))
@@ -77,7 +77,7 @@ class Clients(WorkerPool):
         self._next_due = now + 60.0
 
     def _rewatch(self, connection: ClientConnection) -> None:
-        """All is taken here at once."""
+        """Nothing is watched: every send succeeds at once."""
 
 
 def call(client: Stream, call_id: int, name: str, *args) -> None:
@@ -95,7 +95,7 @@ def answer(client: Stream, call_id: int):
 def gate():
     gate = threading.Event()
     yield gate
-    gate.set()  # whatever a test has left waiting ends
+    gate.set()  # ends the threads that a test has left waiting
 
 
 def test_every_worker_runs_a_call_at_once():
@@ -119,7 +119,7 @@ def test_an_exception_is_answered():
 
 
 def test_the_leader_runs_a_quick_function(gate):
-    """And when it lasts for once, another thread reads on."""
+    """If it is slow once, another thread becomes the leader."""
     threads = []
 
     def now_and_then(last: bool) -> None:

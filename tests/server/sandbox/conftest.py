@@ -1,4 +1,4 @@
-"""A real zygote, with this test in the place of its supervisor."""
+"""Starts a real zygote; the test acts as its supervisor."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 from rpcsys.server.sandbox import launch, messages, mount_namespace, work_folders
 from rpcsys.server.sandbox.messages import RPCSYS, ChildKind, Job
 
-SOON_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Supervised:
-    """A zygote and its children, by the messages they send."""
+    """A zygote and its children, observed by their messages."""
 
     def __init__(self, folder: str, **settings: Any) -> None:
         self.folder = folder
@@ -29,32 +29,32 @@ class Supervised:
             "tvm": "off", "cgroups": {}, **settings,
         }  # fmt: skip
         self.control, theirs = messages.pair()
-        self.control.settimeout(SOON_S)
+        self.control.settimeout(TIMEOUT_S)
         self.pid = launch.start("rpcsys.server.sandbox.zygote", self.settings, theirs.fileno(), "zygote", leader=True)
         theirs.close()
         self.controls: dict[int, socket.socket] = {}
 
-    def hears(self, *words: str) -> dict[str, Any]:
-        """The next message that has one of these fields."""
+    def next_message(self, *words: str) -> dict[str, Any]:
+        """Return the zygote's next message with one of these fields."""
         return _next(self.control, words)
 
-    def says(self, child: int, *words: str) -> dict[str, Any]:
-        """The next message of a child that has one of these fields."""
+    def child_message(self, child: int, *words: str) -> dict[str, Any]:
+        """Return a child's next message with one of these fields."""
         return _next(self.controls[child], words)
 
     def spawn(self, child: int, kind: ChildKind = ChildKind.SESSION) -> dict[str, Any]:
-        """Have a child made, and wait until it is ready or has failed; what the zygote says of it."""
+        """Order a child; return the zygote's message that it is made or dead."""
         ours, theirs = messages.pair()
-        ours.settimeout(SOON_S)
+        ours.settimeout(TIMEOUT_S)
         self.controls[child] = ours
         messages.send_json(self.control, theirs.fileno(), spawn=child, kind=kind)
         theirs.close()
-        return self.hears("born", "dead")
+        return self.next_message("born", "dead")
 
     def session(self, child: int, kind: str = RPCSYS, **options: Any) -> socket.socket:
-        """Give a child that is ready a session; the client's end of it."""
+        """Send a ready child a job; return the client's socket."""
         here, there = socket.socketpair()
-        here.settimeout(SOON_S)
+        here.settimeout(TIMEOUT_S)
         workdir = work_folders.make(self.folder, child)
         job = Job(kind, b"", workdir, "k", "peer", options={"load_library": [], **options})
         messages.send(self.controls[child], job.to_bytes(), there.fileno())
@@ -62,7 +62,7 @@ class Supervised:
         return here
 
     def leave(self) -> int:
-        """End the supervisor's side; the zygote's exit status."""
+        """Close the supervisor's socket; return the zygote's exit status."""
         self.control.close()
         return os.waitpid(self.pid, 0)[1]
 
@@ -72,10 +72,10 @@ def _next(sock: socket.socket, words: tuple[str, ...]) -> dict[str, Any]:
         data, descriptor = messages.receive(sock)
         if descriptor is not None:
             os.close(descriptor)
-        assert data, f"it has ended and said nothing of {words}"
-        said: dict[str, Any] = json.loads(data)
-        if any(word in said for word in words):
-            return said
+        assert data, f"it has ended without a message with {words}"
+        message: dict[str, Any] = json.loads(data)
+        if any(word in message for word in words):
+            return message
 
 
 Start = Callable[..., Supervised]
@@ -83,7 +83,7 @@ Start = Callable[..., Supervised]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """``start(**settings)``: another zygote; all are gone after the test, with their folders."""
+    """``start(**settings)`` starts a zygote; the fixture ends all zygotes and removes their folders."""
     made: list[Supervised] = []
 
     def another(**settings: Any) -> Supervised:
@@ -97,5 +97,5 @@ def start() -> Iterator[Start]:
             control.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(one.pid, 0)
-        for _ in work_folders.removal(one.folder):  # one that could not begin leaves that to its supervisor
+        for _ in work_folders.removal(one.folder):  # a zygote that could not begin leaves that to its supervisor
             pass

@@ -1,4 +1,4 @@
-"""Control groups, in trees of files that behave as the kernel's do; with its own: tests/live/test_contained.py."""
+"""Cgroups, in trees of files that behave like the kernel's; tests/live/test_contained.py uses real ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_similar_text_is_parsed_without_an_error(parts):
 
 
 class Kernel:
-    """What mkdir, rmdir and writing do below ``root``."""
+    """Simulates mkdir, rmdir and writing below ``root``."""
 
     def __init__(self, root: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.version = root, version
@@ -127,11 +127,11 @@ def test_a_sessions_cgroup_has_its_limits(kernel, folders):
     assert cpuset.joinpath("cpuset.cpus").read_text() == "1,3"
     if kernel.version == 1:
         assert cpuset.joinpath("cpuset.mems").read_text() == "0"
-        told = [memory.joinpath(n).read_text() for n in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")]
-        assert told == [limit, limit]
+        limits = [memory.joinpath(n).read_text() for n in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")]
+        assert limits == [limit, limit]
     else:
-        told = [memory.joinpath(name).read_text() for name in ("memory.max", "memory.swap.max")]
-        assert told == [limit, "0"]
+        limits = [memory.joinpath(name).read_text() for name in ("memory.max", "memory.swap.max")]
+        assert limits == [limit, "0"]
         cgroups.kill(folders, 7)
         assert memory.joinpath("cgroup.kill").read_text() == "1"
 
@@ -183,7 +183,7 @@ def test_without_cgroups_nothing_is_done():
 
 @pytest.fixture
 def mine(kernel, tmp_path, monkeypatch):
-    """The cgroups that this process is in, as it finds them."""
+    """The simulated cgroups of this process."""
     names = ["memory", "cpuset"] if kernel.version == 1 else ["v2"]
     for name in names:
         os.mkdir(tmp_path / name)
@@ -241,8 +241,7 @@ def test_controllers_that_are_not_delegated_are_not_used(kernel, mine):
 
 def test_folders_of_killed_servers_are_removed_by_the_next_server(kernel, mine):
     parent = next(iter(mine.values()))
-    held = work_folders.make_folder  # its descriptor stays open: that server lives
-    alive = held(parent)
+    alive = work_folders.make_folder(parent)  # its descriptor stays open: that server lives
     dead = os.path.join(parent, "rpcsys-server-1-0123abcd")
     os.mkdir(dead)
     os.mkdir(os.path.join(dead, "4"))

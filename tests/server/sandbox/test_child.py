@@ -1,4 +1,4 @@
-"""A child does one job in its own place, tells how that went, and is gone."""
+"""A child does one job, reports its outcome, and ends."""
 
 import os
 import shutil
@@ -16,14 +16,14 @@ WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe")
 @pytest.fixture(params=["forked", "fresh"])
 def zygote(request, start):
     one = start(fork=request.param == "forked", isolate=not WHY_NOT)
-    one.hears("ready")
+    one.next_message("ready")
     one.spawn(1)
-    one.says(1, "ready")
+    one.child_message(1, "ready")
     return one
 
 
 def ask(client, reader, kind, call_id, fields):
-    """Send one frame; the next that comes back."""
+    """Send one frame; return the next frame received."""
     client.sendmsg(frames.encode(kind, call_id, fields))
     frame = None
     while frame is None:
@@ -38,31 +38,31 @@ def test_a_session_is_served_and_its_outcome_reported(zygote):
         result = ask(client, reader, frames.CALL, 1, {"f": "testing.echo", "a": [41]})
         assert (result.kind, result.call_id) == (frames.RESULT, 1)
         client.sendmsg(frames.encode(frames.GOODBYE, 2, {}))
-        assert zygote.says(1, "opened") == {"opened": True}
-        assert zygote.says(1, "outcome")["outcome"] == "closed"
-    dead = zygote.hears("dead")
+        assert zygote.child_message(1, "opened") == {"opened": True}
+        assert zygote.child_message(1, "outcome")["outcome"] == "closed"
+    dead = zygote.next_message("dead")
     assert (dead["dead"], dead["status"]) == (1, 0)
 
 
 def test_a_client_that_disconnects_is_reported_as_lost(zygote):
     zygote.session(1).close()
-    assert zygote.says(1, "outcome")["outcome"] == "lost"
-    assert zygote.hears("dead")["status"] == 0
+    assert zygote.child_message(1, "outcome")["outcome"] == "lost"
+    assert zygote.next_message("dead")["status"] == 0
 
 
 def test_a_session_whose_folder_is_gone_ends_at_once(zygote):
     workdir = os.path.join(zygote.folder, "session-1", "files")
     send(zygote.controls[1], Job("rpcsys/1", b"", workdir, "k", "peer").to_bytes(), zygote.control.fileno())
-    assert zygote.hears("dead")["status"] == 1
+    assert zygote.next_message("dead")["status"] == 1
 
 
 def test_a_child_ends_when_its_control_socket_is_closed(zygote):
     zygote.controls[1].close()
-    assert zygote.hears("dead")["status"] == 0
+    assert zygote.next_message("dead")["status"] == 0
 
 
 def test_a_tvm_client_receives_the_end_of_its_session(zygote):
     with zygote.session(1, TVM_END) as client:
         client.close()
-    assert zygote.hears("dead")["dead"] == 1
+    assert zygote.next_message("dead")["dead"] == 1
     shutil.rmtree(os.path.join(zygote.folder, "session-1"))

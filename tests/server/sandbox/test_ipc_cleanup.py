@@ -1,4 +1,4 @@
-"""Shared memory and semaphores that nobody has removed, where sessions share namespaces with all else."""
+"""Removal of IPC objects that sessions leave, where sessions have no namespaces of their own."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ open("/dev/shm/" + sys.argv[1], "w").close()
 
 @pytest.fixture
 def private():
-    """Run this test's code where no other process makes such cleanup; skipped where that cannot be had."""
+    """Skip the test where its code cannot run in namespaces of its own."""
     from rpcsys.server.sandbox import mount_namespace
 
     why = mount_namespace.probe("/tmp/rpcsys-probe")
@@ -28,8 +28,8 @@ def private():
 
 
 def inside(code, *arguments):
-    """Run ``code`` in namespaces of its own, which serve as a whole board here."""
-    # A checkout below /tmp would be out of sight otherwise.
+    """Run ``code`` in namespaces of its own, which stand for a whole board; return its output."""
+    # A checkout below /tmp would be hidden otherwise.
     needed = [str(Path(rpcsys.__file__).parent.parent), sys.prefix, sys.base_prefix]
     whole = (
         "from rpcsys.server.sandbox import mount_namespace, pid_namespace\n"

@@ -1,4 +1,4 @@
-"""Processes of the server's own begin with one socket, an empty input, and what the interpreter here can import."""
+"""The server's other processes start with one socket, an empty input, and this interpreter's imports."""
 
 import json
 import os
@@ -18,9 +18,9 @@ def main(settings):
     print("printed", flush=True)
     descriptors = sorted(int(name) for name in os.listdir("/proc/self/fd"))
     others = [number for number in descriptors if number > 3 and os.path.exists(f"/proc/self/fd/{number}")]
-    told = {"settings": settings, "input": sys.stdin.read(), "descriptors": others}
-    told["leader"] = os.getpgrp() == os.getpid()
-    sock.send(json.dumps(told).encode())
+    report = {"settings": settings, "input": sys.stdin.read(), "descriptors": others}
+    report["leader"] = os.getpgrp() == os.getpid()
+    sock.send(json.dumps(report).encode())
     os._exit(0)
 """
 
@@ -35,7 +35,7 @@ def program(tmp_path, monkeypatch):
 @pytest.mark.parametrize("leader", [False, True])
 @pytest.mark.parametrize("at_its_place", [False, True])
 def test_a_fresh_interpreter_has_its_settings_and_one_socket(program, leader, at_its_place):
-    """Also where the socket already is number 3 here: descriptors of this process are close-on-exec."""
+    """The socket may already be number 3 here, although this process's descriptors are close-on-exec."""
     code = f"""
 import os, socket, sys
 sys.path.insert(0, {str(program)!r})
@@ -56,8 +56,8 @@ print(os.waitpid(pid, 0)[1], os.get_inheritable(number))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, input="typed")
     assert not run.stderr
-    told, printed, ended = run.stdout.splitlines()
-    assert json.loads(told) == {"settings": {"a": [1]}, "input": "", "leader": leader, "descriptors": []}
+    report, printed, ended = run.stdout.splitlines()
+    assert json.loads(report) == {"settings": {"a": [1]}, "input": "", "leader": leader, "descriptors": []}
     assert (printed, ended) == ("b'printed\\n'", "0 False")
 
 
@@ -77,8 +77,8 @@ print(os.read(reading, 100), os.waitpid(pid, 0)[1], kept.closed)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, input="typed")
     assert not run.stderr
-    told, rest = run.stdout.splitlines()
-    assert json.loads(told) == {"settings": {"a": [1]}, "input": "", "leader": True, "descriptors": []}
+    report, rest = run.stdout.splitlines()
+    assert json.loads(report) == {"settings": {"a": [1]}, "input": "", "leader": True, "descriptors": []}
     assert rest == "b'printed\\n' 0 False"
 
 

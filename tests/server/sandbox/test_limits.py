@@ -1,4 +1,4 @@
-"""CPUs and memory of a session, in processes that are given them."""
+"""Limits of CPUs and memory, in processes that have them."""
 
 import json
 import os
@@ -36,8 +36,8 @@ strayed = limits.keep_on([os.getpid()], {cpus[0]})
 done.set()
 print(json.dumps([cpus[0], first, found, again, narrow, strayed]))
 """
-    first, *said = run(code)
-    assert said == [True, [[first]] * 2, False, [[first]] * 2, True]
+    first, *results = run(code)
+    assert results == [True, [[first]] * 2, False, [[first]] * 2, True]
 
 
 def test_memory_beyond_the_limit_is_a_memory_error_and_files_do_not_count():

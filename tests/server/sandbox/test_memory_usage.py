@@ -1,4 +1,4 @@
-"""What counts as a session's memory, in processes that have some of each kind."""
+"""What counts as a session's memory, in processes with each kind of it."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Messages between the server's processes, and the job one of them carries."""
+"""Messages between the server's processes, and jobs."""
 
 import json
 import math
@@ -61,12 +61,12 @@ FIELDS = {**messages.OF_ZYGOTE, **messages.OF_SERVICE}
 @given(st.binary(max_size=200) | st.dictionaries(st.sampled_from([*FIELDS, "else"]), json_values).map(as_message))
 def test_any_message_is_checked_field_by_field_or_refused(data):
     try:
-        said = messages.parse(data, FIELDS)
+        parsed = messages.parse(data, FIELDS)
     except ProtocolError:
         return
-    assert said.keys() <= FIELDS.keys()
-    assert all(len(said[name]) <= messages.MAX_LINE for name in ("importing", "failed", "shared") if name in said)
-    assert all(len(said[name]) <= messages.MAX_NAMES for name in ("cleaned", "removed") if name in said)
+    assert parsed.keys() <= FIELDS.keys()
+    assert all(len(parsed[name]) <= messages.MAX_LINE for name in ("importing", "failed", "shared") if name in parsed)
+    assert all(len(parsed[name]) <= messages.MAX_NAMES for name in ("cleaned", "removed") if name in parsed)
 
 
 def test_the_last_of_several_messages_is_read_without_waiting():
@@ -86,7 +86,7 @@ def test_the_last_of_several_messages_is_read_without_waiting():
 def test_a_child_that_sends_too_much_is_refused_until_its_span_is_over(span_s, later):
     allowance = messages.Allowance(100.0, 4, span_s)
     allowance.spend(101.0, 10)
-    allowance.spend(102.0, 2 * 1024)  # as many as three
+    allowance.spend(102.0, 2 * 1024)  # counts as three messages
     with pytest.raises(ProtocolError, match="sends too much"):
         allowance.spend(103.0, 10)
     if later:

@@ -1,4 +1,4 @@
-"""Namespaces of a session's own: what is made inside is not outside, and what has to be seen is seen."""
+"""A session's mount namespace: files made inside are not outside, and kept paths are visible."""
 
 import json
 import os
@@ -61,22 +61,22 @@ def test_files_made_inside_are_not_outside(tmp_path, place, request):
     single = tmp_path / "single.so"
     single.touch()
     keep = [str(library), str(single)]
-    # pytest's folders are below /tmp; so that is what this test has to have hidden
+    # pytest's folders are below /tmp, which is hidden inside
     assert mount_namespace.hidden(keep) == keep
     before = {kind: table(kind) for kind in ("shm", "sem", "msg")}
     done = subprocess.run(
         [sys.executable, "-c", INSIDE, folder, os.path.dirname(files), *keep],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    said = json.loads(done.stdout)
-    assert (said["after"], said["kept"]) == (True, [True, True])
-    assert said["beside"] == ["session-1"]
-    assert said["full"] == "No space left on device"
-    assert said["seen"][:2] == ["/tmp/stray-of-a-test", "/dev/shm/stray-of-a-test"]
-    assert [name.rpartition(" ")[0] for name in said["seen"][2:]] == [
+    report = json.loads(done.stdout)
+    assert (report["after"], report["kept"]) == (True, [True, True])
+    assert report["beside"] == ["session-1"]
+    assert report["full"] == "No space left on device"
+    assert report["seen"][:2] == ["/tmp/stray-of-a-test", "/dev/shm/stray-of-a-test"]
+    assert [name.rpartition(" ")[0] for name in report["seen"][2:]] == [
         "System V shared memory", "System V semaphores", "System V queue"
     ]  # fmt: skip
-    assert not said["var"]
+    assert not report["var"]
     assert os.listdir(files) == ["kept"]
     assert not os.path.exists("/tmp/stray-of-a-test")
     assert not os.path.exists("/dev/shm/stray-of-a-test")

@@ -1,4 +1,4 @@
-"""A PID namespace for each session, tried in a process of one thread, as the zygote is; as root and as another user."""
+"""PID namespaces, in a process with one thread, like the zygote; as root and as another user."""
 
 import json
 import os
@@ -71,23 +71,23 @@ pytestmark = [
 
 
 def test_all_processes_of_a_namespace_end_with_its_init(user):
-    said = run(
+    result = run(
         """
 init, pid = start("sleep 60 & (sleep 60 &); exec sleep 60")
 until(lambda: len(limits.members([pid, init])) == 3)
 members = limits.members([pid, init])
 parents = [processes.parent(one) for one in (init, pid)]
-told = [members[0] == pid, numbers(init)[1:], numbers(pid)[1:], len(members), parents == [os.getpid()] * 2]
+facts = [members[0] == pid, numbers(init)[1:], numbers(pid)[1:], len(members), parents == [os.getpid()] * 2]
 processes.kill(init)
-print(json.dumps([told, ended(pid, init), [one for one in members if processes.alive(one)]]))
+print(json.dumps([facts, ended(pid, init), [one for one in members if processes.alive(one)]]))
 """,
         user,
     )
-    assert said == [[True, ["1"], ["2"], 3, True], [-9, -9], []]
+    assert result == [[True, ["1"], ["2"], 3, True], [-9, -9], []]
 
 
 def test_a_process_ends_before_its_init_and_has_its_own_status(user):
-    said = run(
+    result = run(
         """
 init, pid = start("kill -ABRT $$")
 status = ended(pid)
@@ -95,11 +95,11 @@ print(json.dumps([status, processes.alive(init)]))
 """,
         user,
     )
-    assert said == [[-6], True]
+    assert result == [[-6], True]
 
 
 def test_inits_outlive_their_maker_and_end_with_its_parent(user):
-    said = run(
+    result = run(
         """
 first, pid = start("exec sleep 60")
 processes.kill(maker.pid)
@@ -111,24 +111,24 @@ print(json.dumps([lived, ended(pid, other, first, second)]))
 """,
         user,
     )
-    assert said == [[True] * 4, [-9, -9, 0, 0]]
+    assert result == [[True] * 4, [-9, -9, 0, 0]]
 
 
 def test_starting_a_process_in_an_ended_namespace_is_an_error(user):
-    said = run(
+    result = run(
         """
 init = maker.make_init()
 processes.kill(init)
 ended(init)
 try:
     maker.start_below(init, lambda other: fork() or os._exit(3))
-    said = ""
+    result = ""
 except OSError as error:
-    said = type(error).__name__
+    result = type(error).__name__
 _, pid = start("exit 4")
-print(json.dumps([said, numbers(os.getpid()), ended(pid)]))
+print(json.dumps([result, numbers(os.getpid()), ended(pid)]))
 """,
         user,
     )
-    assert said[0] in ("OSError", "FileNotFoundError")
-    assert (len(said[1]), said[2]) == (1, [4])
+    assert result[0] in ("OSError", "FileNotFoundError")
+    assert (len(result[1]), result[2]) == (1, [4])

@@ -1,4 +1,4 @@
-"""Giving back the pages that loading has touched."""
+"""Imports before sessions, and the release of pages that loading has touched."""
 
 from __future__ import annotations
 
@@ -82,20 +82,20 @@ try:
 except ImportError as caught:
     error = str(caught)
 theirs.close()
-told = []
+reported = []
 while data := ours.recv(10000):
-    told.append(json.loads(data)["importing"])
+    reported.append(json.loads(data)["importing"])
 import counting
-print(json.dumps([told, error, counting.THREADS, os.environ["OMP_NUM_THREADS"], "MKL_NUM_THREADS" in os.environ]))
+print(json.dumps([reported, error, counting.THREADS, os.environ["OMP_NUM_THREADS"], "MKL_NUM_THREADS" in os.environ]))
 """
 
 
 def test_imports_are_reported_use_one_thread_and_stop_at_the_first_failure(tmp_path: Path) -> None:
     (tmp_path / "counting.py").write_text("import os\nTHREADS = os.environ['OMP_NUM_THREADS']\n")
     (tmp_path / "failing.py").write_text("1 / 0\n")
-    told, error, threads, kept, leaked = json.loads(
+    reported, error, threads, kept, leaked = json.loads(
         bare(ROOT, f"import sys\nsys.path.insert(1, {str(tmp_path)!r})\n" + AHEAD)
     )
-    assert told == ["--preload counting", "--import failing"]
+    assert reported == ["--preload counting", "--import failing"]
     assert error == "--import failing: ZeroDivisionError: division by zero"
     assert (threads, kept, leaked) == ("1", "7", False)

@@ -1,4 +1,4 @@
-"""What a session of root keeps and what it has lost, as the kernel tells it; and that nothing gives any back."""
+"""The capabilities that a root session keeps and loses, read from the kernel; no program gets any back."""
 
 import json
 import os

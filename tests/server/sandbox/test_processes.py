@@ -1,4 +1,4 @@
-"""Descendants are found, also those that daemonised, and are ended; orphans however fast they come and go."""
+"""Descendants are found and killed, also daemonised ones and orphans that fork and exit fast."""
 
 import json
 import os

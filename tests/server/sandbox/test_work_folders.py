@@ -1,4 +1,4 @@
-"""Sessions' directories: made empty, removed in steps, whatever a session has put there."""
+"""Directories of sessions: made empty, and removed in steps with any content."""
 
 import os
 

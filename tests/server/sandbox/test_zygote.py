@@ -1,4 +1,4 @@
-"""A zygote makes children, tells of their ends when nothing of them is left, and leaves nothing behind."""
+"""A zygote makes children, reports their ends when no descendant is left, and leaves nothing behind."""
 
 import os
 import time
@@ -37,16 +37,16 @@ def gone(pid):
 
 def test_a_child_is_made_waits_and_is_killed(start, isolate):
     zygote = start(isolate=isolate)
-    ready = zygote.hears("ready", "failed")
+    ready = zygote.next_message("ready", "failed")
     assert ready == {"ready": True, "shared": "" if isolate else "--no-isolation"}
     born = zygote.spawn(7)
-    assert zygote.says(7, "ready", "failed") == {"ready": True}
+    assert zygote.child_message(7, "ready", "failed") == {"ready": True}
     assert born["born"] == 7
     assert processes.alive(born["pid"])
     if born["init"]:
         assert processes.parent(born["pid"]) == processes.parent(born["init"]) == zygote.pid
     zygote.control.send(b'{"kill": 7}')
-    dead = zygote.hears("dead")
+    dead = zygote.next_message("dead")
     assert (dead["dead"], dead["status"], dead["starved"], dead["cleaned"]) == (7, -9, False, [])
     assert gone(born["pid"])
     assert not born["init"] or gone(born["init"])
@@ -54,18 +54,18 @@ def test_a_child_is_made_waits_and_is_killed(start, isolate):
 
 
 def test_descendants_of_a_child_die_with_it_and_are_named(start, isolate, tmp_path, monkeypatch):
-    """Its code is imported ahead, by the child itself: it does not fork from a zygote."""
+    """Without a fork the child itself imports the code ahead of its job."""
     (tmp_path / "strays.py").write_text(DAEMON)
     monkeypatch.syspath_prepend(tmp_path)
     keep = mount_namespace.hidden([os.getcwd(), str(tmp_path)])
     zygote = start(isolate=isolate, fork=False, imports=["strays"], keep=keep)
-    zygote.hears("ready")
+    zygote.next_message("ready")
     born = zygote.spawn(3)
-    assert zygote.says(3, "importing") == {"importing": "--import strays"}
-    assert zygote.says(3, "ready", "failed") == {"ready": True}
+    assert zygote.child_message(3, "importing") == {"importing": "--import strays"}
+    assert zygote.child_message(3, "ready", "failed") == {"ready": True}
     below = processes.descendants(born["init"] or born["pid"])
     zygote.control.send(b'{"kill": 3}')
-    dead = zygote.hears("dead")
+    dead = zygote.next_message("dead")
     assert len(dead["cleaned"]) == 1
     assert dead["cleaned"][0].startswith("python")
     assert all(map(gone, below))
@@ -75,29 +75,29 @@ def test_shared_memory_of_a_killed_child_is_named(start):
     if WHY_NOT:
         pytest.skip(f"no namespaces here: {WHY_NOT}")
     zygote = start()
-    zygote.hears("ready")
+    zygote.next_message("ready")
     born = zygote.spawn(1)
-    zygote.says(1, "ready")
+    zygote.child_message(1, "ready")
     with open(f"/proc/{born['pid']}/root/dev/shm/stray-of-a-test", "w"):
         pass
     zygote.control.send(b'{"kill": 1}')
-    assert zygote.hears("dead")["removed"] == ["/dev/shm/stray-of-a-test"]
+    assert zygote.next_message("dead")["removed"] == ["/dev/shm/stray-of-a-test"]
     assert not os.path.exists("/dev/shm/stray-of-a-test")
 
 
 def test_a_child_is_made_even_without_a_cgroup(start, isolate):
     zygote = start(isolate=isolate, cgroups={"memory": "/no/such/folder"})
-    zygote.hears("ready")
+    zygote.next_message("ready")
     zygote.spawn(1)
-    assert zygote.says(1, "ready") == {"ready": True}  # polling holds its limits
+    assert zygote.child_message(1, "ready") == {"ready": True}  # polling holds its limits
 
 
 def test_all_processes_end_when_the_supervisor_is_gone(start, isolate):
     zygote = start(isolate=isolate)
-    zygote.hears("ready")
+    zygote.next_message("ready")
     born = [zygote.spawn(1), zygote.spawn(2, ChildKind.HOST)]
     for child in (1, 2):
-        zygote.says(child, "ready")
+        zygote.child_message(child, "ready")
     assert zygote.leave() == 0
     assert all(gone(one["pid"]) and (not one["init"] or gone(one["init"])) for one in born)
     assert not os.path.exists(zygote.folder)
@@ -105,11 +105,11 @@ def test_all_processes_end_when_the_supervisor_is_gone(start, isolate):
 
 def test_an_import_that_fails_names_its_flag(start):
     zygote = start(isolate=False, imports=["no_such_module_of_a_test"])
-    said = zygote.hears("failed", "ready")
-    assert said["failed"].startswith("--import no_such_module_of_a_test: ModuleNotFoundError: ")
+    message = zygote.next_message("failed", "ready")
+    assert message["failed"].startswith("--import no_such_module_of_a_test: ModuleNotFoundError: ")
 
 
 def test_read_only_without_mounts_is_refused(start):
     zygote = start(isolate=False, read_only=True)
-    said = zygote.hears("failed", "ready")
-    assert said == {"failed": "--read-only: sessions get no mounts of their own here (--no-isolation)"}
+    message = zygote.next_message("failed", "ready")
+    assert message == {"failed": "--read-only: sessions get no mounts of their own here (--no-isolation)"}

@@ -1,4 +1,4 @@
-"""How a call is answered: from its frame to the frame of its result, and what stays between calls."""
+"""Answering a call: from its frame to the frame of its result; objects that are kept between calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fill(target):
 
 
 class Table(Calls):
-    """Functions of a table, and the objects of a session."""
+    """Calls whose functions come from a table."""
 
     def __init__(self):
         super().__init__(Objects(), ThreadMemory())
@@ -60,7 +60,7 @@ arrays = st.integers(0, 5).map(lambda size: np.arange(size, dtype="int32"))
 
 
 def plain(value):
-    """Values as they can be compared."""
+    """Convert a value into one that can be compared."""
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
@@ -68,7 +68,7 @@ def plain(value):
 
 @given(st.lists(scalars | arrays | st.lists(scalars | arrays, max_size=3), max_size=4))
 def test_a_repeated_call_has_the_same_answer(args):
-    """The second call of a form is run by what the first has left."""
+    """The first call of a form leaves a function in the cache, which runs the second."""
     table = Table()
     for _ in range(2):
         assert plain(result(table, f="echo", a=args).get("r")) == plain(args)

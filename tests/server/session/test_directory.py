@@ -1,4 +1,4 @@
-"""Names from clients stay inside the session's directory; what is done there by such names."""
+"""File names from clients stay inside the session's directory; operations by such names."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_link_that_stays_inside_is_resolved(root):
 
 @pytest.mark.parametrize("target", ["../secret", "a", "/etc", "nowhere"])
 def test_an_entry_that_is_a_link_is_not_resolved(root, target):
-    """What is to be removed is the link, wherever it leads; never through one that leaves."""
+    """A removal removes the link, whatever its target; a folder before it must not lead outside."""
     (root / "link").symlink_to(target)
     for name in ("link", "sub/../link", "./link", "link/"):
         assert confine(str(root), name, entry=True) == os.path.join(os.path.realpath(root), "link")
@@ -162,10 +162,10 @@ def test_a_listing_omits_the_servers_own_files(directory, tmp_path):
 def test_a_file_is_read_in_pieces(directory, tmp_path, size):
     data = os.urandom(size)
     (tmp_path / "f").write_bytes(data)
-    told, pieces = directory.pieces("f")
+    announced, pieces = directory.pieces("f")
     sent = []
     end = hashed(pieces, sent.append)
-    assert told == size
+    assert announced == size
     assert b"".join(sent) == data
     assert all(len(piece) == PIECE for piece in sent[:-1])
     assert end == {"size": size, "sha256": hashlib.sha256(data).hexdigest()}

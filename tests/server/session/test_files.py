@@ -1,4 +1,4 @@
-"""Uploads and downloads: whole or not at all; of a session offered, resumed, refused, cancelled."""
+"""Uploads and downloads: complete or not at all; offered, resumed, refused, cancelled."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def cached(tmp_path, cap=64 * MB):
 
 
 def call(raw, function, *args):
-    """The result of a call, or the fields of its error."""
+    """Return the result of a call, or the fields of its error."""
     raw.call(77, function, *args)
     frame = raw.receive()
     assert frame.call_id == 77
@@ -291,13 +291,13 @@ def test_two_sessions_upload_the_same_file_at_once(tmp_path):
         assert (one.workdir / "f").read_bytes() == (two.workdir / "f").read_bytes() == data
 
 
-@pytest.mark.parametrize("said", ["sent", "announced"])
-def test_a_wrong_hash_leaves_nothing(tmp_path, said):
-    """Neither in the session nor in the cache, whichever of the two the client says at the end."""
+@pytest.mark.parametrize("last", ["sent", "announced"])
+def test_a_wrong_hash_leaves_nothing(tmp_path, last):
+    """Neither in the session nor in the cache, whichever hash is in the last CHUNK."""
     data, announced = b"sent" * 1000, digest(b"announced")
     with cached(tmp_path) as device:
         raw = device.raw()
-        error = upload(raw, "f", data, announced, 0, sha256=digest(data) if said == "sent" else announced)
+        error = upload(raw, "f", data, announced, 0, sha256=digest(data) if last == "sent" else announced)
         assert (error["type"], error["message"]) == (
             "RemoteFileError", "'f' changed on its way to the device; upload it again",
         )  # fmt: skip
@@ -432,7 +432,7 @@ def test_an_invalid_offset_of_a_download_is_refused(offset, kind):
 
 
 def test_a_download_from_beyond_the_end_has_only_the_result():
-    """Nothing comes but what the file is: the client sees that it has begun another one."""
+    """Only the file's size and hash are sent: by these the client sees that the file is another one."""
     with Device() as device:
         (device.workdir / "f").write_bytes(b"12345")
         assert call(device.raw(), "session.download", "f", 6) == {"size": 5, "sha256": digest(b"12345")}

@@ -1,4 +1,4 @@
-"""The greeting of a session."""
+"""HELLO, the first frame of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session has been sent: put in order, cancelled before it begins, and never more than it has room for."""
+"""Frames that a session receives: sorted, cancelled before they begin, and limited in number and size."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_goodbye_drops_waiting_calls(ends):
 
 
 def flood(peer, one, count):
-    """Send it so often, or until the other end is closed."""
+    """Send ``one`` ``count`` times, or until the other end is closed."""
 
     def send():
         with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ def flood(peer, one, count):
 
 @pytest.mark.parametrize("beside", [(), (frames.FREE, frames.CANCEL)])
 def test_a_client_within_its_window_is_always_read(ends, beside):
-    """Also one whose places were used again at once, when it had given its calls up."""
+    """This holds for two windows of calls: a client may send a new call for each one that it has cancelled."""
     incoming, _, peer = ends
     peer.socket.setblocking(True)
     one = joined(a_call(1), *(frames.pack(kind, 2) for kind in beside))
@@ -143,7 +143,7 @@ def test_one_call_may_be_larger_than_the_window(ends):
 
 
 def test_reading_ahead_is_limited_by_memory(ends):
-    """Long heads, which hold more memory than they have bytes: what the window does not count waits in the socket."""
+    """Long heads take more memory than they have bytes: further ones wait in the socket."""
     incoming, _, peer = ends
     one = joined(a_call(1, text=["x" * 1000] * 500))
     flood(peer, one, 100)
@@ -167,7 +167,7 @@ def test_reading_an_upload_ahead_is_limited(ends):
 
 
 def test_two_full_buffers_do_not_deadlock(ends):
-    """Not even if the client reads only when it has sent everything."""
+    """Not even if the client reads only after it has sent everything."""
     incoming, out, peer = ends
     calls = joined(*[a_call(number, pad="x" * 3000) for number in range(1, 201)])
     got = []
@@ -186,15 +186,15 @@ def test_two_full_buffers_do_not_deadlock(ends):
 
 
 def test_frames_that_arrive_during_a_long_reply_are_read_before_its_end(ends):
-    """Also while the client takes all of it as fast as it is sent."""
+    """Also while the client receives all of it as fast as it is sent."""
     incoming, out, peer = ends
     read, replies = [], []
 
-    def looking():
+    def noting():
         on_full()
         read.append(bool(incoming._unsorted))
 
-    on_full, out.on_full = out.on_full, looking
+    on_full, out.on_full = out.on_full, noting
     thread = threading.Thread(target=lambda: replies.append(peer.receive()), daemon=True)
     thread.start()
     peer.socket.sendall(joined(a_call(1), a_call(2)))

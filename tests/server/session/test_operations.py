@@ -1,4 +1,4 @@
-"""The functions that make up a session, called frame by frame, also with every wrong number and type of arguments."""
+"""The functions of a session, called frame by frame, also with every wrong number and type of arguments."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def test_time_of_a_failing_call_is_its_error(call, arguments, kind):
 
 
 def test_returned_functions_are_kept(call):
-    said = call("test.counter", 5)
-    assert said["name"] == "counter"
-    assert said["add"].about == {"is": "function", "name": "more"}
-    assert [call(said["add"].id, by) for by in (1, 10)] == [6, 16]
+    counter = call("test.counter", 5)
+    assert counter["name"] == "counter"
+    assert counter["add"].about == {"is": "function", "name": "more"}
+    assert [call(counter["add"].id, by) for by in (1, 10)] == [6, 16]
 
 
 def test_an_array_is_no_function_and_a_function_no_module(call):
@@ -115,7 +115,7 @@ def test_a_missing_module_is_refused(call, name):
     assert call("session.load_module", name)[0] in ("RemoteFileError", "PathError")
 
 
-# ---------------------------------------------------------------- functions that clients bring along
+# ---------------------------------------------------------------- functions that clients send
 
 
 def ran(raw, *args):
@@ -180,7 +180,7 @@ def test_hello_reports_the_permission(allowed):
         assert session.info["capabilities"]["python"] == PYTHON
 
 
-# ---------------------------------------------------------------- wrong arguments: one line, and the session goes on
+# ---------------------------------------------------------------- wrong arguments: one line, and the session continues
 
 
 FUNCTIONS = (
@@ -210,7 +210,7 @@ values = st.recursive(
     ),
     max_leaves=6,
 )
-#: What would rightly take long.
+#: Values without the numbers that would make a sleep long.
 short = values.filter(
     lambda value: not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-3 < value <= 1e6
 )
@@ -231,15 +231,15 @@ def answer(permissive, fields):
 
 
 def one_line(frame):
-    """Whether an answer is a RESULT, or an error of ours on one line, and no traceback."""
+    """Whether an answer is a RESULT, or one of our errors on one line without a traceback."""
     if frame.kind == frames.RESULT:
         return True
-    said = frame.fields()
-    message = said["message"]
+    fields = frame.fields()
+    message = fields["message"]
     return (
         frame.kind == frames.ERROR
-        and isinstance(getattr(errors, said["type"], None), type)
-        and said["traceback"] == ""
+        and isinstance(getattr(errors, fields["type"], None), type)
+        and fields["traceback"] == ""
         and 0 < len(message) == len(message.splitlines()[0])
     )
 

@@ -1,4 +1,4 @@
-"""What a session sends: in order, replies to quick calls together, long ones in parts."""
+"""Frames that a session sends: in order, replies to quick calls together, long ones in parts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_last_frame_follows_the_held_ones_and_ends_the_sending(ends):
 
 
 def test_the_last_frame_does_not_wait_for_the_client(ends):
-    """Nor for a thread that sends to one that does not read."""
+    """Nor for a thread that sends to a client that does not read."""
     out, _ = ends
 
     def send():
@@ -106,15 +106,15 @@ def test_a_sender_gives_up_after_its_wait(ends):
 
 def test_a_long_reply_is_sent_in_parts_with_reads_between(ends):
     out, peer = ends
-    looks = []
-    out.on_full = lambda: looks.append(out._stream.wait(1, read=False, write=True))
+    pauses = []
+    out.on_full = lambda: pauses.append(out._stream.wait(1, read=False, write=True))
     got = []
     reader = threading.Thread(target=lambda: got.append(peer.receive()), daemon=True)
     reader.start()
     out.send(frames.encode(frames.RESULT, 1, {"r": bytes(3 * STRETCH)}))
     reader.join(20)
     assert len(got[0].get("r")) == 3 * STRETCH
-    assert len(looks) >= 3
+    assert len(pauses) >= 3
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
@@ -130,7 +130,7 @@ def test_parts_have_one_size_and_all_bytes(pieces):
 # Errors
 
 
-def said(pieces):
+def error_of(pieces):
     (frame,) = FrameReader().feed(b"".join(map(bytes, pieces)))
     assert (frame.kind, frame.call_id) == (frames.ERROR, 5)
     return frame.fields()
@@ -140,11 +140,11 @@ def raised(error):
     try:
         raise error
     except Exception as caught:
-        return said(exception_frame(5, caught))
+        return error_of(exception_frame(5, caught))
 
 
 def test_an_error_frame_has_all_fields():
-    assert said(error_frame(5, "Busy", "full", fault="device", retryable=True)) == {
+    assert error_of(error_frame(5, "Busy", "full", fault="device", retryable=True)) == {
         "type": "Busy", "message": "full", "traceback": "", "retryable": True, "fault": "device",
     }  # fmt: skip
 
@@ -164,10 +164,10 @@ def test_a_users_error_has_a_traceback():
     assert "in raised" in fields["traceback"]
 
 
-@pytest.mark.parametrize(("kind", "told"), [("ValueError", "ValueError"), ("SessionLost", "NativeError")])
-def test_a_native_kind_never_equals_one_of_our_errors(kind, told):
+@pytest.mark.parametrize(("kind", "sent"), [("ValueError", "ValueError"), ("SessionLost", "NativeError")])
+def test_a_native_kind_never_equals_one_of_our_errors(kind, sent):
     fields = raised(errors.NativeError("what went wrong", kind=kind, backtrace="f.c:1"))
-    assert (fields["type"], fields["message"], fields["traceback"]) == (told, "what went wrong", "f.c:1")
+    assert (fields["type"], fields["message"], fields["traceback"]) == (sent, "what went wrong", "f.c:1")
 
 
 def test_an_error_without_text_is_reported():

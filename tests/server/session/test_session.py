@@ -1,4 +1,4 @@
-"""The session process, frame by frame: as `rpcsys.client` speaks to it, and as nobody should."""
+"""The session process, frame by frame: valid frames, as `rpcsys.client` sends them, and invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.device import Device
 
 @pytest.fixture(scope="module")
 def shared():
-    """One device for all that leaves a session as it found it."""
+    """One device for all tests that leave a session unchanged."""
     with Device() as device:
         yield device.raw()
 
@@ -49,13 +49,13 @@ def error(raw, call_id):
 def test_hello_describes_the_server():
     with Device(limit_s=500) as device:
         frame = device.opened().receive()
-        said = frame.fields()
-        assert (frame.kind, said["version"], said["key"], said["limit_s"]) == (frames.HELLO, 1, "key", 500)
-        assert said["pid"] == device.process.pid
-        assert said["window"]["calls"] == 256
-        assert 1 << 20 <= said["window"]["bytes"] <= 256 << 20
-        assert said["devices"] == ["cpu:0"]
-        assert ".onnx" in said["capabilities"]["loads"]
+        reply = frame.fields()
+        assert (frame.kind, reply["version"], reply["key"], reply["limit_s"]) == (frames.HELLO, 1, "key", 500)
+        assert reply["pid"] == device.process.pid
+        assert reply["window"]["calls"] == 256
+        assert 1 << 20 <= reply["window"]["bytes"] <= 256 << 20
+        assert reply["devices"] == ["cpu:0"]
+        assert ".onnx" in reply["capabilities"]["loads"]
 
 
 @pytest.mark.parametrize("kind", [frames.CALL, frames.PING, frames.GOODBYE])
@@ -63,8 +63,8 @@ def test_a_session_begins_with_hello(fresh, kind):
     raw = fresh.opened()
     raw.receive()
     raw.send(kind, 1)
-    said = error(raw, 0)
-    assert (said["type"], said["message"]) == ("ProtocolError", "a session begins with HELLO")
+    reply = error(raw, 0)
+    assert (reply["type"], reply["message"]) == ("ProtocolError", "a session begins with HELLO")
     assert raw.ended()
     assert fresh.reports() == [{"served": "lost"}]
 
@@ -78,7 +78,7 @@ def test_a_client_that_sends_nothing_is_dropped(fresh):
 
 
 def test_a_rehearsal_leaves_no_state():
-    """It runs in a process that has yet to serve its one client."""
+    """It runs in a process that serves a client later."""
 
     def state():
         return (
@@ -142,10 +142,10 @@ def test_invalid_frames_get_an_error_and_end_the_session(data, message):
         frame = raw.receive()
         while frame.kind == frames.PONG:
             frame = raw.receive()
-        said = frame.fields()
+        reply = frame.fields()
         assert (frame.kind, frame.call_id) == (frames.ERROR, 0)
-        assert (said["type"], said["fault"]) == ("ProtocolError", "network")
-        assert message in said["message"]
+        assert (reply["type"], reply["fault"]) == ("ProtocolError", "network")
+        assert message in reply["message"]
         assert raw.ended()
         assert device.reports() == [{"served": "lost"}]
 
@@ -198,9 +198,9 @@ def test_an_invalid_call_fails_alone(shared, fields, kind):
 
 def test_a_users_exception_has_a_traceback(shared):
     shared.call(1, "testing.fail", "of the user")
-    said = error(shared, 1)
-    assert (said["type"], said["message"], said["fault"]) == ("RuntimeError", "of the user", "user")
-    assert "in _fail" in said["traceback"]
+    reply = error(shared, 1)
+    assert (reply["type"], reply["message"], reply["fault"]) == ("RuntimeError", "of the user", "user")
+    assert "in _fail" in reply["traceback"]
 
 
 def test_an_exception_without_text_is_reported(shared):
@@ -210,16 +210,16 @@ def test_an_exception_without_text_is_reported(shared):
 
 def test_an_endless_recursion_is_an_error(shared):
     shared.call(1, "test.endless")
-    said = error(shared, 1)
-    assert said["type"] == "RecursionError"
-    assert len(said["traceback"]) <= 64000
+    reply = error(shared, 1)
+    assert reply["type"] == "RecursionError"
+    assert len(reply["traceback"]) <= 64000
 
 
 def test_a_result_that_cannot_be_sent_is_an_error(shared):
     shared.call(1, "test.unsendable")
-    said = error(shared, 1)
-    assert said["type"] == "ValueNotSupported"
-    assert said["traceback"] == ""
+    reply = error(shared, 1)
+    assert reply["type"] == "ValueNotSupported"
+    assert reply["traceback"] == ""
 
 
 def test_out_and_inout_are_returned_in_order(shared):
@@ -293,7 +293,7 @@ def test_cancelling_an_answered_call_changes_nothing(shared):
 
 
 def test_large_arrays_are_pipelined_both_ways(shared):
-    """A client that sends all before it waits for any: both ends read while they cannot send."""
+    """A client sends all calls before it waits for a result: both ends read while they cannot send."""
     size, calls = 2 << 20, 20
     for call_id in range(calls):
         shared.call(call_id, "testing.echo", np.full(size, call_id, "u1"))
@@ -318,9 +318,9 @@ def test_arguments_are_aligned_writable_numpy_arrays(shared):
 def test_exit_in_a_function_is_reported(fresh):
     raw = fresh.raw()
     raw.call(1, "test.exit", 3)
-    said = error(raw, 0)
-    assert said["type"] == "SessionLost"
-    assert said["message"] == "a function on the device ended its process (SystemExit(3))"
+    reply = error(raw, 0)
+    assert reply["type"] == "SessionLost"
+    assert reply["message"] == "a function on the device ended its process (SystemExit(3))"
     assert raw.ended()
     assert fresh.reports() == [{"outcome": "ended"}]
 
@@ -345,8 +345,8 @@ def test_a_killed_process_ends_the_connection(fresh):
 def test_a_device_without_numpy_serves_arrays():
     with Device(hide=("numpy", "onnxruntime", "ml_dtypes")) as device:
         raw = device.opened()
-        said = raw.receive().fields()
-        assert (said["capabilities"]["numpy"], ".onnx" in said["capabilities"]["loads"]) == (False, False)
+        reply = raw.receive().fields()
+        assert (reply["capabilities"]["numpy"], ".onnx" in reply["capabilities"]["loads"]) == (False, False)
         raw.send(frames.HELLO, 0, {"version": 1})
         array = np.arange(6, dtype="f4").reshape(2, 3)
         raw.call(1, "testing.echo", array)
@@ -367,8 +367,8 @@ def test_a_device_without_numpy_serves_arrays():
 
 
 def test_numpy_is_not_imported_before_it_is_used(fresh):
-    """A plain session, numpy or not, must not pay for numpy before the first array."""
-    raw = fresh.raw()  # held: the process ends with its connection, and what has ended maps nothing
+    """A session must not load numpy before the first array."""
+    raw = fresh.raw()  # held: the process ends with its connection, and its maps with it
     raw.call(1, "testing.nop")
     assert result(raw, 1) is None
     mapped = Path(f"/proc/{fresh.process.pid}/maps").read_text(encoding="utf-8")

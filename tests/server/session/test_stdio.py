@@ -1,4 +1,4 @@
-"""What a session prints, as its client gets it."""
+"""A session's output, as its client receives it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(raw, function, *args):
 
 
 def logged(raw, until):
-    """Lines that come in LOG frames, up to ``until``, but for what the process reports; and how many were lost."""
+    """Return the lines of LOG frames up to ``until``, without the process's reports, and the number of lost lines."""
     lines, lost = [], 0
     while until not in lines:
         frame = raw.receive()
@@ -76,7 +76,7 @@ def test_a_long_line_is_cut(raw):
 
 
 def test_lines_that_a_client_does_not_read_are_dropped_and_counted(device, raw):
-    """The session goes on meanwhile: it never waits for a client that does not read."""
+    """The session continues meanwhile: it never waits for a client that does not read."""
 
     def flood(count):
         from pathlib import Path

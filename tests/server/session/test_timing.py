@@ -1,4 +1,4 @@
-"""Timing a function: the arithmetic on a clock of its own, and which changes of the board make a figure doubtful."""
+"""Timing a function: the arithmetic, with a simulated clock, and the changes of the board that make it doubtful."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rpcsys.server.session.timing import MAX_NUMBER, MAX_REPEAT, board_state, ch
 
 
 class Clock:
-    """A call that takes ``costs`` seconds, one after another; the last for all that follow."""
+    """A clock whose calls take ``costs`` seconds, one after another; all later calls take the last."""
 
     def __init__(self, *costs):
         self.now, self.calls, self.costs, self.slept = 0.0, 0, list(costs), []
@@ -60,7 +60,7 @@ def test_cooldown_is_between_repeats(run):
 def test_calls_are_added_until_a_repeat_is_long_enough(run):
     clock = Clock(0.25)
     assert run(clock, number=1, repeat=3, min_repeat_ms=10_000) == [0.25] * 3
-    assert clock.calls == 1 + 1 + 40 * 3  # the first guess is right, and remembered
+    assert clock.calls == 1 + 1 + 40 * 3  # the first estimate is right, and kept
 
 
 def test_a_call_that_gets_faster_is_repeated_more(run):
@@ -120,7 +120,7 @@ def test_options_out_of_range_are_refused(run, options):
 
 
 def board(root: Path, mhz: float, governor: str, celsius: float, load: float = 0.5) -> str:
-    """A folder that looks like the parts of Linux that are read."""
+    """Make a folder with the files of Linux that are read; return its path."""
     for cpu in os.sched_getaffinity(0):
         folder = root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
         folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def test_this_machines_state_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mhz", "governor", "celsius", "said"),
+    ("mhz", "governor", "celsius", "expected"),
     [
         (1500, "ondemand", 50, []),
         (1450, "ondemand", 59, []),
@@ -171,13 +171,13 @@ def test_this_machines_state_is_read() -> None:
         (1500, "ondemand", 61, ["warmed by 11 degrees"]),
     ],
 )
-def test_changes_are_warnings(tmp_path: Path, mhz: float, governor: str, celsius: float, said: list[str]) -> None:
+def test_changes_are_warnings(tmp_path: Path, mhz: float, governor: str, celsius: float, expected: list[str]) -> None:
     before = board_state(board(tmp_path, 1500, "ondemand", 50))
     after = board_state(board(tmp_path, mhz, governor, celsius))
     lines = changes(before, after)
     per_cpu = len(os.sched_getaffinity(0))
-    assert len(lines) == (len(said) * per_cpu if said and "warmed" not in said[0] else len(said))
-    for part in said:
+    assert len(lines) == (len(expected) * per_cpu if expected and "warmed" not in expected[0] else len(expected))
+    for part in expected:
         assert part in lines[0]
 
 

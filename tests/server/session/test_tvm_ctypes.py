@@ -1,4 +1,4 @@
-"""TVM sessions without the tvm package: what a session finds there, and what tuners fill arrays with."""
+"""TVM sessions without the tvm package: their functions, and the numbers with which tuners fill arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every TVM session has, whichever way TVM's runtime is reached; and sessions through the tvm package."""
+"""The functions of every TVM session, and sessions by the tvm package."""
 
 from __future__ import annotations
 

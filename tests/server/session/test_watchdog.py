@@ -1,4 +1,4 @@
-"""What a session does while a call runs: PING, CANCEL, deadlines, limits, and clients that leave."""
+"""What a session does while a call runs: PING, CANCEL, deadlines, limits, and closed connections."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_calls_that_arrive_during_a_call_run_after_it(device):
 
 
 def test_long_and_short_calls_alternate(device):
-    """The reading goes back and forth between the two threads and nothing is lost on the way."""
+    """The two threads take turns at reading, and no frame is lost."""
     raw = device.raw()
     for call_id in range(1, 61):
         if call_id % 3:
@@ -85,14 +85,14 @@ def test_a_waiting_call_is_cancelled(device):
     raw.call(2, "testing.echo", "two")
     raw.call(3, "testing.echo", "three")
     raw.send(frames.CANCEL, 2)
-    said = fields(raw, frames.ERROR, 2)
-    assert (said["type"], said["message"]) == ("Cancelled", "the call was cancelled before it began")
+    reply = fields(raw, frames.ERROR, 2)
+    assert (reply["type"], reply["message"]) == ("Cancelled", "the call was cancelled before it began")
     fields(raw, frames.RESULT, 1)
     assert fields(raw, frames.RESULT, 3) == {"r": "three"}
 
 
 def test_cancelling_a_call_before_it_begins_never_ends_the_session(device, tmp_path):
-    """At every moment of the call before it: read with it, read by the watcher, still in the socket."""
+    """At every moment of the call before: read with it, read by the watcher, still in the socket."""
     raw = device.raw()
     chance = random.Random(7)
     for first in range(1, 200, 2):
@@ -112,9 +112,9 @@ def test_a_running_call_is_cancelled_with_its_process(device):
     device.wait_for_call()
     raw.call(2, "testing.nop")
     raw.send(frames.CANCEL, 1)
-    said = fields(raw, frames.ERROR, 1)
-    assert said["type"] == "Cancelled"
-    assert "its process was ended, and the session with it" in said["message"]
+    reply = fields(raw, frames.ERROR, 1)
+    assert reply["type"] == "Cancelled"
+    assert "its process was ended, and the session with it" in reply["message"]
     assert fields(raw, frames.ERROR, 0)["type"] in ("Cancelled", "SessionLost")
     assert raw.ended()
     assert device.reports() == [{"outcome": "ended"}]
@@ -124,9 +124,9 @@ def test_a_running_call_is_cancelled_with_its_process(device):
 def test_an_overdue_call_is_ended_with_its_process(device, function):
     raw = device.raw()
     raw.call(1, function, LONG_S, deadline_ms=200)
-    said = fields(raw, frames.ERROR, 1)
-    assert said["type"] == "DeadlineExceeded"
-    assert said["message"].startswith("the call was not done in its 0.2 s;")
+    reply = fields(raw, frames.ERROR, 1)
+    assert reply["type"] == "DeadlineExceeded"
+    assert reply["message"].startswith("the call was not done in its 0.2 s;")
     assert device.reports() == [{"outcome": "ended"}]
 
 
@@ -154,9 +154,9 @@ def test_the_lease_limit_ends_the_session(busy):
         raw = device.raw()
         if busy:
             raw.call(1, "test.compute", LONG_S)
-        said = fields(raw, frames.ERROR, 0)
-        assert said["type"] == "SessionTimeout"
-        assert said["message"].startswith("the session's time limit of 1.5 s is over")
+        reply = fields(raw, frames.ERROR, 0)
+        assert reply["type"] == "SessionTimeout"
+        assert reply["message"].startswith("the session's time limit of 1.5 s is over")
         assert raw.ended()
         assert device.reports() == [{"outcome": "timeout"}]
 
@@ -220,9 +220,9 @@ def test_more_calls_than_the_window_end_a_running_call(device):
     device.wait_for_call()
     one = b"".join(frames.encode(frames.CALL, 2, {"f": "testing.echo", "a": ["x" * 40]}))
     raw.sock.sendall(one * 1000)
-    said = fields(raw, frames.ERROR, 0)
-    assert said["type"] == "ProtocolError"
-    assert "more calls were sent than may be under way" in said["message"]
+    reply = fields(raw, frames.ERROR, 0)
+    assert reply["type"] == "ProtocolError"
+    assert "more calls were sent than may be under way" in reply["message"]
     assert device.reports() == [{"outcome": "lost"}]
 
 
@@ -234,7 +234,7 @@ def flood(raw, piece):
 
 
 def test_an_upload_waits_in_the_socket_while_a_call_runs(device):
-    """And its client is sent something now and then: its end would be seen by nothing else."""
+    """Its client receives a frame now and then: without these its end would not be detected."""
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
@@ -246,11 +246,11 @@ def test_an_upload_waits_in_the_socket_while_a_call_runs(device):
     assert (frame.kind, frame.call_id) == (frames.PONG, 0)
     raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
     raw.sock.close()
-    until(lambda: told_that_it_is_gone(device), "the machine to say that the client is gone")
+    until(lambda: connection_is_closed(device), "the kernel to close the client's connection")
 
 
-def told_that_it_is_gone(device):
-    """Whether no connection of the device's process is open any more: a reset is seen by its supervisor."""
+def connection_is_closed(device):
+    """Whether the device's process has no open connection any more: its supervisor sees a reset."""
     return not psutil.Process(device.process.pid).net_connections("tcp")
 
 
