@@ -1,5 +1,5 @@
-"""The tracker: one queue of requests for each key, matched with the servers that are free.
+"""The tracker: one queue of requests for each key, matched with free servers.
 
-``state`` decides about ``events`` and has no socket, clock or chance, so a day in a lab can be replayed; ``service``
-owns the sockets; ``records`` is what is remembered, ``views`` what others are shown of it.
+``state`` turns events into actions, without sockets, clocks or random numbers, so events can be replayed.
+``service`` has the sockets, ``records`` the data, and ``views`` renders the data for clients, pages and Prometheus.
 """

@@ -10,7 +10,7 @@ from rpcsys.tracker import config, service
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a tracker; its exit status."""
+    """Run a tracker and return its exit status."""
     return run_daemon(config.NAME, config.parse, service.serve, arguments)
 
 

@@ -23,35 +23,35 @@ class TrackerConfig:
     port: int = 9190
     port_end: int = 9199  # exclusive
     http_port: int = 0  # 0 is off
-    stop_key: str | None = None  # without one, no message can end it
+    stop_key: str | None = None  # None: no message can stop the tracker
     silent: bool = False
-    limits: tuple[tuple[str, float], ...] = ()  # the longest session in seconds, by key
-    state_dir: str | None = None  # None remembers nothing beyond the run
+    limits: tuple[tuple[str, float], ...] = ()  # key, and its longest session in seconds
+    state_dir: str | None = None  # None: nothing is kept across restarts
     history_days: float = 90.0
     log_format: str = "text"
-    proxy_from: tuple[str, ...] = ()  # addresses and networks of proxies; none: those on this machine
+    proxy_from: tuple[str, ...] = ()  # addresses and networks of trusted proxies; empty: this machine
     max_connections_per_address: int = 4096
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
-    """The configuration that the command line asks for; exits with 2 on a bad flag."""
-    parser = Parser(NAME, description="Queue requests for devices by key, and match them with servers that are free.")
+    """Read the command line; exits with status 2 on a bad flag."""
+    parser = Parser(NAME, description="Queue requests for devices by key, and match them with free servers.")
     add = parser.add_argument
     add("--host", help="address to listen on (default: %(default)s)")
     add("--port", type=port_number, help="first port to try; 0 takes any free one")
     add("--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)")
-    pages = "a page that shows the lab at /, and /metrics, /healthz, /api/summary; 0 is off"
+    pages = "serve a page of the lab at /, and /metrics, /healthz, /api/summary; 0 is off"
     add("--http-port", type=port_number, help=pages)
-    add("--stop-key", help="let a message with this key end the tracker, as TVM's protocol has it")
-    remember = "remember leases, places in the queue and servers set aside in a file there, across restarts"
+    add("--stop-key", help="stop the tracker on a message with this key, as TVM's protocol has it")
+    remember = "keep leases, places in the queue and servers set aside in a file there, across restarts"
     add("--state-dir", metavar="DIR", help=remember)
-    add("--history-days", type=_days, metavar="N", help="how long the file keeps what is over (default: %(default)g)")
-    longest = "end sessions on devices of KEY after so long, those of TVM's clients too; repeatable"
+    add("--history-days", type=_days, metavar="N", help="how long the file keeps its history (default: %(default)g)")
+    longest = "end sessions on devices of KEY after SECONDS, those of TVM's clients too; repeatable"
     add("--max-session", dest="limits", action="append", type=_limit, metavar="KEY=SECONDS", help=longest)
-    believe = "believe a proxy there, or in a network such as 10.0.0.0/24, whom it relays; repeatable"
+    believe = "trust the client addresses that a proxy there sends; a network such as 10.0.0.0/24 works too; repeatable"
     believe += " (default: proxies on this machine)"
     add("--proxy-from", action="append", type=_network, metavar="ADDRESS", help=believe)
-    most = "connections of one address, half of what the system allows at most; those of proxies that are believed"
+    most = "connections of one address, at most half of the system's limit; those of trusted proxies"
     most += " do not count (default: %(default)d)"
     add("--max-connections-per-address", type=_count, metavar="N", help=most)
     add("--silent", action="store_true", help="log warnings and errors only")
@@ -87,7 +87,7 @@ def _days(text: str) -> float:
 
 
 def _limit(text: str) -> tuple[str, float]:
-    key, _, number = text.rpartition("=")  # a key may hold signs of equality, too
+    key, _, number = text.rpartition("=")  # a key may contain "="
     seconds = _positive(number, below=1e9)
     if not is_key(key) or not seconds:
         raise argparse.ArgumentTypeError(f"{text!r} is no limit: write KEY=SECONDS, as in rpi4=600")

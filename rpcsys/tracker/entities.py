@@ -1,6 +1,6 @@
-"""What a tracker remembers: connections, offers, requests that wait, leases, servers, and what is known of a key.
+"""The tracker's data classes: connections, offers, waiting requests, leases, servers and queues.
 
-Dictionaries stand for ordered sets.
+A dictionary with None as its values is an ordered set.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from rpcsys.wire.control import DeployedModule
 
 Port = TypeVar("Port")
-PAST_LEASES = 64  # lengths of past leases kept for each key: what was usual last month says little
+PAST_LEASES = 64  # lengths of past leases kept for each key: only recent ones predict the next
 
 
 @dataclass(slots=True)
 class SlotOffer:
-    """A match key that a server holds ready: the right to one session there."""
+    """A match key that a server has offered: the right to one session there."""
 
     conn: int
     key: str
@@ -34,30 +34,30 @@ class SlotOffer:
     host: str
     port: int
     facts: DeviceFacts
-    free: bool = False  # in the index; one that is neither free nor claimed is held back
-    claimed: int = 0  # the arrival of the request that gathers it, 0 for none
+    free: bool = False  # in the index of free offers; one that is neither free nor claimed is withdrawn
+    claimed: int = 0  # the arrival of the request that has claimed it, 0 for none
 
 
 @dataclass(slots=True)
 class WaitingRequest:
-    """A request without a device."""
+    """A request that waits for a device."""
 
-    arrival: int  # its own, or that of its ticket, as ``since`` is
+    arrival: int  # a unique number that rises with time; ``arrival`` and ``since`` are the ticket's, if there is one
     conn: int
-    id: int | None  # None for TVM's clients, which give none
+    id: int | None  # None for TVM's clients, which send none
     wants: Wants
     priority: float
     user: str
     since: float
-    steps: int = 0  # how often it has risen
+    steps: int = 0  # how often its effective priority has risen
     limit_s: float | None = None
     count: int = 1
     ticket: str | None = None
-    recorded: bool = False  # whether there is a history entry of its beginning
-    gathered: list[SlotOffer] = field(default_factory=list)  # claimed by a request for several
-    parked: str = ""  # why it lets all others pass
-    told: int = 0  # the last position told
-    timers: tuple[str, ...] = ()  # what may be due of it (`rpcsys.tracker.records.Deadlines`)
+    recorded: bool = False  # whether the history has its ``waiting`` entry
+    gathered: list[SlotOffer] = field(default_factory=list)  # offers that a request for several devices has claimed
+    parked: str = ""  # why all others pass it, "" if they do not
+    told: int = 0  # the last position that was sent to its client
+    timers: tuple[str, ...] = ()  # kinds of its deadlines (`rpcsys.tracker.records.Deadlines`)
     address: str = ""
 
     @property
@@ -73,7 +73,7 @@ class WaitingRequest:
 
 @dataclass(slots=True)
 class QueuePlace:
-    """The place in the queue of a ticket whose client is away."""
+    """The place in the queue that a ticket keeps while its client is not connected."""
 
     arrival: int
     since: float
@@ -83,23 +83,23 @@ class QueuePlace:
 
 @dataclass(slots=True)
 class Settling:
-    """What an earlier run knew and this one has not seen yet."""
+    """Servers and tickets of the last run that have not come back yet after a restart."""
 
     servers: dict[str, None] = field(default_factory=dict)
     tickets: dict[str, None] = field(default_factory=dict)
-    arrival: int = 0  # the last that its history has
+    arrival: int = 0  # the last arrival in the last run's history
 
 
 @dataclass(slots=True)
 class LeaseRecord:
-    """A match key that was handed out."""
+    """A lease: a match key that was granted."""
 
     lease: str
     epoch: int
     key: str
-    server: int | None  # its connection, None while it is away
+    server: int | None  # the server's connection, None while there is none
     server_name: str
-    holder: int | None  # the client's connection, None once it is gone
+    holder: int | None  # the client's connection, None once it has ended
     user: str
     address: str
     since: float
@@ -107,17 +107,17 @@ class LeaseRecord:
     how: Reporting = OURS
     state: LeaseState = GRANTED
     started_at: float | None = None
-    polled_at: float | None = None  # when one of TVM's servers last asked for match keys: not during a session
+    polled_at: float | None = None  # when a TVM server last polled its match keys, which it does between sessions only
     reason: str = ""
     identity: str = ""  # its server's, "" for unknown
-    told: int = 0  # the number of the question that told the server of it
+    told: int = 0  # the number of the message that announced it to the server
 
     def move(self, event: LeaseEvent) -> None:
-        """Something happened to it."""
+        """Change the state by an event."""
         self.state = transitions.LEASE_TRANSITIONS[self.state][event]
 
     def identified(self) -> dict[str, Any]:
-        """What history entries of its beginning and its end have in common."""
+        """The fields that its ``granted`` and ``over`` entries share."""
         return {
             "lease": self.lease,
             "epoch": self.epoch,
@@ -134,18 +134,18 @@ class LeaseRecord:
 
     @property
     def begun_at(self) -> float:
-        """When its limit begins to count: with the session, and until then with the grant."""
+        """When its limit begins: at the session's start, or at the grant before there is a session."""
         return self.since if self.started_at is None else self.started_at
 
     @property
     def until(self) -> float | None:
-        """When it is over at the latest; None if it is not limited."""
+        """The latest time at which it ends; None without a limit."""
         return None if self.limit_s is None else self.begun_at + self.limit_s
 
 
 @dataclass(slots=True)
 class Server:
-    """How one of our servers has registered itself."""
+    """The registration of one of our servers."""
 
     name: str
     key: str
@@ -155,41 +155,40 @@ class Server:
     labels: dict[str, str]
     loads: tuple[str, ...]
     facts: DeviceFacts
-    #: A digest of what it calls itself and nobody else knows: its own through broken connections and restarts of the
-    #: tracker; "" if it says nothing.
+    #: A digest of the server's secret identity, which stays the same across connections; "" if it sends none.
     identity: str = ""
 
 
 @dataclass(slots=True)
 class Condition:
-    """What is wrong with a server; it outlives the server's connection, and the tracker's run."""
+    """A server's health; it outlives the server's connection and the tracker's run."""
 
-    trust: ServerState = OK  # whether it was set aside
+    trust: ServerState = OK  # OK, SET_ASIDE or ON_TRIAL
     drained: bool = False
-    unhealthy: str = ""  # its own word
-    silent: str = ""  # why it is taken to hang
-    failures: int = 0
+    unhealthy: str = ""  # the problem that the server's own check found
+    silent: str = ""  # a sentence while the server does not answer heartbeats
+    failures: int = 0  # in a row
     reason: str = ""
-    pause_s: float = 0.0  # of the last time, 0 if it was never set aside since it last worked
-    until: float | None = None
+    pause_s: float = 0.0  # the length of the last pause, 0 if there was none since a session worked
+    until: float | None = None  # when the pause ends
 
     def move(self, event: ServerEvent) -> None:
-        """Something happened to it."""
+        """Change the state by an event."""
         self.trust = transitions.SERVER_TRANSITIONS[self.trust][event]
 
     @property
     def problem(self) -> str:
-        """What is wrong with it at this moment, whether or not it says so itself."""
+        """Why it is unhealthy now, by its heartbeats or by its own check; "" if it is healthy."""
         return self.silent or self.unhealthy
 
     @property
     def open(self) -> bool:
-        """Whether it may be given to anybody."""
+        """Whether its offers can be granted."""
         return self.state in transitions.HEALTHY
 
     @property
     def state(self) -> ServerState:
-        """What is shown of it."""
+        """The state that is shown to people."""
         if self.drained:
             return transitions.DRAINED
         return transitions.UNHEALTHY if self.problem and self.trust is not transitions.SET_ASIDE else self.trust
@@ -197,24 +196,24 @@ class Condition:
 
 @dataclass(slots=True)
 class Peer:
-    """A connection, with all that vanishes when it ends."""
+    """A connection, with everything that ends with it."""
 
     conn: int
-    address: str  # its own, also if it came through proxies
-    local: str  # the address at which it reached the tracker
+    address: str  # the peer's own address, also behind proxies
+    local: str  # the tracker's address to which it connected
     user: str = ""
-    report: tuple[str, str, int] | None = None  # what a TVM server calls itself, and where it is
+    report: tuple[str, str, int] | None = None  # a TVM server's key, host and port
     server: Server | None = None
-    name: str = ""  # what the tracker calls a server
-    asked: int = 0  # questions that the tracker has put to it
-    heard: int = 0  # the last question that it has answered well
+    name: str = ""  # the server's unique name, "" for a client
+    asked: int = 0  # how many messages with a number the tracker has sent to it
+    heard: int = 0  # the number of the last message that it has answered with "ok"
     keepalive: bool = False  # whether it answers heartbeats
-    unanswered: int = 0  # how often it has been checked since it was asked
-    gate: tuple[str, int] | None = None  # where clients find the outermost of its proxies, if they are believed
+    unanswered: int = 0  # heartbeat checks since its last answer
+    gate: tuple[str, int] | None = None  # the address of its outermost proxy, if the proxies are trusted
     proxies: int = 0
-    fresh: bool = True  # nothing else was said yet
+    fresh: bool = True  # whether it has sent nothing but `Via`
     deployed: tuple[DeployedModule, ...] = ()
-    deployed_key: str = ""  # with which its modules are found at a proxy
+    deployed_key: str = ""  # the key under which a proxy finds its modules
     serves: dict[str, None] = field(default_factory=dict)
     offers: dict[str, SlotOffer] = field(default_factory=dict)
     waiting: dict[int, WaitingRequest] = field(default_factory=dict)
@@ -224,55 +223,55 @@ class Peer:
 
     @property
     def who(self) -> str:
-        """Whose device time it uses: TVM's clients send no user, so their address stands for one."""
+        """The user whose device time it uses. TVM's clients send none, so their address takes its place."""
         return self.user or self.address
 
     @property
     def slots(self) -> int:
-        """How many sessions it serves at once, as far as it is known."""
+        """How many sessions it serves at once; for a TVM server, its offers and leases."""
         return len(self.offers) + len(self.serving) if self.server is None else self.server.slots
 
     @property
     def is_tvm_proxy(self) -> bool:
-        """Whether it is one of TVM's proxies, which offers for servers that it does not tell apart."""
+        """Whether it is one of TVM's proxies, which do not name the server of an offer."""
         return (self.report is not None and self.report[0].startswith(SERVER_PREFIX + "proxy[")) or len(self.serves) > 1
 
     def reached_at(self, host: str | None, port: Port) -> tuple[str, int | Port]:
-        """Where clients find what it serves; ``host`` and ``port`` are its own words."""
+        """The address for its clients, from the ``host`` and ``port`` that it has sent, or of its proxy."""
         at, number = self.gate or (self.address, port)
         return host or at, number
 
     def sees(self, host: str) -> str:
-        """``host`` as the peer can reach it: a server on the tracker's own machine is where the tracker is."""
+        """``host`` as the peer can reach it. For a server on the tracker's machine that is the tracker's address."""
         if host == self.address or not is_loopback(host) or is_loopback(self.address):
             return host
         return self.local
 
     def ask(self) -> int:
-        """The number of the tracker's next question to it."""
+        """The number of the tracker's next message to it."""
         self.asked += 1
         return self.asked
 
     def order(self, message: Message) -> Send:
-        """Have it told something."""
+        """Send it a message."""
         return Send(self.conn, message.to_json())
 
     def done(self, asked: int, **fields: Any) -> Send:
-        """The final answer to what it asked."""
-        return Send(self.conn, {**fields, "id": asked, "ok": True})  # what `Answer` is on the wire
+        """Answer the message with the id ``asked``."""
+        return Send(self.conn, {**fields, "id": asked, "ok": True})  # `Answer` as it is on the wire
 
     def refuse(self, asked: int, message: str, error: str = "BadRequest") -> Send:
-        """The final answer to what cannot be."""
+        """Refuse the message with the id ``asked``."""
         return Send(self.conn, {"id": asked, "ok": False, "error": error, "message": message})
 
 
 @dataclass(slots=True)
 class Queue:
-    """One key ("" for requests without): who serves it, waits for it and holds it."""
+    """One key ("" for requests without one): its servers, waiting requests and leases."""
 
     key: str
     servers: dict[int, None] = field(default_factory=dict)
     waiting: dict[int, WaitingRequest] = field(default_factory=dict)
     leases: dict[str, LeaseRecord] = field(default_factory=dict)
     lengths: deque[float] = field(default_factory=lambda: deque(maxlen=PAST_LEASES))  # of past leases, in seconds
-    left_at: float = float("-inf")  # when a server left last
+    left_at: float = float("-inf")  # when the last server left

@@ -1,6 +1,6 @@
-"""What can happen to a tracker, and what it can do about it. None of these ever changes.
+"""The events and actions of the tracker's state. An instance never changes.
 
-``at``: seconds since 1970, never running backwards; ``conn``: the number of a connection, never used twice.
+``at``: seconds since 1970, which never run backwards; ``conn``: the number of a connection, never used twice.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from typing import Any
 
 from rpcsys.wire.tracker import ToTracker
 
-# None is frozen: to make one would take three times as long, and a busy tracker makes a hundred thousand a second.
+# These classes are not frozen: a frozen instance takes three times as long to make, and a busy tracker makes a hundred
+# thousand a second.
 #
 # Events.
 
 
 @dataclass(slots=True)
 class TrackerStarted:
-    """The tracker begins."""
+    """The tracker starts."""
 
     at: float
-    instance: str  # random, for names that no other run has used
+    instance: str  # random, so that names differ from all other runs'
     stop_key: str | None = None
-    limits: Mapping[str, float] = field(default_factory=dict)  # the longest session in seconds, by key
-    proxy_from: tuple[str, ...] = ()  # addresses and networks of proxies to believe; none: those on this machine
+    limits: Mapping[str, float] = field(default_factory=dict)  # by key, the longest session in seconds
+    proxy_from: tuple[str, ...] = ()  # addresses and networks of trusted proxies; empty: this machine
 
 
 @dataclass(slots=True)
 class HistoryEntry:
-    """Something to be remembered, counted and logged: an action, and part of `Restored`. By ``kind``, ``details`` has:
+    """An entry for history, metrics and log: an action, and part of `Restored`. By ``kind``, ``details`` has:
 
     =============  ===============================================================================================
     ``granted``    a lease begins: lease, epoch, key, server, user, address, limit_s, waited_s, priority, arrival
@@ -38,18 +39,18 @@ class HistoryEntry:
     ``limited``    it was renewed: lease, limit_s (from its beginning, None for no limit)
     ``over``       it is over: lease, epoch, key, server, user, address, since, held_s, outcome, reason (a
                    sentence for people), fault (the server's own, else ``""``), cleaned
-    ``waiting``    a request of ours has to wait: ticket, arrival, key ("" for any), labels, count, priority, user,
+    ``waiting``    a request of ours waits: ticket, arrival, key ("" for any), labels, count, priority, user,
                    address, since
     ``waited``     its ticket has no place any more: ticket, waited_s, why (``granted``, ``cancelled``,
                    ``timeout``, ``unknown``, ``left``)
-    ``joined``     a server is there: server, key, address, port, slots, labels, how (``ours``, ``silent``)
-    ``gone``       its connection is: server, reason
-    ``set_aside``  it failed in a row: server, reason, failures, pause_s, until (seconds since 1970)
-    ``trusted``    it works again: server
-    ``unhealthy``  its own health check failed: server, reason; ``healthy``: server
-    ``not_named``  what a proxy says is not believed: address (its own), reason (a sentence for people)
-    ``drained``    an operator takes it out: server, by; ``enabled``: undoes that and a `set_aside`
-    ``forgotten``  it has been gone for so long, or so many others since, that both are undone: server
+    ``joined``     a server has registered: server, key, address, port, slots, labels, how (``ours``, ``silent``)
+    ``gone``       its connection has ended: server, reason
+    ``set_aside``  sessions in a row failed: server, reason, failures, pause_s, until (seconds since 1970)
+    ``trusted``    a session worked after that: server
+    ``unhealthy``  it failed its health check or does not answer: server, reason; ``healthy``: server
+    ``not_named``  a proxy is not trusted: address (its own), reason (a sentence for people)
+    ``drained``    an operator drained it: server, by; ``enabled``: undoes that and a `set_aside`
+    ``forgotten``  its health is dropped, as it or many others have been gone for long: server
     =============  ===============================================================================================
     """
 
@@ -60,9 +61,9 @@ class HistoryEntry:
 
 @dataclass(slots=True)
 class Restored:
-    """What an earlier run left, right after `TrackerStarted`: what still holds (`rpcsys.tracker.batch.LiveState`), and
-    every ``over`` of the last ten hours (device time decays with a half-life of one), with key, user, since, held_s and
-    outcome, in the order in which they were made.
+    """The last run's records, right after `TrackerStarted`: what still holds (`rpcsys.tracker.batch.LiveState`), and
+    every ``over`` of the last ten hours (device time halves every hour) with key, user, since, held_s and outcome. The
+    entries are in the order in which they were made.
     """
 
     at: float
@@ -71,7 +72,7 @@ class Restored:
 
 @dataclass(slots=True)
 class Connected:
-    """Somebody at ``address`` said the magic; ``local`` is the address at which they reached the tracker."""
+    """A peer at ``address`` has sent the magic; ``local`` is the tracker's address to which it connected."""
 
     at: float
     conn: int
@@ -81,7 +82,7 @@ class Connected:
 
 @dataclass(slots=True)
 class Received:
-    """A whole, well-formed message."""
+    """A well-formed message has arrived."""
 
     at: float
     conn: int
@@ -90,7 +91,7 @@ class Received:
 
 @dataclass(slots=True)
 class Disconnected:
-    """The connection is gone, for whatever reason."""
+    """The connection has ended."""
 
     at: float
     conn: int
@@ -98,17 +99,17 @@ class Disconnected:
 
 @dataclass(slots=True)
 class TimePassed:
-    """Due at ``TrackerState.next_deadline``."""
+    """``TrackerState.next_deadline`` is reached."""
 
     at: float
 
 
-# Actions, of which `HistoryEntry` is one.
+# Actions; `HistoryEntry` is one, too.
 
 
 @dataclass(slots=True)
 class Send:
-    """Send ``message`` (plain JSON) to ``conn``."""
+    """Send ``message`` (plain JSON) over ``conn``."""
 
     conn: int
     message: Any
@@ -116,7 +117,7 @@ class Send:
 
 @dataclass(slots=True)
 class Close:
-    """Drop a connection. Its `Disconnected` follows."""
+    """Close a connection. Its `Disconnected` follows."""
 
     conn: int
     reason: str
@@ -124,7 +125,7 @@ class Close:
 
 @dataclass(slots=True)
 class StopTracker:
-    """End the tracker, after what was to be sent."""
+    """Stop the tracker, after everything unsent is sent."""
 
 
 Event = TrackerStarted | Restored | Connected | Received | Disconnected | TimePassed

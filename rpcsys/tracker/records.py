@@ -1,4 +1,4 @@
-"""The tracker's records, kept whole: what is in one place is in all places, or in none. Nothing is decided here."""
+"""The tracker's records and their indexes, which change together. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from rpcsys.tracker.shares import Shares
 from rpcsys.tracker.transitions import OURS
 from rpcsys.wire.control import DeployedModule
 
-#: A key whose last server left so recently is still known: servers register again within 5 s, after a restart of theirs
-#: or of the tracker.
+#: How long a key stays known after its last server left. Servers register again within 5 s of a restart, theirs or the
+#: tracker's.
 GRACE_S = 6.0
-POSITIONS_S = 1.0  # clients are told of a changed position at most so often: a queue that moves fast would flood them
-STEP_S, STEPS = 600.0, 3  # every so long a request's effective priority rises by one, so many times: nothing starves
-#: How far above the time in milliseconds an epoch of another run may be: a clock that was set back by a day. Beyond, it
-#: is not believed: epochs that rise from there would reach what the wire's numbers hold, and no server took a lease.
+POSITIONS_S = 1.0  # the shortest time between two position events of a request, so that a fast queue floods no client
+STEP_S, STEPS = 600.0, 3  # a request's effective priority rises by one every STEP_S, STEPS times: nothing starves
+#: The most milliseconds by which an epoch of another run may be above this clock: the clock was set back by a day.
+#: Higher epochs are refused: epochs that rise from there would exceed the wire's numbers, and servers refuse those.
 EPOCHS_AHEAD = 86_400_000
 
 
 @dataclass
 class Deadlines:
-    """Times at which something is due, by what it is. What is dropped or moved costs no search."""
+    """Named deadlines in a heap. To drop or move one costs no search."""
 
-    next: float | None = field(default=None, compare=False)  # when the first is due, None if nothing is
+    next: float | None = field(default=None, compare=False)  # the first deadline, None if there is none
     _due: dict[tuple[Any, ...], float] = field(default_factory=dict)
-    #: Entries that are out of date are passed over, and swept out when they are the greater part, so that requests made
-    #: and cancelled over and over take no memory.
+    #: Stale entries are skipped. They are removed when they are the majority, so that requests which are made and
+    #: cancelled repeatedly take no memory.
     _heap: list[tuple[float, int, tuple[Any, ...]]] = field(default_factory=list, compare=False)
     _count: int = field(default=0, compare=False)
 
     def set(self, what: tuple[Any, ...], at: float) -> None:
-        """``what`` is due at ``at``, and at no other time."""
+        """Set the deadline ``what`` to ``at``, or move it there."""
         if self._due.get(what) == at:
-            return  # a second entry would outlive every sweep
+            return  # a second entry with the same time would never count as stale
         self._due[what] = at
         self._count += 1
         heapq.heappush(self._heap, (at, self._count, what))
@@ -53,13 +53,13 @@ class Deadlines:
         self._find_next()
 
     def drop(self, what: tuple[Any, ...]) -> None:
-        """``what`` is no longer due; nothing happens if it never was."""
+        """Drop the deadline ``what``, if there is one."""
         at = self._due.pop(what, None)
         if at is not None and at == self.next:
             self._find_next()
 
     def take(self, now: float) -> Iterator[tuple[Any, ...]]:
-        """What is due by ``now``, in order, unless what came before it has dropped or moved it."""
+        """Yield what is due by ``now``, in order. The caller may drop or move later ones meanwhile."""
         due = []
         while self.next is not None and self.next <= now:
             at, _, what = heapq.heappop(self._heap)
@@ -77,7 +77,7 @@ class Deadlines:
 
 
 class Records:
-    """All records, as of ``now``, the time of the last event. Two of them are equal when every record is."""
+    """All records, as of ``now``, the time of the last event. Two are equal when all their records are equal."""
 
     def __init__(self, started: TrackerStarted) -> None:
         self.now = self.started_at = self.left_at = started.at
@@ -89,7 +89,7 @@ class Records:
         self.queues: dict[str, Queue] = {}
         self.waiting: dict[int, WaitingRequest] = {}
         self.gatherers: dict[int, WaitingRequest] = {}  # requests for several devices
-        self.gathering: dict[int, WaitingRequest] = {}  # those of them that have claimed some
+        self.gathering: dict[int, WaitingRequest] = {}  # gatherers that have claimed an offer
         self.gatherers_of: Counter[str] = Counter()  # by address
         self.leases: dict[str, LeaseRecord] = {}
         self.server_names: dict[str, int] = {}
@@ -121,14 +121,14 @@ class Records:
     # Connections.
 
     def serve(self, peer: Peer, key: str) -> Queue:
-        """The peer serves the key, until it leaves."""
+        """Note that the peer serves the key, until its connection ends."""
         peer.serves[key] = None
         queue = self.queue(key)
         queue.servers[peer.conn] = None
         return queue
 
     def describe(self, peer: Peer, server: Server) -> None:
-        """The peer is one of our servers."""
+        """Note how one of our servers has registered."""
         self.forget_server(peer)
         peer.server = server
         if server.identity:
@@ -137,7 +137,7 @@ class Records:
             self.by_fact.setdefault(pair, {})[peer.conn] = None
 
     def forget_server(self, peer: Peer) -> None:
-        """The peer is no server of ours any more."""
+        """Remove a server's registration from the indexes."""
         server, peer.server = peer.server, None
         if server is None:
             return
@@ -149,7 +149,7 @@ class Records:
                 del self.by_fact[pair]
 
     def servers(self, wants: Wants) -> list[Peer]:
-        """The servers that some request could be served by."""
+        """The servers that can serve a request."""
         if wants.bare:
             queue = self.queues.get(wants.key)
             return [] if queue is None else [self.peers[conn] for conn in queue.servers]
@@ -158,7 +158,7 @@ class Records:
         return [peer for peer in peers if peer.server is not None and wants.fit(peer.server.facts)]
 
     def deploy(self, peer: Peer, modules: tuple[DeployedModule, ...], key: str) -> None:
-        """These are all the modules that are deployed there."""
+        """Replace the list of modules that are deployed on a server."""
         for module in peer.deployed:
             served = self.modules.get(module.name, {})
             served.pop(peer.conn, None)
@@ -169,7 +169,7 @@ class Records:
         peer.deployed, peer.deployed_key = modules, key
 
     def serve_no_more(self, conn: int, key: str) -> None:
-        """A server of the key has left."""
+        """Note that a server of the key has left."""
         queue = self.queues[key]
         queue.servers.pop(conn, None)
         queue.left_at = self.left_at = self.now
@@ -177,7 +177,7 @@ class Records:
             self.deadlines.set(("forget", key), self.now + GRACE_S)
 
     def name_peer(self, peer: Peer, wanted: str) -> str:
-        """Give a server a name that no other has."""
+        """Give a server a unique name and return it: ``wanted``, with a number if that is in use."""
         self.unname_peer(peer)
         name, count = wanted, 1
         while name in self.server_names:
@@ -188,30 +188,30 @@ class Records:
         return name
 
     def unname_peer(self, peer: Peer) -> None:
-        """Take a server's name back."""
+        """Free a server's name."""
         if self.server_names.get(peer.name) == peer.conn:
             del self.server_names[peer.name]
         peer.name = ""
 
     def believe(self, epoch: int) -> bool:
-        """Have the next epochs be above one of a run before this; whether it can be one."""
+        """Keep the next epochs above one of an earlier run. False: it is too high to be one."""
         if epoch > int(self.now * 1000) + EPOCHS_AHEAD:
             return False
         self.epoch = max(self.epoch, epoch)
         return True
 
     def condition(self, peer: Peer) -> Condition | None:
-        """What is wrong with a server, None for nothing."""
+        """What is wrong with a server, None if nothing is."""
         return self.conditions.get(peer.name) if peer.name else None
 
     # Queues.
 
     def queue(self, key: str) -> Queue:
-        """The key's queue, a new one if there is none."""
+        """The key's queue; a new one if there is none."""
         return self.queues.get(key) or self.queues.setdefault(key, Queue(key))
 
     def forget_queue(self, queue: Queue) -> None:
-        """Drop the queue of a key that nobody serves, wants or holds, or served just now."""
+        """Drop the queue of a key without servers, requests and leases, `GRACE_S` after its last server left."""
         if not (queue.servers or queue.waiting or queue.leases) and self.now >= queue.left_at + GRACE_S:
             del self.queues[queue.key]
             self.moved.pop(queue.key, None)
@@ -226,7 +226,7 @@ class Records:
         return max(left_at, self.started_at) + GRACE_S
 
     def note_move(self, key: str) -> None:
-        """Those who wait will want to know their new positions, soon."""
+        """Schedule position events for the requests of a queue."""
         queue = self.queues.get(key)
         if queue is not None and queue.waiting and key not in self.moved:
             if not self.moved:
@@ -236,7 +236,7 @@ class Records:
     # Offers and requests.
 
     def new_offer(self, peer: Peer, key: str, match_key: str, host: str, port: int) -> SlotOffer:
-        """A match key, on offer from now on but not free yet; the same one offered again replaces the first."""
+        """Add an offer, which is not free yet. It replaces an earlier offer of the same match key."""
         if match_key in peer.offers:
             self.withdraw(peer.offers[match_key])
         server = peer.server
@@ -248,15 +248,15 @@ class Records:
         return offer
 
     def withdraw(self, offer: SlotOffer) -> None:
-        """A match key is no longer free, nor anybody's."""
+        """Make an offer neither free nor claimed."""
         if offer.free:
             self.free_offers.remove(offer)
         elif offer.claimed:
             self.waiting[offer.claimed].gathered.remove(offer)
-            offer.claimed = 0  # its gatherer goes on with the others
+            offer.claimed = 0  # the gatherer keeps its other offers
 
     def add_request(self, peer: Peer, request: WaitingRequest) -> None:
-        """A request takes its place in its queue."""
+        """Add a request to its queue."""
         steps = request.steps = min(STEPS, int((self.now - request.since) // STEP_S))
         peer.waiting[request.arrival] = request
         if request.id is not None:
@@ -276,12 +276,12 @@ class Records:
             self.remind(request, "age", request.since + (steps + 1) * STEP_S)
 
     def remind(self, request: WaitingRequest, what: str, due: float) -> None:
-        """Something is due of a request that waits, unless it has left by then."""
+        """Set a deadline of a waiting request. It is dropped with the request."""
         request.timers = (*request.timers, what) if what not in request.timers else request.timers
         self.deadlines.set((what, request.arrival), due)
 
     def remove_request(self, request: WaitingRequest) -> None:
-        """A request leaves its queue, from wherever it stands. What it has gathered must be taken back before."""
+        """Remove a request from its queue. The caller has taken back its gathered offers."""
         peer, queue = self.peers[request.conn], self.queues[request.key]
         if not request.parked:
             self.subqueues.remove(request)
@@ -305,7 +305,7 @@ class Records:
     # Leases.
 
     def add_lease(self, lease: LeaseRecord) -> None:
-        """A lease that runs from ``lease.since`` on."""
+        """Add a lease, which runs from ``lease.since`` on."""
         name = lease.lease
         queue = self.queues.get(lease.key) or self.queue(lease.key)
         self.leases[name] = queue.leases[name] = lease
@@ -316,11 +316,11 @@ class Records:
             self.peers[lease.holder].holding[name] = lease
 
     def remove_lease(self, lease: LeaseRecord) -> None:
-        """A lease is over."""
+        """Remove a lease that is over."""
         name, queue = lease.lease, self.queues[lease.key]
         del self.leases[name], queue.leases[name]
         self.shares.end(self.now, lease.user)
-        if lease.user and (lease.opened or lease.how != OURS):  # others began when their server says
+        if lease.user and (lease.opened or lease.how != OURS):  # the length of the others is not known
             queue.lengths.append(self.now - lease.since)
         if lease.server in self.peers:
             self.peers[lease.server].serving.pop(name, None)

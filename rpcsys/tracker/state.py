@@ -1,7 +1,6 @@
-"""Every decision of the tracker, as plain synchronous code: an event goes in, actions come out. The same events
-give the same actions: nothing depends on a clock, on chance or on the order of a hash table. A match key is handed out
-once, and a request answered once, while its connection lives; what a connection offered and asked for goes with it.
-What one connection can make the tracker remember is bounded.
+"""The tracker's decisions: an event goes in, actions come out. The same events give the same actions: nothing depends
+on a clock, a random number or the order of a hash table. A match key is granted once, and a request answered once.
+A connection's offers and requests end with it, and what it can make the tracker remember is bounded.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from rpcsys.wire.control import Answer
 
 
 class TrackerState:
-    """The tracker between two events. Two are equal when their records are."""
+    """The tracker's state; hands each event to the part that decides. Two are equal when their records are."""
 
     def __init__(self, started: TrackerStarted) -> None:
         records = self.records = Records(started)
@@ -94,11 +93,11 @@ class TrackerState:
 
     @property
     def next_deadline(self) -> float | None:
-        """When a `TimePassed` is wanted at the latest, None if nothing is due."""
+        """When the next `TimePassed` is due, None if nothing is."""
         return self.records.deadlines.next
 
     def apply(self, event: Event) -> list[Action]:
-        """Take an event in; what has to be done about it, in order."""
+        """Apply an event; the actions that follow, in order."""
         self.records.now = event.at
         if type(event) is not Received:
             return self._on_event[type(event)](event)
