@@ -1,5 +1,5 @@
-"""What a tracker's file is to hold: what still holds by the records, and what waits to be written, one statement for
-hundreds of rows. (While it runs, the interpreter's lock is free; to wait for that row by row would cost 500 us each.)
+"""The records that still hold, and batches of rows for the tracker's file, with one statement for hundreds of rows: the
+interpreter's lock is free while a statement runs, and to take it again for each row would cost 500 us each.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.tables import COLUMNS
 
-#: Records that may wait for the disk, and about how much memory they may take: minutes of a very busy lab.
+#: The most records that wait for the disk, and about how much memory they take: minutes of a very busy lab.
 MAX_HISTORY = 200_000
 MAX_BYTES = 100 << 20
-MAX_LEVELS = 72_000  # averages that may wait: a day of all followed keys (`rpcsys.tracker.views.utilisation`)
+MAX_LEVELS = 72_000  # averages that wait for the disk: a day of all keys (`rpcsys.tracker.views.utilisation`)
 HOUR = 3600
-RECORD = 1000  # bytes of a record, beside its texts
-_ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older ones take 999 values in all
+RECORD = 1000  # bytes of a record without its texts
+_ROWS = 500 if sqlite3.sqlite_version_info >= (3, 32) else 50  # older versions take 999 values in a statement
 
 Fact = tuple[str, str]  # a kind of record, and the lease, ticket or server that it is about
 
-#: Entries that hold until another ends them, and the field that says what they are about.
+#: Entries that hold until another entry ends them, and the field with the lease, ticket or server.
 _BEGINS: Mapping[str, str] = {
     **dict.fromkeys(("granted", "begun", "limited"), "lease"),
     "waiting": "ticket",
     **dict.fromkeys(("joined", "set_aside", "drained"), "server"),
 }
-#: Entries that end others, with the field that says what they are about and the kinds that they end.
+#: Entries that end others, with the same field and the kinds that they end.
 _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "over": ("lease", ("granted", "begun", "limited")),
     "waited": ("ticket", ("waiting",)),
@@ -41,7 +41,7 @@ _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "forgotten": ("server", ("drained", "set_aside")),
 }
 
-LEASES = COLUMNS["leases"][1:]  # without the number of the row, which is SQLite's
+LEASES = COLUMNS["leases"][1:]  # without ``id``, which SQLite sets
 _NOTHING: Mapping[str, Any] = {}
 _ADD_LEASES = f"INSERT INTO leases ({', '.join(LEASES)}) VALUES"
 _ADD_USAGE = f"""
@@ -55,12 +55,12 @@ _ADD_EVENTS = "INSERT INTO events (at, kind, about, details) VALUES"
 _ADD_PRESENT = "INSERT OR REPLACE INTO present (kind, about, number, at, details) VALUES"
 _ADD_LEVELS = "INSERT OR REPLACE INTO levels (begin, key, looks, slots, leased, waiting) VALUES"
 _END_PRESENT = "DELETE FROM present WHERE (kind, about) IN (VALUES"
-#: The ``over`` of a lease, and what was known of it: ``granted``, ``begun``, ``limited``.
+#: The entry ``over`` of a lease, and its entries ``granted``, ``begun`` and ``limited``.
 Over = tuple[HistoryEntry, "HistoryEntry | None", "HistoryEntry | None", "HistoryEntry | None"]
 
 
 class LiveState(dict[Fact, HistoryEntry]):
-    """The records that still hold, by what they are about, in the order in which they were made."""
+    """The records that still hold, by kind and lease, ticket or server, in the order in which they were made."""
 
     def __init__(self, records: Iterable[HistoryEntry] = ()) -> None:
         super().__init__()
@@ -68,13 +68,13 @@ class LiveState(dict[Fact, HistoryEntry]):
             self.fold(record)
 
     def fold(self, record: HistoryEntry) -> dict[Fact, HistoryEntry | None]:
-        """Take a record in; the facts that it changes, with None for those that it ends."""
+        """Apply a record; the facts that it changes, with None for those that it ends."""
         field = _BEGINS.get(record.kind)
         if field is not None:
             fact = (record.kind, str(record.details[field]))
             if field == "lease" and record.kind != "granted" and ("granted", fact[1]) not in self:
                 return {}  # about a lease that is over
-            self.pop(fact, None)  # so that it stands behind what was made before it
+            self.pop(fact, None)  # so that the new record is the last
             self[fact] = record
             return {fact: record}
         if record.kind not in _ENDS:
@@ -85,7 +85,7 @@ class LiveState(dict[Fact, HistoryEntry]):
 
 
 def bytes_of(record: HistoryEntry) -> int:
-    """About how much memory a record takes: its texts are its peer's to choose."""
+    """About how much memory a record takes; its texts may be of any length."""
     size = RECORD
     for value in record.details.values():
         if type(value) is str:
@@ -97,15 +97,15 @@ def bytes_of(record: HistoryEntry) -> int:
 
 @dataclass
 class Batch:
-    """What is to be written."""
+    """Rows that wait for the disk."""
 
     overs: list[Over] = field(default_factory=list)
     events: list[HistoryEntry] = field(default_factory=list)
     changes: dict[Fact, tuple[int, HistoryEntry] | None] = field(default_factory=dict)
     levels: dict[tuple[int, str], Sequence[float]] = field(default_factory=dict)
-    missed: int = 0  # records that there was no room for
-    bytes: int = 0  # about what the others take
-    whole: bool = False  # whether the present replaces the file's
+    missed: int = 0  # records that were dropped, as the batch was full
+    bytes: int = 0  # about what the records take
+    whole: bool = False  # whether ``changes`` replace the file's whole table ``present``
 
     def __bool__(self) -> bool:
         return bool(self.overs or self.events or self.changes or self.levels or self.whole)
@@ -118,24 +118,24 @@ class Batch:
         return True
 
     def add_over(self, over: Over) -> None:
-        """A lease is over."""
-        more = sum(record is not None for record in over[1:])  # with the same texts
+        """Add a lease that is over."""
+        more = sum(record is not None for record in over[1:])  # they share the texts
         if self._room(bytes_of(over[0]) + more * RECORD):
             self.overs.append(over)
 
     def add_event(self, record: HistoryEntry) -> None:
-        """Something happened that is history."""
+        """Add an event."""
         if self._room(bytes_of(record)):
             self.events.append(record)
 
     def add_level(self, begin: int, key: str, figures: Sequence[float]) -> None:
-        """Averages; of too many, the oldest are dropped."""
+        """Add averages; the oldest beyond `MAX_LEVELS` are dropped."""
         self.levels[begin, key] = figures
         if len(self.levels) > MAX_LEVELS:
             del self.levels[next(iter(self.levels))]
 
     def extend(self, later: Batch) -> None:
-        """Take in what came later."""
+        """Add the rows of a later batch."""
         self.missed += later.missed
         for over in later.overs:
             self.add_over(over)
@@ -147,7 +147,7 @@ class Batch:
         self.whole = self.whole or later.whole
 
     def write(self, connection: sqlite3.Connection) -> None:
-        """Write all of it, or nothing. Raises `sqlite3.Error`: it cannot be written."""
+        """Write all rows in one transaction. Raises `sqlite3.Error`: nothing is written."""
         with transaction(connection) as file:
             (last,) = file.execute("SELECT max(id) FROM leases").fetchone()
             _run(file, _ADD_LEASES, [_lease_row(*over) for over in self.overs])
@@ -166,7 +166,7 @@ class Batch:
 
 @contextlib.contextmanager
 def transaction(file: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """All or nothing; a failure leaves the connection ready for the next one."""
+    """A transaction, which is rolled back if the block fails."""
     file.execute("BEGIN IMMEDIATE")
     try:
         yield file

@@ -1,4 +1,4 @@
-"""One connection of the tracker: bytes to frames, replies to bytes, and what keeps a bad peer in bounds."""
+"""One connection of the tracker: bytes to frames, replies to bytes, and the limits of a peer."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from rpcsys.wire.tracker import FAIL, MAGIC_BYTES, MAX_FRAME, SUCCESS, TrackerFr
 
 log = logging.getLogger(__name__)
 
-RECEIVED = 16 << 10  # bytes read at a time: many frames, and little enough for the interpreter's own memory
-BURST = 64  # frames of one connection handled in a row before the others have their turn
+RECEIVED = 16 << 10  # bytes of one read: many frames, and small enough for the interpreter's own allocator
+BURST = 64  # frames of one connection that are handled before the other connections' frames
 LENGTH_BYTES = 4
-#: A magic or a frame that was begun must be whole after so long, so that it is dropped within 10 s; and a peer that reads
-#: nothing of what it was sent has so long, too.
+#: How long a magic or a frame may stay incomplete, and how long a peer may read nothing. The connection is then
+#: dropped, within 10 s in all.
 SILENCE_S = 8.0
-#: Bytes unsent at which a peer's own frames are left unread, and at which they are read again.
+#: With HIGH_WATER bytes unsent, the peer's frames are no longer read; with LOW_WATER, they are read again.
 HIGH_WATER = 256 << 10
 LOW_WATER = HIGH_WATER // 4
-#: Bytes unsent at which it is dropped: others' actions can make messages for it even while it is not read.
+#: With so many bytes unsent, the connection is dropped: other peers' events still add messages while it is not read.
 MAX_UNSENT = 4 << 20
-MAX_TVM_REPLY = MAX_CHARACTERS  # bytes of a reply to TVM's client, which reads any length
+MAX_TVM_REPLY = MAX_CHARACTERS  # bytes of a reply to TVM's client, which reads replies of any length
 _SUCCESS, _ASKED = encode(SUCCESS), encode(ASKED)
 
 
 class PeerLimit:
-    """At most ``limit`` connections of each address, but those of proxies that are believed, which have limits too."""
+    """At most ``limit`` connections of each address. Trusted proxies are exempt, as they have limits of their own."""
 
     def __init__(self, limit: int, proxies: ProxyNetworks, clock: Callable[[], float]) -> None:
         self._proxies = proxies
@@ -46,37 +46,37 @@ class PeerLimit:
         self._counted = acceptor.ConnectionLimit(limit, None, log, advice)
 
     def admit(self, address: str, local: str) -> bool:
-        """Whether one more may come, which is then counted. It is logged now and then that one may not."""
+        """Admit and count a connection. False: the limit is reached, which is logged now and then."""
         return self._proxies.include(address, local) or self._counted.admit(address, self._clock())
 
     def leave(self, address: str, local: str) -> None:
-        """One that was admitted has gone."""
+        """Count the end of an admitted connection."""
         if not self._proxies.include(address, local):
             self._counted.leave(address)
 
 
 class Owner(Protocol):
-    """What a connection needs of the service that has it."""
+    """What a connection needs of its service."""
 
     loop: asyncio.AbstractEventLoop
     sockets: Sockets
     admission: PeerLimit
     counts: FrameCounts
     open_connections: dict[PeerConnection, None]
-    heard: tuple[list[PeerConnection], list[PeerConnection]]  # clients, and servers, that have been read from
-    unsent: list[PeerConnection]  # those that have something to send
+    heard: tuple[list[PeerConnection], list[PeerConnection]]  # clients, and servers, with frames to handle
+    unsent: list[PeerConnection]  # connections with bytes to send
 
     def greeted(self, connection: PeerConnection) -> int:
-        """It has said the magic; its number."""
+        """The peer has sent the magic; return the connection's number."""
 
     def received(self, connection: PeerConnection, frame: bytes) -> None:
-        """It has received a frame."""
+        """A frame has arrived."""
 
     def flush(self) -> None:
-        """Send what all have to send."""
+        """Send what is unsent on all connections."""
 
     def lost(self, connection: PeerConnection) -> None:
-        """It is gone."""
+        """The connection has ended."""
 
 
 class PeerConnection:
@@ -90,8 +90,8 @@ class PeerConnection:
     def __init__(self, service: Owner, sock: socket.socket, address: str, local: str) -> None:
         self.address = address
         self.local = local
-        self.number = 0  # what the state calls it, once the magic was said
-        self.serves = False  # whether it has made offers
+        self.number = 0  # its number in the state, 0 before the magic
+        self.serves = False  # whether the peer has made offers
         self._service = service
         self._sock = sock
         self._reader = TrackerFrameReader()
@@ -106,13 +106,13 @@ class PeerConnection:
 
     @property
     def stuck(self) -> bool:
-        """Whether so much is unsent that the peer's own frames are left unread."""
+        """Whether so much is unsent that the peer's frames are not read."""
         return self._stuck_since is not None
 
     # Frames.
 
     def ready(self, found: int) -> None:
-        """Something is so of the socket."""
+        """Handle what the socket is ready for: READ, WRITE, BROKEN."""
         if found & WRITE:
             self._blocked = False
             self.flush()
@@ -122,10 +122,10 @@ class PeerConnection:
             self._end()
 
     def _receive(self) -> None:
-        """Read what has come; once more if it was half a message and has brought the rest.
+        """Read once, and a second time after half a message.
 
-        TVM's clients send the rest only when the first half is acknowledged (two small writes, Nagle on), and to a
-        client on this machine that happens at once. Of a whole message our reply is the acknowledgement.
+        TVM's clients send the second half only when the first is acknowledged (two small writes, Nagle on). On one
+        machine it is there at once. A whole message needs no acknowledgement but our reply.
         """
         for _ in range(2):
             try:
@@ -143,7 +143,7 @@ class PeerConnection:
         self._service.heard[self.serves].append(self)
 
     def work(self) -> None:
-        """Handle what has been read, in bounds, and the end when it has come to that."""
+        """Handle at most `BURST` frames of what has been read, and then the end of the stream if it has come."""
         reader, drained = self._reader, False
         try:
             for _ in range(BURST):
@@ -161,7 +161,7 @@ class PeerConnection:
             self._service.flush()
             self.drop(str(error), politely=True)
             return
-        if not drained:  # others have their turn
+        if not drained:  # the other connections' frames come first
             self._again = True
             self._expect()
             self._service.loop.call_soon(self._continue)
@@ -197,7 +197,7 @@ class PeerConnection:
     # Replies.
 
     def send(self, message: Any) -> None:
-        """Send a message, or bytes as they are, with the next flush; nothing after the end."""
+        """Queue a message, or raw bytes, for the next flush. Does nothing on a connection that is closing."""
         if self._closing:
             return
         self._service.counts.frames_out += message is not MAGIC_BYTES
@@ -219,7 +219,7 @@ class PeerConnection:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is unsent, as far as the kernel takes it; the rest when it takes more."""
+        """Write as much as the kernel takes; the rest follows when the socket is writable again."""
         unsent = self._unsent
         if unsent and not self._blocked:
             try:
@@ -227,7 +227,7 @@ class PeerConnection:
             except BlockingIOError:
                 pass
             except OSError:
-                unsent.clear()  # nobody will ever read it; that the socket is broken is told soon
+                unsent.clear()  # the stream is broken; the loop reports it as BROKEN
         if unsent or self._wanted & WRITE:
             self._note_unsent()
 
@@ -248,14 +248,14 @@ class PeerConnection:
     # Ends.
 
     def end_if_silent(self, now: float) -> None:
-        """Drop the connection if it was silent too long in the middle of something."""
+        """Drop the connection if a frame stays incomplete, or the peer reads nothing, for `SILENCE_S`."""
         if self._stuck_since is not None and now - self._stuck_since > SILENCE_S:
             self.drop("it does not read what it is sent")
         elif self._waiting_since is not None and now - self._waiting_since > SILENCE_S:
-            self.drop("it began something and fell silent")
+            self.drop(f"it sent part of a message, and no more for {SILENCE_S:g} s")
 
     def drop(self, reason: str, *, politely: bool = False) -> None:
-        """End the connection, ``politely`` after what was to be sent. For the state it is gone at once."""
+        """End the connection; ``politely``: after everything unsent is sent. The state sees its end at once."""
         log.info("connection from %s dropped: %s", self.address, reason, extra={"stranger": self.address})
         if politely:
             self._service.lost(self)
@@ -264,7 +264,7 @@ class PeerConnection:
             self._end()
 
     def close(self) -> None:
-        """End the connection, after what was to be sent."""
+        """End the connection, after everything unsent is sent."""
         self.flush()
         if not self._unsent:
             self._shut()

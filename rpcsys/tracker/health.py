@@ -1,6 +1,6 @@
-"""Which servers can be trusted with a request: drained by hand, unhealthy by their own word or silent, or set aside.
+"""Which servers are offered: not those that are drained, unhealthy, silent, or set aside after failures.
 
-Each pause for failures in a row is twice as long as the one before. Conditions go by the server's name.
+Each pause after failures in a row is twice as long as the one before. A condition belongs to a server's name.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from rpcsys.tracker.records import Records
 from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.tracker.transitions import CLEARED, FAILED, FAILURES, OK, PAUSE_OVER, SET_ASIDE
 
-#: Servers that are gone of which is remembered what was wrong with them; the first to go is forgotten first.
+#: Conditions kept of servers that have left; beyond, the one that left first is dropped.
 MAX_ABSENT = 1024
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 3600.0
-MAX_MISSED = 4096  # addresses remembered whose clients could open no session; beyond, the first is forgotten
+MAX_MISSED = 4096  # client addresses kept that could not open a session; beyond, the first is dropped
 
 
 @dataclass(eq=False)
 class ServerHealth:
-    """Judges servers. Every method returns what has to be done about it."""
+    """Changes the health of servers; every method returns the actions that follow."""
 
     records: Records
     scheduler: Scheduler
 
     def failed(self, name: str, reason: str) -> list[Action]:
-        """A session failed for a reason of the server's own."""
+        """Count a session that failed by the server's own fault."""
         condition = self._condition(name)
         if name not in self.records.server_names:
             self.records.absent.setdefault(name)
         if condition.trust is SET_ASIDE:
-            return []  # one of the sessions that ran before
+            return []  # the session began before the pause
         condition.failures += 1
         condition.reason = reason
         if condition.failures < FAILURES and condition.trust is OK:
@@ -51,7 +51,7 @@ class ServerHealth:
         return [HistoryEntry(self.records.now, "set_aside", details), *self._shut(name)]
 
     def unreached(self, lease: LeaseRecord, reason: str) -> list[Action]:
-        """A client could not open its session. If that happens to it elsewhere too, the client is the cause."""
+        """Count a session that a client could not open. After a second server, the client's address is the cause."""
         missed = self.records.missed
         if len(missed) >= MAX_MISSED and lease.address not in missed:
             del missed[next(iter(missed))]
@@ -61,40 +61,40 @@ class ServerHealth:
         return self.failed(lease.server_name, f"a client could not open a session: {reason}")
 
     def worked(self, name: str) -> list[Action]:
-        """A session ended as sessions should."""
+        """Count a session that worked: it ends a pause or a trial."""
         condition = self.records.conditions.get(name)
         if condition is None or (not condition.failures and condition.trust is OK):
             return []
-        told = [] if condition.trust is OK else [HistoryEntry(self.records.now, "trusted", {"server": name})]
-        return [*told, *self._trust(name, condition)]
+        entries = [] if condition.trust is OK else [HistoryEntry(self.records.now, "trusted", {"server": name})]
+        return [*entries, *self._trust(name, condition)]
 
     def trial(self, name: str) -> list[Action]:
-        """A pause is over."""
+        """End a server's pause and begin its trial."""
         condition = self.records.conditions[name]
         condition.move(PAUSE_OVER)
         condition.until = None
         return self._reopen(name)
 
     def drain(self, name: str, by: str) -> list[Action]:
-        """Hand out nothing more of a server; what runs goes on."""
+        """Drain a server: its offers are withdrawn, and its sessions go on."""
         condition = self._condition(name)
         condition.drained = True
         return [HistoryEntry(self.records.now, "drained", {"server": name, "by": by}), *self._shut(name)]
 
     def enable(self, name: str, by: str) -> list[Action]:
-        """Undo a drain, and forget all failures."""
+        """Undo a drain, and clear all failures."""
         condition = self._condition(name)
         condition.drained = False
         return [HistoryEntry(self.records.now, "enabled", {"server": name, "by": by}), *self._trust(name, condition)]
 
     def healthy(self, name: str, problem: str) -> list[Action]:
-        """What a server's own check says: "" if all is well."""
+        """Note the result of a server's own health check: "" or a problem."""
         condition = self._condition(name)
         before, condition.unhealthy = condition.problem, problem
         return self._examined(name, condition, before)
 
     def answers(self, name: str, problem: str) -> list[Action]:
-        """Whether a server answers: "" if it does, else a sentence."""
+        """Note whether a server answers heartbeats: "" if it does, else a sentence."""
         condition = self._condition(name)
         before, condition.silent = condition.problem, problem
         return self._examined(name, condition, before)
@@ -113,7 +113,7 @@ class ServerHealth:
         return [HistoryEntry(self.records.now, "healthy", {"server": name}), *self._reopen(name)]
 
     def leave(self, name: str) -> list[Action]:
-        """A server is gone; if it comes back it will say how its health is."""
+        """Note that a server has left; it reports its health again when it comes back."""
         condition = self.records.conditions.get(name)
         if condition is None:
             return []
@@ -135,7 +135,7 @@ class ServerHealth:
         return actions
 
     def restore(self, entry: HistoryEntry) -> list[Action]:
-        """What the last run knew about a server, which is not there yet."""
+        """Restore the last run's condition of a server, which has not registered yet."""
         details, now = entry.details, self.records.now
         name = str(details["server"])
         condition = self._condition(name)
@@ -145,7 +145,7 @@ class ServerHealth:
             condition.reason, condition.failures = str(details["reason"]), int(details["failures"])
             condition.move(FAILED)
             condition.pause_s = min(float(details["pause_s"]), LONGEST_PAUSE_S)
-            # At most a pause from now: the clock may have been ahead when it was written.
+            # At most one pause from now: the clock of the last run may have been ahead.
             condition.until = min(max(now, float(details["until"])), now + condition.pause_s)
             self.records.deadlines.set(("trial", name), condition.until)
         self.records.absent[name] = None
@@ -170,7 +170,7 @@ class ServerHealth:
         return self.scheduler.weigh_all()
 
     def _reopen(self, name: str) -> list[Action]:
-        """Let others have what the server has on offer, if nothing else is wrong with it."""
+        """Offer what the server has withdrawn, if its condition allows."""
         peer, condition = self._peer(name), self.records.conditions.get(name)
         if peer is None or not (condition is None or condition.open):
             return []

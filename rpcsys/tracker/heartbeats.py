@@ -1,7 +1,7 @@
-"""Heartbeats: which servers still answer. The kernel keeps the connection of one that hangs as if nothing were wrong.
+"""Heartbeats find servers that hang: their connections stay open.
 
-A server is asked every few seconds, and silent if it has not answered after `MISSES` more checks. These are counted,
-and not seconds: a tracker that was itself stopped finds one check due, and hears what was answered meanwhile.
+The tracker sends one every `CHECK_S`. A server that has not answered after `MISSES` more checks is silent. Checks are
+counted instead of seconds: after a pause of the tracker itself one check is due, and the answers are read first.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from rpcsys.tracker.records import Records
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
-#: Between two checks of a server. A question and its answer cost the tracker about 30 us: 15,000 servers take a tenth
-#: of a core.
+#: Seconds between two checks of a server. A heartbeat and its answer cost the tracker about 30 us: 15,000 servers take
+#: a tenth of a core.
 CHECK_S = 5.0
-MISSES = 2  # checks in vain after which a server is silent: 10 s after it was asked, 10 to 15 s after it began to hang
-TOGETHER_S = 0.1  # servers are checked together that are due within so long: one turn of the loop, not one for each
-#: A lease that is not opened for so long is asked back. A server does that by itself after 8 s; this is for a message
-#: that was lost.
+MISSES = 2  # missed checks until a server is silent: 10 s after the heartbeat, 10 to 15 s after it began to hang
+TOGETHER_S = 0.1  # checks that are due within this time are made together, in one turn of the loop
+#: How long a lease may stay unopened before the tracker ends it. The server ends it after 8 s itself; this is for a
+#: lost message.
 UNOPENED_S = 12.0
-#: Multiples of it, without their whole parts, are spread evenly: servers that came together are not checked together.
+#: The fractional parts of its multiples are evenly spread, so servers that register together are checked apart.
 _SPREAD = (math.sqrt(5) - 1) / 2
 SILENT = f"it does not answer the tracker for {MISSES * CHECK_S:g} s or more: its server hangs, or is stopped"
 ASKED = control.Keepalive(control.QUESTION).to_json()
@@ -33,14 +33,14 @@ ASKED = control.Keepalive(control.QUESTION).to_json()
 
 @dataclass(eq=False)
 class Heartbeats:
-    """Asks servers whether they live."""
+    """Sends heartbeats and handles their answers."""
 
     records: Records
     health: ServerHealth
     leases: Leases
 
     def watch(self, peer: Peer) -> None:
-        """A server has registered."""
+        """Begin to check a server that has registered."""
         if peer.keepalive:
             self._check_again(self.records.now + peer.conn * _SPREAD % 1 * CHECK_S, peer)
 
@@ -48,7 +48,7 @@ class Heartbeats:
         self.records.deadlines.set(("heartbeat", peer.conn), math.ceil(due / TOGETHER_S) * TOGETHER_S)
 
     def check(self, conn: int) -> list[Action]:
-        """A server is to be asked, also for leases that should have been opened by now, or to have answered."""
+        """Check a server: send a heartbeat and end its unopened leases, or find it silent."""
         peer, now = self.records.peers.get(conn), self.records.now
         if peer is None or peer.server is None:
             return []
@@ -63,11 +63,11 @@ class Heartbeats:
         elif peer.unanswered == MISSES + 1:
             actions += self.health.answers(peer.name, SILENT)
             for lease in unopened:
-                actions += self.leases.over(lease, "unused") if lease.reason else ()  # it was to be ended
+                actions += self.leases.over(lease, "unused") if lease.reason else ()  # its end was under way
         return actions
 
     def answered(self, peer: Peer, message: Answer) -> list[Action]:
-        """A server has answered a question."""
+        """Note an answer of a server."""
         if message.ok and peer.heard < message.id <= peer.asked:
             peer.heard = message.id
         was_silent = peer.unanswered > MISSES

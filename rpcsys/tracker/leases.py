@@ -1,6 +1,6 @@
-"""Leases, from the grant to their end. One whose server is away for a moment goes on, as its session does.
+"""Leases, from the grant to their end. A lease goes on for a while without its server's connection, like its session.
 
-TVM's servers say nothing of sessions: a lease ends with the next offer (of that key, the oldest lease's).
+TVM's servers send nothing about sessions: an offer of theirs ends the oldest lease of its key.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rpcsys.tracker.transitions import AWAY, ENDED, OPENED, OURS, RUNNING, SERVE
 from rpcsys.wire import control
 from rpcsys.wire.control import Running
 
-AWAY_S = 10.0  # how long a lease outlives its server's connection: servers are back within 5 s, if they live
-#: A session that the tracker knows by its server's word alone counts as no longer than this: it goes into sums.
+AWAY_S = 10.0  # how long a lease outlives its server's connection: a running server is back within 5 s
+#: The longest duration that is accepted from a server for a session unknown to the tracker: it counts in sums.
 LONGEST_S = 30 * 86400.0
-#: A TVM server makes a new match key 8 s after the old one was taken, if nobody came, and asks every 2 s until then.
+#: A TVM server makes a new match key if no client connects within 8 s of the grant, and polls every 2 s until then.
 RENEWAL_S, POLLING_S = 6.0, 3.5
 _LEFT = "its client's connection to the tracker ended before it had opened a session"
 
@@ -44,7 +44,7 @@ class Leases:
     def over(
         self, lease: LeaseRecord, outcome: str, reason: str = "", fault: str = "", cleaned: object = None
     ) -> list[Action]:
-        """A lease is over."""
+        """End a lease: remove it, write it to the history, and judge its server's health."""
         now = self.records.now
         self.records.remove_lease(lease)
         details = {
@@ -64,23 +64,23 @@ class Leases:
         lease.move(ENDED)
         return actions
 
-    # What our servers say.
+    # Messages of our servers.
 
     def lease_started(self, peer: Peer, message: control.LeaseStarted) -> list[Action]:
-        """A server of ours says that a session was opened."""
+        """Note that a session was opened."""
         lease = self._reported(peer, message.lease, message.epoch)
         if lease is None or lease.opened:
             return [peer.done(message.id)]
         lease.move(OPENED)
         lease.started_at = self.records.now
         if lease.reason == _LEFT:
-            lease.reason = ""  # not before: the news of the session took longer than the connection's end
+            lease.reason = ""  # it had: the server's message was slower than the end of the client's connection
         self.records.missed.pop(lease.address, None)
         begun = HistoryEntry(self.records.now, "begun", {"lease": lease.lease, "peer": message.peer})
         return [peer.done(message.id), begun]
 
     def lease_ended(self, peer: Peer, message: control.LeaseEnded) -> list[Action]:
-        """A server of ours says that a session is over, and everything of it gone."""
+        """End the lease of a session that is over and cleaned up."""
         lease = self._reported(peer, message.lease, message.epoch)
         if lease is None:
             return [peer.done(message.id)]
@@ -92,11 +92,11 @@ class Leases:
         if found is None or found.epoch != epoch or peer.server is None or not _is_of(found, peer, peer.server):
             return None
         if found.state in AWAY:
-            self._attach(peer, found)  # it had no session when its server left
+            self._attach(peer, found)  # it had no session when its server registered again
         return found
 
     def go_on(self, peer: Peer, server: Server, running: Running) -> None:
-        """A session that went on while its server had no tracker. What is another server's is left to that one."""
+        """Take over a session that went on while its server had no tracker. A lease of another server is skipped."""
         lease = self.records.leases.get(running.lease)
         began = self.records.now - min(running.since_s, LONGEST_S)
         if lease is not None and lease.epoch == running.epoch and _is_of(lease, peer, server):
@@ -111,7 +111,7 @@ class Leases:
             self.records.add_lease(unknown)
 
     def _may_grant(self, running: Running) -> bool:
-        """Whether a name is one that a lease of this run may get some day."""
+        """Whether a later lease of this run may get this name."""
         instance = self.records.instance
         ours = running.lease.startswith(f"{instance}-")
         return ours and (running.lease != f"{instance}-{running.epoch}" or running.epoch > self.records.epoch)
@@ -129,10 +129,10 @@ class Leases:
         lease.server, lease.server_name, lease.told = peer.conn, peer.name, 0
         peer.serving[lease.lease] = lease
 
-    # What becomes of leases whose server is gone.
+    # Leases without their server's connection.
 
     def detach(self, peer: Peer) -> list[Action]:
-        """A server's connection is gone. Its sessions may live on, if it is one of ours."""
+        """Detach the leases of a server whose connection has ended. Those of TVM's servers end."""
         actions: list[Action] = []
         for lease in list(peer.serving.values()):
             if lease.how != OURS:
@@ -145,16 +145,16 @@ class Leases:
         return actions
 
     def away(self, name: str) -> list[Action]:
-        """A server has not come back in time."""
+        """End a lease whose server has not come back in time."""
         lease = self.records.leases[name]
-        # Whatever was to end it before, this did.
+        # This replaces the reason of an end that was under way.
         lease.reason = f"its server {lease.server_name} has been gone for {AWAY_S:g} s"
         return self.over(lease, "lost")
 
-    # What ends a lease.
+    # Ends.
 
     def end(self, lease: LeaseRecord, reason: str, why: str = "") -> list[Action]:
-        """Have the server, if it is ours, end a lease. If it does not answer, one that was not opened is over."""
+        """Have the server, if it is ours, end a lease. A lease that was not opened ends at once if the server hangs."""
         server = self._server(lease)
         if server is None or server.server is None:
             return []
@@ -166,14 +166,14 @@ class Leases:
         return [*told, *self.over(lease, "unused")]
 
     def abandoned(self, lease: LeaseRecord) -> list[Action]:
-        """The connection of the client that holds it is gone. A session that was opened goes on."""
+        """Handle the end of the holder's connection. A session that was opened goes on."""
         lease.holder = None
         return [] if lease.opened else self.end(lease, control.UNUSED, _LEFT)
 
-    # What clients and operators say.
+    # Messages of clients and operators.
 
     def release(self, peer: Peer, message: control.Release) -> list[Action]:
-        """A client gives a lease back."""
+        """End a lease that its client gives back."""
         lease = self._own(peer, message.lease)
         if lease is None:
             return [peer.done(message.id)]
@@ -185,7 +185,7 @@ class Leases:
         return [*self.end(lease, "released", why), *missed, peer.done(message.id)]
 
     def renew(self, peer: Peer, message: control.Renew) -> list[Action]:
-        """A client wants a lease to last longer: so long from now, or as long as its key allows."""
+        """Set a lease's limit anew: ``session_timeout`` seconds from now, within the key's limit."""
         lease = self._own(peer, message.lease)
         if lease is None or lease.state in AWAY or lease.how != OURS:
             problem = f"no lease {message.lease!r} of yours can be renewed: it is over, or its server is away"
@@ -200,7 +200,7 @@ class Leases:
         return [limited, order, peer.done(message.id, limit_s=lease.limit_s)]
 
     def end_lease(self, peer: Peer, message: control.EndLease) -> list[Action]:
-        """An operator ends a lease."""
+        """End a lease for an operator."""
         lease = self.records.leases.get(message.lease)
         if lease is None:
             return [peer.refuse(message.id, f"there is no lease {message.lease!r}: see query_tracker leases")]
@@ -217,7 +217,7 @@ class Leases:
     # TVM's servers.
 
     def offers_again(self, peer: Peer, key: str) -> list[Action]:
-        """A TVM server that offers is done with its session; behind a proxy, with the oldest of that key."""
+        """End the oldest lease of the key: a TVM server offers again when its session is over."""
         lease = next((lease for lease in peer.serving.values() if lease.key == key), None)
         if lease is None:
             return []
@@ -228,13 +228,13 @@ class Leases:
         return self.over(lease, "closed", "the server offers itself again")
 
     def polled(self, peer: Peer) -> None:
-        """A TVM server asks which match keys are left, which it does between sessions only."""
+        """Note that a TVM server has polled its match keys, which it does between sessions only."""
         for lease in peer.serving.values():
             lease.polled_at = self.records.now
 
 
 def _is_of(lease: LeaseRecord, peer: Peer, server: Server) -> bool:
-    """Whether a lease is one of a server's: it came by this connection, or by one that is gone, of the same server."""
+    """Whether a lease is the server's: it belongs to this connection, or to an earlier one of the same server."""
     if lease.server is not None:
         return lease.server == peer.conn
     same = lease.identity == server.identity if lease.identity else lease.server_name == server.name

@@ -1,7 +1,7 @@
-"""Free offers and waiting requests, each found by what a device is, in the order in which they are served.
+"""Indexes of free offers and of waiting requests, by the facts of a device, in the order of service.
 
-A `Subqueue` holds the requests that want the same, a `Band` those of one effective priority. In a band the user goes
-first who has had the least device time; of a user's requests the oldest.
+A `Subqueue` holds the requests with equal wants, a `Band` those of them with one effective priority. In a band, the
+user with the least device time is first; of a user's requests, the oldest.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from rpcsys.tracker.labels import KEY, NAME, SERVER, DeviceFacts, Pair, Wants
 from rpcsys.tracker.shares import Share, Shares, lead
 
 Entry = tuple[float, int, str]
-#: Sets of labels, in all and of each address, that wait and can be told apart only by looking at each: every device
-#: that becomes free is compared with them, in 4 us each. A set with a value of its own is found by that.
+#: The most waiting sets of labels under one pair, in all and of each address. Each device that becomes free is compared
+#: with all sets under its pairs, in 4 us each. A set with a unique value stands under that value alone.
 MAX_BESIDE = 256
 MAX_BESIDE_OF_ADDRESS = 64
-Rank = tuple[float, float, int]  # lower goes first: minus effective priority, device time, arrival
+Rank = tuple[float, float, int]  # minus effective priority, device time, arrival; the lowest is served first
 
 
 @dataclass
 class OfferIndex:
-    """Match keys that are free, found by every fact of their devices; each index in the order of offering."""
+    """Free offers by each fact of their devices; each index is in the order of offering."""
 
     by_fact: dict[Pair, OrderedDict[tuple[int, str], SlotOffer]] = field(default_factory=dict)
 
     def add(self, offer: SlotOffer) -> None:
-        """A match key is free."""
+        """Add a free offer."""
         offer.free = True
         for pair in offer.facts.pairs:
             index = self.by_fact.get(pair)
@@ -40,7 +40,7 @@ class OfferIndex:
             index[offer.conn, offer.match_key] = offer
 
     def remove(self, offer: SlotOffer) -> None:
-        """It is not, any more."""
+        """Remove an offer."""
         offer.free = False
         for pair in offer.facts.pairs:
             index = self.by_fact[pair]
@@ -49,11 +49,11 @@ class OfferIndex:
                 del self.by_fact[pair]
 
     def count(self, key: str) -> int:
-        """How many match keys of a key are free."""
+        """How many offers of a key are free."""
         return len(self.by_fact.get((KEY, key), ()))
 
     def find(self, wants: Wants) -> SlotOffer | None:
-        """The one of those that fit which was offered first."""
+        """The oldest free offer that fits, None if there is none."""
         rarest: OrderedDict[tuple[int, str], SlotOffer] | None = None
         for pair in wants.exact:
             index = self.by_fact.get(pair)
@@ -63,7 +63,7 @@ class OfferIndex:
                 rarest = index
         if rarest is None:
             return None
-        if wants.bare:  # most are, and then all that is there fits
+        if wants.bare:  # the usual case: every offer of the key fits
             return next(iter(rarest.values()))
         return next((offer for offer in rarest.values() if wants.fit(offer.facts)), None)
 
@@ -72,8 +72,8 @@ class OfferIndex:
 class Band:
     """Requests of one subqueue and one effective priority.
 
-    Users who run equally many leases are a class, in which the order stays while time passes: who is next is found by a
-    look at the first of each class.
+    Users with equally many running leases are a class, in which time does not change the order. So the next user is the
+    lowest of the first users of all classes.
     """
 
     shares: Shares = field(compare=False, repr=False)
@@ -82,10 +82,10 @@ class Band:
     levels: list[int] = field(default_factory=list)  # [n]: users with more than n requests
     _count: int = 0
     _entries: dict[str, tuple[int, Entry]] = field(default_factory=dict, compare=False)
-    #: By the number of leases that a user runs: base, first arrival and user, sorted.
+    #: By the number of running leases: base, first arrival and user, sorted.
     _classes: dict[int, list[Entry]] = field(default_factory=dict, compare=False)
-    #: Users whose entry is no longer right: a lease that ends and the next that begins move one twice, and only who
-    #: looks needs the order.
+    #: Users whose entry is stale. They are sorted in when the order is read next: the end of a lease and the beginning
+    #: of another move a user twice.
     _moved: dict[str, Share] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Band:
             self.reorder(share)
 
     def reorder(self, share: Share) -> None:
-        """A user's first request, or the user's device time, has changed."""
+        """Mark a user's entry as stale: the first request, or the device time, has changed."""
         self._moved[share.user] = share
 
     def _sorted(self) -> dict[int, list[Entry]]:
@@ -146,12 +146,12 @@ class Band:
             del self._classes[running]
 
     def best(self, x: float) -> tuple[float, int]:
-        """Device time, to be compared with others at the same ``x``, and arrival of who is next."""
+        """The next request: its user's device time, which is comparable at the same ``x``, and its arrival."""
         weight = lead(x)
         return min((entries[0][0] + running * weight, entries[0][1]) for running, entries in self._sorted().items())
 
     def ranks(self, x: float) -> Iterator[Entry]:
-        """The users with their device time and first arrival, in no order: the lowest has the first turn."""
+        """Device time, first arrival and name of each user, in no order; the lowest is served first."""
         weight = lead(x)
         for running, entries in self._sorted().items():
             for base, arrival, user in entries:
@@ -160,8 +160,8 @@ class Band:
     def ahead(self, x: float, share: Share, arrival: int) -> int:
         """About how many requests are served before one of a user's, which may be of another band.
 
-        Users take turns: of every other as many are as the user has before this one, and one more of those who are
-        before the user now. Of those with more requests than that, as large a part is taken to be before the user.
+        Users take turns. Each other user is served as often as the user has requests before this one, and once more if
+        it is before the user now. That share of users is also assumed among those with more requests.
         """
         turns = self.turns.get(share.user, [])
         own = bisect_left(turns, arrival)
@@ -183,12 +183,12 @@ class Band:
 
 @dataclass
 class Subqueue:
-    """Requests that want the same, by effective priority."""
+    """Requests with equal wants, by effective priority."""
 
     shares: Shares = field(compare=False, repr=False)
     wants: Wants
-    anchor: Pair = field(compare=False)  # one of what is wanted, by which it is found
-    address: str = field(compare=False)  # where the first of its requests came from
+    anchor: Pair = field(compare=False)  # the wanted pair under which it is indexed
+    address: str = field(compare=False)  # the address of its first request
     bands: dict[float, Band] = field(default_factory=dict)
     _order: list[float] = field(default_factory=list, compare=False)
 
@@ -208,14 +208,14 @@ class Subqueue:
             del self._order[bisect_left(self._order, -request.standing)]
 
     def best(self, x: float) -> Rank:
-        """Who is next. There must be somebody."""
+        """The rank of the next request. The subqueue must not be empty."""
         highest = self._order[0]
         return (highest, *self.bands[-highest].best(x))
 
 
 @dataclass
 class Subqueues:
-    """All of them, found by what a device is."""
+    """All subqueues, indexed by one of the pairs that each wants."""
 
     shares: Shares = field(compare=False, repr=False)
     all: dict[Wants, Subqueue] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class Subqueues:
             _drop(self._by_key, wants.key, wants)
 
     def _anchor(self, wants: Wants) -> Pair:
-        """The pair with the fewest subqueues so far; among those with as many, one that few devices have."""
+        """The wanted pair with the fewest subqueues; among equals, the one that the fewest devices have."""
         if len(wants.exact) == 1:
             return next(iter(wants.exact))
 
@@ -252,7 +252,7 @@ class Subqueues:
         return min(wants.exact, key=crowd)
 
     def full(self, address: str, wants: Wants) -> str:
-        """Why nobody may wait who wants this, for the client; "" if one may, as for a key alone one always may."""
+        """Why a request with these wants cannot wait, for its client; "" if it can. One for a key alone always can."""
         if wants.bare or wants in self.all:
             return ""
         anchor = self._anchor(wants)
@@ -265,12 +265,12 @@ class Subqueues:
         return ""
 
     def fitting(self, facts: DeviceFacts) -> list[Subqueue]:
-        """Those whose requests a device with these facts can serve, in no order."""
+        """The subqueues that a device with these facts can serve, in no order."""
         beside = [self._by_anchor[pair] for pair in facts.pairs if pair in self._by_anchor]
         return [queue for queues in beside for queue in queues.values() if queue.wants.fit(facts)]
 
     def of_key(self, key: str) -> Collection[Subqueue]:
-        """Those of requests that name a key ("": that name none)."""
+        """The subqueues of requests for a key ("": of requests without one)."""
         return self._by_key.get(key, {}).values()
 
 

@@ -1,7 +1,4 @@
-"""Everybody who wants to know what happens in a tracker: its log, its metrics, its history.
-
-Nothing here decides anything, and nothing here keeps the loop waiting.
-"""
+"""The tracker's log, metrics and history. Nothing here decides anything, and nothing blocks the loop."""
 
 from __future__ import annotations
 
@@ -26,38 +23,38 @@ from rpcsys.wire import control
 from rpcsys.wire.control import Answer
 
 LAG_S = 0.5  # how often the loop's lag is measured
-PASS_ON_S = 0.01  # how long entries gather before they are passed on: one by one, they would cost more than the lease
-_SAMPLES_NOTED = 12  # so many samples of the utilisation are noted at a time: once a minute
-ABSENT_S = 60.0  # servers that have not come back so long after a restart are gone
+PASS_ON_S = 0.01  # how long entries gather: one by one, they would cost more than the lease
+_SAMPLES_NOTED = 12  # the history gets the utilisation after so many samples: once a minute
+ABSENT_S = 60.0  # servers of the last run that have not come back after this time are gone
 _WARNINGS = frozenset(("set_aside", "unhealthy", "not_named"))
-QUIET = frozenset(("epoch", "arrival", "since"))  # fields that tell people nothing
+QUIET = frozenset(("epoch", "arrival", "since"))  # fields that are of no use to people
 
 _GRANTED = ("key", "server", "user", "address", "limit_s", "priority", "how")
 _OVER = ("key", "server", "user", "address", "outcome", "reason", "fault")
-#: Entries about leases: the field with their seconds, and those that say what was said before, of other leases.
+#: Entries about leases: the field with their seconds, and the fields whose values repeat from lease to lease.
 _OF_LEASE = {"granted": ("waited_s", _GRANTED, itemgetter(*_GRANTED)), "over": ("held_s", _OVER, itemgetter(*_OVER))}
 
 
 def log_words(kind: str, fields: Mapping[str, Any]) -> str:
-    """An entry's fields in words, see `rpcsys.logs`. A busy tracker writes two for each lease."""
+    """The text of an entry's log line, see `rpcsys.logs`. Fast for the two lines of each lease."""
     if kind not in _OF_LEASE:
         return pairs(fields, QUIET)
     seconds, names, take = _OF_LEASE[kind]
-    lease, said = fields["lease"], _said(names, take(fields))
-    plain = lease.replace("-", "").isalnum()  # as ours are; a server may come back with another's
+    lease, repeated = fields["lease"], _pairs_of(names, take(fields))
+    plain = lease.replace("-", "").isalnum()  # as ours are; a server may report a lease with any other name
     name = f"lease={lease}" if plain else pairs({"lease": lease})
-    text = f"{name} {said} {seconds}={logs.number(fields[seconds])}"
+    text = f"{name} {repeated} {seconds}={logs.number(fields[seconds])}"
     cleaned = fields.get("cleaned")
     return f"{text} {pairs({'cleaned': cleaned})}" if cleaned else text
 
 
 @lru_cache(4096)
-def _said(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
+def _pairs_of(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
     return pairs(dict(zip(names, values, strict=True)))
 
 
 class Observer:
-    """Hears what happens, and looks at the records now and then. To be made inside an event loop.
+    """Passes history entries on and samples the records. Made inside an event loop.
 
     Raises `ConfigError`: the state directory cannot be used.
     """
@@ -87,17 +84,17 @@ class Observer:
         ]
 
     def restored(self) -> tuple[HistoryEntry, ...]:
-        """What the last run left."""
+        """The entries that the last run left."""
         return () if self.store is None else self.store.begin(self._started_at)
 
     def note(self, entry: HistoryEntry) -> None:
-        """Something happened."""
+        """Take an entry, which `pass_on` handles soon."""
         if not self._fresh:
             self._loop.call_later(PASS_ON_S, self.pass_on)
         self._fresh.append(entry)
 
     def pass_on(self) -> None:
-        """Give what happened to everybody who wants to know."""
+        """Give the gathered entries to the log, the metrics and the history."""
         entries, self._fresh = self._fresh, []
         self._log_handler.note_all([(entry.at, _level(entry), entry.kind, entry.details) for entry in entries])
         self.metrics.note(*entries)
@@ -105,14 +102,14 @@ class Observer:
             self.store.note(*entries)
 
     async def answer(self, question: control.History | control.Usage) -> Answer:
-        """The answer to a question about the past."""
+        """Answer a question about the history."""
         if self.history is None:
             reason = "this tracker keeps no history: start it with --state-dir DIR"
             return Answer(question.id, False, "NoHistory", reason)
         return await self.history.answer(question)
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Pass on what has gathered, and close the history and the log."""
         for timer in self._timers:
             timer.cancel()
         self.pass_on()

@@ -1,4 +1,4 @@
-"""What requests that wait, and places kept for clients that are away, may take of the tracker's memory."""
+"""Limits of the memory for waiting requests, and for the places that tickets keep."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ if TYPE_CHECKING:
     from rpcsys.tracker.entities import QueuePlace, WaitingRequest
     from rpcsys.tracker.labels import Wants
 
-#: About what requests that wait may take: a hundred thousand plain ones, and a third of that from one address.
+#: Bytes of waiting requests: about a hundred thousand plain ones, and a third of that from one address.
 MAX_BYTES = 512 << 20
 MAX_BYTES_OF_ADDRESS = 160 << 20
-#: Places kept for clients that are away. Beyond, the first to have left loses its place.
+#: Places kept for clients without a connection. Beyond, the oldest place is dropped.
 MAX_PLACES = 100_000
 MAX_PLACES_BYTES = 160 << 20
-#: Of a request with its queue and its deadlines, without what its client calls its wants. Measured.
+#: A request with its queue and its deadlines, without the texts of its wants. Measured.
 REQUEST_BYTES = 5 << 10
-_CHARACTER_BYTES = 8  # of text, in UTF-32 where it is not Latin, and kept twice
+_CHARACTER_BYTES = 8  # text that is not Latin is in UTF-32, and is kept twice
 
 
 def size_of(wants: Wants) -> int:
-    """About how many bytes a request for this takes."""
+    """About how many bytes a request with these wants takes."""
     return REQUEST_BYTES + _CHARACTER_BYTES * wants.characters
 
 
 @dataclass
 class WaitingMemory:
-    """The bytes that requests take, in all and of each address."""
+    """The bytes of waiting requests, in all and of each address."""
 
     bytes: int = 0
     by_address: dict[str, int] = field(default_factory=dict)
 
     def full(self, address: str, wants: Wants) -> str:
-        """Why no further request may wait, in a sentence for its client; "" if it may."""
+        """Why a further request cannot wait, as a sentence for its client; "" if it can."""
         size = size_of(wants)
         if self.bytes + size <= MAX_BYTES_OF_ADDRESS:
             return ""
@@ -44,7 +44,7 @@ class WaitingMemory:
         return ""
 
     def count(self, request: WaitingRequest, number: int) -> None:
-        """A request has come (1), or gone (-1)."""
+        """Add (``number`` 1) or subtract (-1) a request."""
         size, address = number * size_of(request.wants), request.address
         self.bytes += size
         self.by_address[address] = self.by_address.get(address, 0) + size
@@ -53,23 +53,23 @@ class WaitingMemory:
 
 
 class Places(dict[str, "QueuePlace"]):
-    """The places in the queue that tickets keep, the first to have left first; ``bytes`` is what they take."""
+    """The places in the queue that tickets keep, the oldest first; ``bytes`` is their size."""
 
     bytes = 0
 
     def has_room(self, place: QueuePlace) -> bool:
-        """Whether one more can be kept."""
+        """Whether another place can be kept."""
         return len(self) < MAX_PLACES and self.bytes + size_of(place.wants) <= MAX_PLACES_BYTES
 
     def keep(self, ticket: str, place: QueuePlace) -> None:
-        """A ticket keeps a place, instead of any that it kept."""
+        """Keep a ticket's place; it replaces an earlier one."""
         if ticket in self:
             self.take(ticket)
         self.bytes += size_of(place.wants)
         self[ticket] = place
 
     def take(self, ticket: str) -> QueuePlace:
-        """A ticket keeps its place no longer."""
+        """Remove and return a ticket's place."""
         place = self.pop(ticket)
         self.bytes -= size_of(place.wants)
         return place

@@ -1,6 +1,6 @@
-"""Requests: they come, wait, are told how things stand, and leave with a device or without.
+"""Requests, from their arrival until they are granted or withdrawn, with the position events that they get meanwhile.
 
-A ticket keeps the place of a request of ours for `TICKET_S` when its client's connection breaks, or the tracker.
+A ticket keeps the place of one of our requests for `TICKET_S` after its connection breaks or the tracker restarts.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.tracker.views import eta, hints, rows
 from rpcsys.wire import control, tracker
 
-MAX_WAITING = 4096  # requests that one connection may have waiting at a time
-MAX_LABELS = 16  # of a request: a device has about ten
+MAX_WAITING = 4096  # waiting requests of one connection
+MAX_LABELS = 16  # of a request; a device has about ten
 TICKET_S = 60.0
-TOLD_AT_ONCE = 500  # requests looked at in one step, some 5 ms, when queues have moved: others have a turn in between
-_TOLD_EXACTLY = 100  # beyond this place, a client is told of a change of a tenth or more: it would not notice less
+TOLD_AT_ONCE = 500  # requests whose positions are checked in one step, some 5 ms; other events come in between
+_TOLD_EXACTLY = 100  # beyond this position, only a change of a tenth or more is sent
 
 Holders = list[dict[str, Any]]
 
 
 @dataclass(eq=False)
 class Requests:
-    """Takes requests, has them wait, and lets them go."""
+    """Handles the messages and deadlines of requests."""
 
     records: Records
     scheduler: Scheduler
 
     def tvm_request(self, peer: Peer, message: tracker.TvmRequest) -> list[Action]:
-        """A TVM client wants a device. It waits, whatever there is."""
+        """Grant a TVM client's request or queue it, even if no server has its key."""
         if len(peer.waiting) >= MAX_WAITING:
             return [Send(peer.conn, [tracker.FAIL, f"{MAX_WAITING} requests wait on this connection already"])]
         if message.user:
@@ -52,7 +52,7 @@ class Requests:
         return []
 
     def request(self, peer: Peer, message: control.Request) -> list[Action]:
-        """One of our clients wants devices. It may be the last that the tracker waits for after a restart."""
+        """Grant a request of our clients, queue or refuse it. It may be the last that a restart waits for."""
         try:
             if message.id in peer.requests:
                 raise ValueError(f"id {message.id} is in use by a request that waits")
@@ -80,7 +80,7 @@ class Requests:
             if known_until is not None and self.records.now >= known_until:
                 return [peer.refuse(message.id, hints.unknown(self.records, wants), "UnknownKey")]
         request = self._new(peer, message.id, wants, message.priority, place)
-        request.limit_s = message.session_timeout or None  # 0 is TVM's way to say: no limit
+        request.limit_s = message.session_timeout or None  # 0 is no limit, as in TVM
         request.count = message.count
         request.ticket = f"{request.arrival}@{self.records.instance}" if place is None else message.ticket
         request.recorded = place is not None
@@ -104,7 +104,7 @@ class Requests:
     def _new(
         self, peer: Peer, id: int | None, wants: Wants, priority: float, place: QueuePlace | None
     ) -> WaitingRequest:
-        """A request at a place, or behind all others, those of runs before this one too."""
+        """A new request at ``place``, or behind all others, also those of earlier runs."""
         records = self.records
         if place is None:
             arrival = records.arrivals = max(records.arrivals + 1, int(records.now * 1000))
@@ -117,9 +117,9 @@ class Requests:
         queue = self.records.queues[request.key]
         if len(queue.waiting) > 1:
             self.records.note_move(request.key)
-        told = _told(request, eta.ahead(self.records, self.records.now, request), *self._eta(queue))
+        queued = _queued(request, eta.ahead(self.records, self.records.now, request), *self._eta(queue))
         if request.recorded:
-            return [told]
+            return [queued]
         request.recorded = True
         details = {
             "ticket": request.ticket,
@@ -132,7 +132,7 @@ class Requests:
             "address": self.records.peers[request.conn].address,
             "since": request.since,
         }
-        return [HistoryEntry(self.records.now, "waiting", details), told]
+        return [HistoryEntry(self.records.now, "waiting", details), queued]
 
     # Tickets.
 
@@ -150,7 +150,7 @@ class Requests:
         return place
 
     def _lost_place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
-        """A place that the last run gave in its last second, which its records may lack."""
+        """A place of the last run's last second, which its history may lack."""
         digits, settling = ticket.partition("@")[0], self.records.settling
         if settling is None or not (digits.isascii() and digits.isdigit() and len(digits) < 16):
             return None
@@ -161,16 +161,16 @@ class Requests:
         return QueuePlace(arrival, min(self.records.now, arrival / 1000), peer.who, wants)
 
     def _take_over(self, peer: Peer, wants: Wants, ticket: str) -> list[Action]:
-        """A ticket is presented again before its old connection is known to be dead."""
+        """Cancel a ticket's request on an old connection, the end of which the tracker has not seen yet."""
         request = self.records.tickets.get(ticket)
         if request is None or (request.user, request.wants) != (peer.who, wants):
             return []
-        text = "the request was asked again, with its ticket"
-        again = self.records.peers[request.conn].refuse(request.id or 0, text, "Cancelled")
-        return [again, *self.leave([request])]
+        text = "the request was sent again, with its ticket"
+        cancelled = self.records.peers[request.conn].refuse(request.id or 0, text, "Cancelled")
+        return [cancelled, *self.leave([request])]
 
     def leave(self, requests: Collection[WaitingRequest]) -> list[Action]:
-        """Requests wait no longer; their tickets keep their places. What all had gathered is given away at last."""
+        """Remove the requests of a connection; tickets keep their places. Then offer what all of them had gathered."""
         actions: list[Action] = []
         freed: list[SlotOffer] = []
         for request in requests:
@@ -193,7 +193,7 @@ class Requests:
         return actions
 
     def lose_place(self, ticket: str) -> list[Action]:
-        """A ticket was not presented again."""
+        """Drop the place of a ticket that was not presented again."""
         place = self.records.places.take(ticket)
         details = {"ticket": ticket, "waited_s": round(self.records.now - place.since, 3), "why": "left"}
         return [HistoryEntry(self.records.now, "waited", details)]
@@ -201,21 +201,21 @@ class Requests:
     # Leaving without a device.
 
     def cancel(self, peer: Peer, message: control.Cancel) -> list[Action]:
-        """A client takes a request back."""
+        """Cancel a request for its client."""
         request = peer.requests.get(message.request)
         if request is None:
             return [peer.done(message.id, cancelled=False)]
-        gone = self._give_up(request, "Cancelled", "the request was taken back", "cancelled")
+        gone = self._give_up(request, "Cancelled", "the request was cancelled", "cancelled")
         return [*gone, peer.done(message.id, cancelled=True)]
 
     def timed_out(self, arrival: int) -> list[Action]:
-        """The time is over that a client wanted to wait."""
+        """End a request whose ``wait_timeout`` is over."""
         request = self.records.waiting[arrival]
         message = f"no device of {request.wants} became free in the time allowed for waiting"
         return self._give_up(request, "WaitTimeout", message, "timeout")
 
     def still_unknown(self, arrival: int) -> list[Action]:
-        """The time is over in which servers come back."""
+        """End a request for a key whose servers have not come back in time."""
         request = self.records.waiting[arrival]
         if self.records.servers(request.wants):
             return []
@@ -230,7 +230,7 @@ class Requests:
     # Time.
 
     def age(self, arrival: int) -> list[Action]:
-        """A request has waited for another step."""
+        """Raise a request's effective priority by a step."""
         request = self.records.waiting[arrival]
         if not request.parked:
             self.records.subqueues.remove(request)
@@ -243,19 +243,19 @@ class Requests:
         return []
 
     def tell_positions(self) -> list[Action]:
-        """Tell those who wait in queues that have moved where they stand: some queues, and soon the next ones."""
+        """Send position events to the requests of some queues that have moved; the other queues follow soon."""
         actions: list[Action] = []
-        told = 0
+        checked = 0
         records = self.records
-        while records.moved and told < TOLD_AT_ONCE:
+        while records.moved and checked < TOLD_AT_ONCE:
             key = next(iter(records.moved))
             del records.moved[key]
             queue = records.queues[key]
-            told += 1 + len(queue.waiting)
+            checked += 1 + len(queue.waiting)
             estimate, holders = self._eta(queue)
             for index, request in enumerate(eta.in_order(records, records.now, queue)):
-                if request.id is not None and _worth_telling(request.told, index + 1):
-                    actions.append(_told(request, index, estimate, holders))
+                if request.id is not None and _is_worth_sending(request.told, index + 1):
+                    actions.append(_queued(request, index, estimate, holders))
         if records.moved:
             records.deadlines.set(("positions",), records.now)
         return actions
@@ -265,10 +265,10 @@ class Requests:
         return eta.Estimate(queue, self.records.free_offers.count(queue.key), now), rows.holders(queue, now)
 
 
-def _told(request: WaitingRequest, before: int, estimate: eta.Estimate, holders: Holders) -> Send:
-    assert request.id is not None, "TVM's clients are not told"
+def _queued(request: WaitingRequest, before: int, estimate: eta.Estimate, holders: Holders) -> Send:
+    assert request.id is not None, "TVM's clients get no position events"
     request.told = before + 1
-    event = {  # what control.Queued is on the wire; made so often that the short way counts
+    event = {  # `control.Queued` as it is on the wire: to build it here saves time for each position
         "id": request.id,
         "event": "queued",
         "position": before + 1,
@@ -281,6 +281,6 @@ def _told(request: WaitingRequest, before: int, estimate: eta.Estimate, holders:
     return Send(request.conn, event)
 
 
-def _worth_telling(told: int, position: int) -> bool:
-    change = abs(position - told)
+def _is_worth_sending(last_sent: int, position: int) -> bool:
+    change = abs(position - last_sent)
     return change > 0 if position <= _TOLD_EXACTLY else change >= position / 10

@@ -1,7 +1,7 @@
-"""Which request gets which match key. One that fits a request that waits is handed out, or claimed, in the same event.
+"""Which request gets which offer. An offer that fits a waiting request is granted, or claimed, in the same event.
 
-A request for several claims only while it is the first that fits, and then before all others of its effective priority:
-two never hold what the other wants. What cannot be had is not gathered, or given back after a while (it is *parked*).
+A request for several devices gathers: once it is the first that fits an offer, it claims before all others of its
+effective priority, so two never wait for each other. One that cannot be served, or gathers for too long, is *parked*.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rpcsys.tracker.transitions import INFERRED, SILENT
 from rpcsys.wire import control, tracker
 
 GATHER_S = 600.0
-#: Requests for several devices that wait, in all and of each address: when devices come or go, they are weighed anew,
-#: with all devices that they want.
+#: The most waiting requests for several devices, in all and of each address: each is compared with the devices that it
+#: wants whenever one comes or leaves.
 MAX_GATHERERS = 256
 MAX_GATHERERS_OF_ADDRESS = 32
 #: Why a request is parked.
@@ -27,14 +27,14 @@ TOO_FEW, RESTS = "there are not so many devices", "it gave back what it had gath
 
 @dataclass(eq=False)
 class Scheduler:
-    """Brings requests and offers together."""
+    """Matches requests with offers."""
 
     records: Records
 
-    # An offer looks for a request.
+    # From an offer to a request.
 
     def offer(self, offer: SlotOffer) -> list[Action]:
-        """A match key can be had from now on: it goes to whom it is for, or is free."""
+        """Grant an offer to the first request that fits, or let that claim it; else the offer is free."""
         records = self.records
         condition = records.condition(records.peers[offer.conn])
         if condition is not None and not condition.open:
@@ -65,23 +65,23 @@ class Scheduler:
         return [*self.grant(peer, request, offers), *waited]
 
     def take_out(self, request: WaitingRequest) -> list[SlotOffer]:
-        """A request leaves its queue; what it had gathered is still to be given away."""
+        """Remove a request from its queue; return its gathered offers, which the caller offers again."""
         gathered = self._let_go(request)
         self.records.remove_request(request)
         return gathered
 
     def waited(self, request: WaitingRequest, why: str) -> list[Action]:
-        """A request waits no longer: the history entry, if there is one of its beginning."""
+        """The history entry for the end of a request's wait, if the history has its beginning."""
         if not request.recorded:
             return []
         now = self.records.now
         details = {"ticket": request.ticket, "waited_s": round(now - request.since, 3), "why": why}
         return [HistoryEntry(now, "waited", details)]
 
-    # A request looks for offers.
+    # From a request to offers.
 
     def find(self, standing: float, wants: Wants) -> SlotOffer | None:
-        """A match key that a new request can have at once."""
+        """An offer for a new request: a free one, or one that a request of lower priority has claimed."""
         records = self.records
         if records.settling is not None:
             return None
@@ -93,7 +93,7 @@ class Scheduler:
         return offer
 
     def grant(self, peer: Peer, request: WaitingRequest, offers: list[SlotOffer]) -> list[Action]:
-        """Hand match keys out: the server hears of it first, then the client."""
+        """Grant offers to a request. The message to the server goes out before the one to the client."""
         actions: list[Action] = []
         granted = []
         records = self.records
@@ -124,7 +124,7 @@ class Scheduler:
         return actions
 
     def _lease(self, peer: Peer, request: WaitingRequest, offer: SlotOffer, server: Peer) -> LeaseRecord:
-        """A new lease, with an epoch above all others, those of runs before this one too."""
+        """Add a lease, with an epoch above all others, also those of earlier runs."""
         records, registered = self.records, server.server
         epoch = records.epoch = max(records.epoch + 1, int(records.now * 1000))
         lease = LeaseRecord(
@@ -151,12 +151,12 @@ class Scheduler:
     # After a restart.
 
     def settle_if_complete(self) -> list[Action]:
-        """Go on at once when everything is back."""
+        """End the settling when all servers and tickets of the last run are back."""
         settling = self.records.settling
         return [] if settling is None or settling.servers or settling.tickets else self.settle()
 
     def settle(self) -> list[Action]:
-        """Hand out what has come together."""
+        """End the settling, and match the offers that have come with the requests."""
         records = self.records
         records.settling = None
         records.deadlines.drop(("settle",))
@@ -171,7 +171,7 @@ class Scheduler:
     # Several at once.
 
     def gather(self, request: WaitingRequest) -> list[Action]:
-        """A new request for several takes what is free. It is in its queue already."""
+        """Let a request for several devices, which is in its queue, claim what is free."""
         few = self._capacity(request.wants) < request.count
         return [*(self._park(request, TOO_FEW) if few else ()), *self._gather(request)]
 
@@ -194,7 +194,7 @@ class Scheduler:
         return [] if len(request.gathered) < request.count else self._serve(request, list(request.gathered))
 
     def rest(self, arrival: int) -> list[Action]:
-        """A request has gathered for too long."""
+        """Park a request that has gathered for too long."""
         request = self.records.waiting[arrival]
         if request.parked or not request.gathered:
             return []
@@ -202,13 +202,13 @@ class Scheduler:
         return self._park(request, RESTS)
 
     def wake(self, arrival: int) -> list[Action]:
-        """A long rest is over."""
+        """Let a parked request gather again."""
         request = self.records.waiting[arrival]
         self._unpark(request)
         return self.gather(request)
 
     def weigh_all(self) -> list[Action]:
-        """Devices have come or gone: what can be gathered has changed."""
+        """Park or unpark the requests for several devices, after devices have come or left."""
         actions: list[Action] = []
         known: dict[Wants, int] = {}
         for request in list(self.records.gatherers.values()):
@@ -237,7 +237,7 @@ class Scheduler:
         return offered + sum(lease.key == wants.key for lease in peer.serving.values())
 
     def too_many(self, address: str, request: WaitingRequest) -> str:
-        """Why one more request may not wait, in a sentence for its client; "" if it may."""
+        """Why a request cannot wait, as a sentence for its client; "" if it can."""
         records = self.records
         problem = records.memory.full(address, request.wants) or records.subqueues.full(address, request.wants)
         if problem or request.count == 1:
@@ -249,7 +249,7 @@ class Scheduler:
         return ""
 
     def _park(self, request: WaitingRequest, why: str) -> list[Action]:
-        """Let all others pass, and give them what was gathered."""
+        """Let all others pass the request, and offer them what it has gathered."""
         request.parked = why
         self.records.subqueues.remove(request)
         return self.give_away(self._let_go(request))
@@ -259,7 +259,7 @@ class Scheduler:
         self.records.subqueues.add(request)
 
     def give_away(self, offers: list[SlotOffer]) -> list[Action]:
-        """Match keys that were claimed, and are not any more, can be had."""
+        """Offer again what was claimed."""
         return [action for offer in offers for action in self.offer(offer)]
 
     def _let_go(self, request: WaitingRequest) -> list[SlotOffer]:
@@ -271,11 +271,11 @@ class Scheduler:
 
 
 def least(one: float | None, other: float | None) -> float | None:
-    """The lower of two limits, either of which may be none at all."""
+    """The lower of two limits; None is no limit."""
     return min((limit for limit in (one, other) if limit is not None), default=None)
 
 
-# What `control.Lease` and `control.Taken` are on the wire: made so often that the short way counts.
+# `control.Lease` and `control.Taken` as they are on the wire. To build the dictionaries here saves time in each grant.
 
 
 def _granted(lease: LeaseRecord, offer: SlotOffer, host: str) -> dict[str, Any]:

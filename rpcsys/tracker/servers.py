@@ -1,4 +1,4 @@
-"""Servers: they register, offer match keys, and say how they are; operators take them out and in again."""
+"""Servers: their registrations, offers and health reports, and the operators who drain and enable them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rpcsys.tracker.views import hints
 from rpcsys.wire import control, keys, tracker
 
 MAX_OFFERS = 4096  # match keys and leases, and keys served, of one connection: no proxy has so many servers
-#: Slots of a server, and labels and kinds of files that it loads: what is shown of one has to fit a frame.
+#: Slots of a server, and labels and kinds of files that it loads: its row in the summary must fit a frame.
 MAX_SLOTS, MAX_LABELS = 256, control.MAX_LABELS
-MAX_MODULES = 250  # deployed on one server: a process each
+MAX_MODULES = 250  # deployed on one server; each has a process
 
 
 @dataclass(eq=False)
 class Servers:
-    """Takes in what servers say of themselves, and operators of servers."""
+    """Handles the messages of servers, and those of operators about servers."""
 
     records: Records
     scheduler: Scheduler
@@ -38,9 +38,9 @@ class Servers:
     peers: Peers
 
     def put(self, peer: Peer, message: tracker.Put) -> list[Action]:
-        """A match key is on offer."""
+        """Add an offer. From a TVM server it also ends a lease."""
         ended: list[Action] = []
-        if message.match_key not in peer.offers:  # TVM's Java server offers the same one again
+        if message.match_key not in peer.offers:  # TVM's Java server offers the same match key again
             if max(len(peer.offers) + len(peer.serving), len(peer.serves)) >= MAX_OFFERS:
                 return [Send(peer.conn, tracker.FAIL)]
             if peer.server is None:
@@ -52,12 +52,12 @@ class Servers:
         return [Send(peer.conn, tracker.SUCCESS), *ended, *served, *weighed]
 
     def get_pending(self, peer: Peer, message: tracker.GetPending) -> list[Action]:
-        """A TVM server asks which of its match keys are left."""
+        """Send a TVM server its match keys that are not granted yet."""
         self.leases.polled(peer)
         return [Send(peer.conn, list(peer.offers))]
 
     def update_info(self, peer: Peer, message: tracker.UpdateInfo) -> list[Action]:
-        """A TVM server says what it serves, and where."""
+        """Note a TVM server's keys and address."""
         served = keys.served_keys(message.key)
         if len(peer.serves) + len(served) > MAX_OFFERS:
             return [Send(peer.conn, tracker.FAIL)]
@@ -75,7 +75,7 @@ class Servers:
         return actions
 
     def register(self, peer: Peer, message: control.Register) -> list[Action]:
-        """A server of ours says what it is, and which sessions it runs."""
+        """Register one of our servers, with the sessions that it runs."""
         refused = _refused(peer, message)
         if refused is not None:
             return [refused]
@@ -84,7 +84,7 @@ class Servers:
         actions = self._supersede(peer, identity)
         now, earlier = self.records.now, peer.name
         name = self._name(peer, message, host)
-        if earlier not in ("", name):  # or each name of one connection would be remembered for ever
+        if earlier not in ("", name):  # else a connection that changes its name would fill the records
             actions.append(HistoryEntry(now, "gone", {"server": earlier, "reason": f"it is {name} now"}))
             actions += self.health.leave(earlier)
         labels = dict(message.labels)
@@ -101,7 +101,7 @@ class Servers:
         return [*actions, peer.done(message.id, server=name), *weighed, *self._is_back(name)]
 
     def _supersede(self, peer: Peer, identity: str) -> list[Action]:
-        """Drop the same server's connection from before, if the tracker has not noticed its end yet."""
+        """Close an earlier connection of the same server, the end of which the tracker has not seen yet."""
         conn = self.records.identities.get(identity)
         if conn is None or conn == peer.conn:
             return []
@@ -109,7 +109,7 @@ class Servers:
         return [*self.peers.remove(self.records.peers[conn], reason), Close(conn, reason)]
 
     def _name(self, peer: Peer, message: control.Register, host: str) -> str:
-        # A server started anew, where one is whose connection is not known to be dead, is the heir of its name.
+        # The old connection of a restarted server may still hold the name. The new one is its heir: it gets it next.
         name = self.records.name_peer(peer, message.name)
         before = self.records.peers[self.records.server_names[message.name]].server
         place = (message.key, host, message.port)
@@ -129,16 +129,16 @@ class Servers:
         return self.scheduler.settle_if_complete()
 
     def examined(self, peer: Peer, message: control.Health) -> list[Action]:
-        """What a server's own check says."""
-        told = [] if peer.server is None else self.health.healthy(peer.name, message.problem)
-        return [peer.done(message.id), *told]
+        """Note the result of a server's own health check."""
+        changes = [] if peer.server is None else self.health.healthy(peer.name, message.problem)
+        return [peer.done(message.id), *changes]
 
     def drain(self, peer: Peer, message: control.Drain) -> list[Action]:
-        """An operator takes a server out."""
+        """Drain a server for an operator."""
         return self._set_condition(peer, message.id, message.server or "", self.health.drain)
 
     def enable(self, peer: Peer, message: control.Enable) -> list[Action]:
-        """An operator takes a server in again."""
+        """Enable a server for an operator."""
         return self._set_condition(peer, message.id, message.server, self.health.enable)
 
     def _set_condition(
@@ -149,7 +149,7 @@ class Servers:
         return [peer.done(asked), *change(name, peer.who)]
 
     def deployed(self, peer: Peer, message: control.Deployed) -> list[Action]:
-        """All modules that are deployed on a server."""
+        """Replace the list of a server's deployed modules."""
         if len(message.modules) > MAX_MODULES:
             return [peer.refuse(message.id, f"more than {MAX_MODULES} modules on one server")]
         self.records.deploy(peer, message.modules, message.key)
@@ -170,5 +170,5 @@ def _refused(peer: Peer, message: control.Register) -> Send | None:
         problem = "it runs more sessions than it has slots"
     elif peer.proxies and peer.gate is None:
         error = control.NO_CONTROL_LINK
-        problem = "the tracker was not told to believe the proxy: start it with --proxy-from and its address"
+        problem = "the tracker does not trust the proxy: start the tracker with --proxy-from and the proxy's address"
     return peer.refuse(message.id, problem, error) if problem else None

@@ -1,6 +1,6 @@
-"""The tracker's sockets: frames in, events to the state, actions out. It decides nothing about devices.
+"""The tracker's sockets and clock: frames become events, and actions are carried out. Nothing is decided here.
 
-Frames are handled in turns, and what a peer does costs it its own connection and no more.
+Frames are handled in turns. An error in a peer's frame costs that peer's connection only.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from rpcsys.wire import control, tracker
 from rpcsys.wire.tracker import Put
 
 log = logging.getLogger(__name__)
-SWEEP_S = 1.0  # how often connections are looked at that may have gone silent
+SWEEP_S = 1.0  # how often connections are checked for silence
 
 
 class TrackerService:
-    """A running tracker. To be made inside its event loop."""
+    """A running tracker, made inside its event loop."""
 
     def __init__(self, config: TrackerConfig) -> None:
         self.loop = asyncio.get_running_loop()
         self._clock_offset = time.time() - time.monotonic()
-        self.connections: dict[int, PeerConnection] = {}  # those that the state knows
-        self.open_connections: dict[PeerConnection, None] = {}  # also without a number yet, or none any more
+        self.connections: dict[int, PeerConnection] = {}  # by number, those in the state
+        self.open_connections: dict[PeerConnection, None] = {}  # also before the magic, and while closing
         self.sockets = Sockets(self._turn)
         self._messages = MessageCache()
         self.counts = FrameCounts(self.connections)
@@ -68,40 +68,40 @@ class TrackerService:
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     def now(self) -> float:
-        """Seconds since 1970, on a clock that never runs backwards."""
+        """Seconds since 1970, by a clock that never runs backwards."""
         return self._clock_offset + time.monotonic()
 
     # Connections.
 
     def accept(self, sock: socket.socket, address: Any) -> None:
-        """Take in a connection that has just been accepted."""
+        """Admit or close a connection that has just been accepted."""
         tune(sock, bulk=False)
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # it has ended already
             place = plain(address[0]), plain(sock.getsockname()[0])
             if self.admission.admit(*place):
                 try:
                     PeerConnection(self, sock, *place)
                     return
-                except OSError:  # the kernel has no room to watch it
+                except OSError:  # the kernel cannot watch another descriptor
                     self.admission.leave(*place)
         sock.close()
 
     def _turn(self) -> None:
-        """Handle what was heard: servers first, so that who asks in the same turn need not be put in a queue."""
+        """Handle the frames of a turn: offers first, so that requests of the same turn need no place in a queue."""
         (others, servers), self.heard = self.heard, ([], [])
         for connection in (*servers, *others):
             try:
                 connection.work()
             except MemoryError:
                 raise
-            except Exception:  # a fault of ours costs one connection, not all of them
+            except Exception:  # an error of the tracker's own costs one connection, not all of them
                 extra = {"stranger": connection.address}
-                log.exception("a frame from %s met a fault of the tracker's", connection.address, extra=extra)
-                connection.drop("its frame met a fault")
+                log.exception("the tracker failed to handle a frame from %s", connection.address, extra=extra)
+                connection.drop("the tracker failed to handle its frame")
         self.flush()
 
     def greeted(self, connection: PeerConnection) -> int:
-        """The connection has said the magic; its number."""
+        """Give a connection that has sent the magic its number, and return it."""
         self._numbers += 1
         self.connections[self._numbers] = connection
         connection.send(tracker.MAGIC_BYTES)
@@ -109,7 +109,7 @@ class TrackerService:
         return self._numbers
 
     def received(self, connection: PeerConnection, frame: bytes) -> None:
-        """Handle one frame. Raises `ProtocolError`: the connection cannot go on."""
+        """Handle one frame. Raises `ProtocolError`: the connection must end."""
         self.counts.frames_in += 1
         try:
             message = self._messages.read(frame)
@@ -125,7 +125,7 @@ class TrackerService:
             text = self._summary.text(self.state.records, self.now(), viewer)
             connection.send(tracker.frame(text))
             return
-        if isinstance(message, (control.History, control.Usage)):  # of the past: the state knows the present only
+        if isinstance(message, (control.History, control.Usage)):  # the history is not part of the state
             asking = self.loop.create_task(self._answer(connection, message))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
@@ -141,7 +141,7 @@ class TrackerService:
             self.flush()
 
     def lost(self, connection: PeerConnection) -> None:
-        """The connection is gone."""
+        """Give the end of a connection to the state."""
         if self.connections.pop(connection.number, None) is not None:
             self.perform(events.Disconnected(self.now(), connection.number))
             self.flush()
@@ -149,7 +149,7 @@ class TrackerService:
     # Actions.
 
     def perform(self, event: events.Event) -> None:
-        """Give an event to the state and do what it says. What is to be sent waits for `flush`."""
+        """Give an event to the state and carry out its actions. Messages are sent with the next `flush`."""
         for action in self.state.apply(event):
             if type(action) is Send:
                 connection = self.connections.get(action.conn)
@@ -160,14 +160,14 @@ class TrackerService:
             elif type(action) is Close and action.conn in self.connections:
                 self.connections[action.conn].drop(action.reason)
             elif type(action) is StopTracker:
-                log.info("stopping, as a message with the stop key asks")
+                log.info("stopping: a message with the stop key has come")
                 self.stopped.set()
         deadline = self._deadlines.next
         if deadline is not None and deadline < self._timer_at:
             self._arm(deadline)
 
     def flush(self) -> None:
-        """Send what is to be sent: one write for each connection, however many replies it gets."""
+        """Send what is unsent, with one write for each connection."""
         while self.unsent:
             self.unsent.pop().flush()
 
@@ -189,7 +189,7 @@ class TrackerService:
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     def close(self) -> None:
-        """Close every connection and forget the timers. The state is told nothing: what is so now stays so."""
+        """Close all connections and timers. The state gets no event, so the next run restores it as it is now."""
         self._sweeper.cancel()
         for task in self._asking:
             task.cancel()
@@ -204,7 +204,7 @@ class TrackerService:
 
 
 async def serve(config: TrackerConfig) -> int:
-    """Serve until a signal or a stop message comes; the exit status.
+    """Serve until a signal or a stop message comes; return the exit status.
 
     Raises `PortRangeError`, `ConfigError`: as `rpcsys.serve.bind`.
     """

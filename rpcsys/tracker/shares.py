@@ -1,7 +1,7 @@
-"""Who has had how much device time lately: every second of every lease counts, half as much after an hour.
+"""Each user's share of device time: every second of every lease counts, half as much after an hour.
 
-A user's sum is ``base + running * x`` over ``x``, a clock on which an hour is twice as long as the hour before: nothing
-decays on it, so two users with equally many leases keep their order.
+A user's share is ``base + running * x``. ``x`` is a clock on which each hour is twice as long as the hour before, so
+nothing decays on it, and two users with equally many running leases keep their order.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from math import log
 from typing import Protocol
 
 HALF_LIFE_S = 3600.0
-#: Running leases count as if they had run so much longer: of two who have had nothing, the one goes first who holds
-#: fewer devices.
+#: Seconds that are added to each running lease: of two users without device time, the one with fewer devices is first.
 AHEAD_S = 1.0
 _RATE = log(2) / HALF_LIFE_S
 _REBASE_HALVES = 300  # half-lives after which the clock starts anew: a double holds 1,023 doublings
-_NEGLIGIBLE_S = 1.0
-_MANY = 1024  # users remembered before those without noticeable device time are looked for
+_NEGLIGIBLE_S = 1.0  # of device time
+_MANY = 1024  # users kept before those with negligible device time are dropped
 
 
 class Order(Protocol):
-    """Something that stands in the order of shares."""
+    """An order of users by their shares."""
 
     def reorder(self, share: Share) -> None:
         """A share has changed."""
@@ -35,8 +34,8 @@ class Share:
     base: float = 0.0
     running: int = 0
     waiting: int = 0
-    #: The bands that have it in its place. One that is told of a change is forgotten until somebody looks at its order
-    #: again: a user who waits for thousands of keys does not make each of its own leases cost as much.
+    #: The bands in which it is sorted in. A band is dropped with its first `reorder` and comes back when its order is
+    #: read again. So each lease of a user with requests for thousands of keys costs little.
     sorted_in: dict[tuple[object, float], Order] = field(default_factory=dict, compare=False)
 
 
@@ -49,7 +48,7 @@ class Shares:
     many: int = _MANY
 
     def clock(self, at: float) -> float:
-        """``x`` at a time: device seconds since ever, if one device had always run, on the undecaying scale."""
+        """``x`` at a time: the share of a user who has always had one device, on the scale without decay."""
         if at - self.zero > _REBASE_HALVES * HALF_LIFE_S:
             self._rebase(at)
         x: float = 2.0 ** ((at - self.zero) / HALF_LIFE_S) / _RATE
@@ -60,34 +59,34 @@ class Shares:
         return self.users.get(user) or self.users.setdefault(user, Share(user))
 
     def waits(self, at: float, user: str) -> None:
-        """A request of the user's waits."""
+        """Count a request of the user's that waits."""
         if len(self.users) > self.many:
             self._tidy(at)
         self.of(user).waiting += 1
 
     def waits_no_more(self, user: str) -> None:
-        """A request of the user's is gone."""
+        """Count the end of a request's wait."""
         share = self.users[user]
         share.waiting -= 1
         self._forget_if_nothing(share)
 
     def begin(self, at: float, user: str) -> None:
-        """A lease of the user's begins."""
+        """Count a lease of the user's that begins."""
         if len(self.users) > self.many:
             self._tidy(at)
-        share, x = self.users.get(user) or self.of(user), self.clock(at)  # which may start anew, and change every base
+        share, x = self.users.get(user) or self.of(user), self.clock(at)  # `clock` may change every base
         share.base -= x
         share.running += 1
         if share.sorted_in:
             _reorder(share)
 
     def end(self, at: float, user: str) -> None:
-        """A lease of the user's ends."""
+        """Count the end of a lease of the user's."""
         if user in self.users:
             self._change(self.users[user], self.clock(at), -1)
 
     def remember(self, user: str, since: float, until: float) -> None:
-        """A lease that is over, from before."""
+        """Count a lease of an earlier run."""
         self._change(self.of(user), self.clock(until) - self.clock(since), 0)
 
     def _change(self, share: Share, base: float, running: int) -> None:
@@ -99,12 +98,12 @@ class Shares:
             self._forget_if_nothing(share)
 
     def _forget_if_nothing(self, share: Share) -> None:
-        """A user is forgotten who waits for nothing, runs nothing and has had nothing, as by a lease of no duration."""
+        """Drop a user without requests, leases and device time; a lease of no duration leaves one."""
         if not (share.waiting or share.running or share.base):
             del self.users[share.user]
 
     def spent(self, at: float, user: str) -> float:
-        """Device seconds of a user, decayed."""
+        """A user's share in device seconds, decayed."""
         share = self.users.get(user)
         if share is None:
             return 0.0
@@ -132,5 +131,5 @@ def _reorder(share: Share) -> None:
 
 
 def lead(x: float) -> float:
-    """What each running lease of a user weighs at ``x`` when users are compared."""
+    """The weight of each running lease at ``x`` when users are compared."""
     return x * (1 + AHEAD_S * _RATE)

@@ -1,7 +1,7 @@
-"""What a tracker remembers beyond its own life: an SQLite file in the state directory, written by a thread in batches.
+"""The tracker's history and live state: an SQLite file in the state directory, which a thread writes in batches.
 
-A batch is one transaction: `present`, by which a tracker begins again, and the history never contradict each other.
-A tracker begins whatever state its file is in: without history if there is no room for it, see also `salvage`.
+A batch is one transaction, so the table ``present``, which restores a tracker, always agrees with the history.
+A tracker starts with any file: without history if the disk is full, with a new file if it is damaged (`salvage`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rpcsys.tracker.views.utilisation import Row
 
 log = logging.getLogger(__name__)
 FILE = "tracker.sqlite"
-GATHER_S = 0.5  # how long records gather before they are written: what a kill takes away is less than a second old
-RETRY_S = 2.0  # how long a disk that could not be written is left alone
-#: A file that is damaged while it is written is replaced at most so often: the disk is bad, or the machine.
+GATHER_S = 0.5  # how long records gather before they are written: a kill loses less than a second
+RETRY_S = 2.0  # seconds between attempts to write
+#: The shortest time between two replacements of a damaged file: the disk or the machine may be faulty.
 REPLACE_EVERY_S = 3600.0
 _CLOSE_S = 5.0
 _EVENTS = frozenset(
@@ -41,7 +41,7 @@ _PROBE = 4096
 
 
 class HistoryStore:
-    """The file, in a directory that no other tracker uses. Raises `ConfigError`: it cannot be used, with a reason."""
+    """The file, in a directory of this tracker alone. Raises `ConfigError`: it cannot be used; the reason is given."""
 
     def __init__(self, directory: str | Path, *, history_days: float, clock: Callable[[], float] = time.time) -> None:
         self.path = Path(directory) / FILE
@@ -51,7 +51,7 @@ class HistoryStore:
         self._file: sqlite3.Connection | None = None
         self._pending = Batch()
         self._writing = Batch()
-        self._written: set[Fact] = set()  # facts in the file: only those need be deleted there
+        self._written: set[Fact] = set()  # facts in the file, which are deleted there when they end
         self._lock = threading.Lock()
         self._failing_since: float | None = None
         self._retry_at = 0.0
@@ -87,13 +87,13 @@ class HistoryStore:
         self.live_state = LiveState(record for record in found if record is not None)
         skipped = len(found) - len(list(filter(None, found)))
         if skipped:
-            log.warning("%d rows of %s are not as they should be: they are left out", skipped, self.path)
+            log.warning("%d rows of %s are invalid and are left out", skipped, self.path)
             self._pending = self._all_present()
         self._written = set(self.live_state)
         self._number += len(found)
 
     def _begin_without(self, error: Exception) -> None:
-        """Without a history that cannot be written for now; with what holds, if that can be read."""
+        """Start without a history while the file cannot be written, with its live state if that can be read."""
         is_damage = isinstance(error, sqlite3.Error) and salvage.is_damage(error)
         if not is_damage and not _is_without_room(self.path.parent, error):
             self._let_go()
@@ -111,7 +111,7 @@ class HistoryStore:
     # On the event loop.
 
     def restored(self, now: float) -> tuple[HistoryEntry, ...]:
-        """What a tracker that starts now has to know of the last run, in the order in which it was made."""
+        """The last run's entries for a tracker that starts now, in the order in which they were made."""
         overs = self._read(tables.overs, now)
         return tuple(sorted([*overs, *self.live_state.values()], key=lambda record: record.at))
 
@@ -128,7 +128,7 @@ class HistoryStore:
         return self._failing_since is not None
 
     def begin(self, now: float) -> tuple[HistoryEntry, ...]:
-        """What `restored` says, after the end of what nobody will tell the end of, and without what is forgotten."""
+        """The entries of `restored`, after TVM servers' leases are ended and old conditions of servers are dropped."""
         forgotten = self._pruner.before
         for record in list(self.live_state.values()):
             if record.kind == "granted" and record.details["how"] != OURS:
@@ -140,18 +140,18 @@ class HistoryStore:
         return self.restored(now)
 
     def forget_absent(self, before: float, now: float) -> None:
-        """Whoever joined before then and has not joined again since then is gone."""
+        """End the ``joined`` entries of servers that have not registered since ``before``."""
         for record in list(self.live_state.values()):
             if record.kind == "joined" and record.at < before:
                 reason = "it has not come back after a restart of the tracker"
                 self.note(HistoryEntry(now, "gone", {"server": record.details["server"], "reason": reason}))
 
     def levels(self, since: float, now: float) -> list[Row]:
-        """What `note_levels` noted since then."""
+        """The averages from ``since`` on that `note_levels` has written."""
         return self._read(tables.levels, since, now)
 
     def note(self, *records: HistoryEntry) -> None:
-        """Remember records, within a second."""
+        """Queue records, which are written within a second."""
         with self._lock:
             for record in records:
                 self._fold(record)
@@ -171,23 +171,23 @@ class HistoryStore:
             elif fact in self._written or fact in self._writing.changes:
                 pending.changes[fact] = None
             else:
-                pending.changes.pop(fact, None)  # begun and ended before it was written: nobody need ever know
+                pending.changes.pop(fact, None)  # it ended before it was written
 
     def note_levels(self, levels: Iterable[Row]) -> None:
-        """Remember averages. Noted again, they replace the earlier ones."""
+        """Queue averages, which replace earlier ones of the same time and key."""
         with self._lock:
             for begin, key, *figures in levels:
                 self._pending.add_level(begin, key, figures)
         self._writer.wake()
 
     def suspect(self, error: sqlite3.Error) -> None:
-        """Reading met this: if the file is damaged, it is to be replaced. From any thread."""
+        """Replace the file if this error of a reader means that it is damaged. Any thread may call this."""
         if salvage.is_damage(error):
             self._suspected = error
             self._writer.wake()
 
     def close(self) -> None:
-        """Write what is still to be written, for at most 5 s, and let the directory go."""
+        """Write what is pending, for at most 5 s, and release the directory."""
         self._closing = True
         if self._writer.close(_CLOSE_S):
             self._let_go()
@@ -266,20 +266,20 @@ class HistoryStore:
         try:
             self._file = salvage.replace(self.path, str(error))
         except (sqlite3.Error, OSError):
-            return  # the next try begins at the beginning
+            return  # the next attempt opens the file anew
         with self._lock:
             self._pending.extend(self._all_present())
 
 
 def _unknown_end(granted: HistoryEntry, now: float) -> HistoryEntry:
-    told = {name: granted.details[name] for name in ("lease", "epoch", "key", "server", "user", "address")}
-    reason = "the tracker was restarted, and one of TVM's servers does not say what became of its session"
+    known = {name: granted.details[name] for name in ("lease", "epoch", "key", "server", "user", "address")}
+    reason = "the tracker was restarted, and one of TVM's servers does not report how its session ended"
     ended = {"outcome": "unknown", "reason": reason, "fault": "", "cleaned": {}}
-    return HistoryEntry(now, "over", {**told, "since": granted.at, "held_s": 0.0, **ended})
+    return HistoryEntry(now, "over", {**known, "since": granted.at, "held_s": 0.0, **ended})
 
 
 def _lock(directory: Path) -> IO[str]:
-    """Take the directory; the kernel gives it back when this process dies. Raises `ConfigError`, `OSError`."""
+    """Lock the directory; the kernel unlocks it when this process ends. Raises `ConfigError`, `OSError`."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         file = open(directory / "lock", "a+", encoding="utf-8")  # noqa: SIM115 (it stays open)
@@ -307,7 +307,7 @@ def _lock(directory: Path) -> IO[str]:
 
 
 def _is_without_room(directory: Path, error: Exception) -> bool:
-    """Whether it is for want of room, or of its turn: that passes. Where SQLite does not say, a small file tells."""
+    """Whether the error passes: the disk is full or the file locked. If SQLite's text leaves it open, write a probe."""
     if isinstance(error, OSError):
         return error.errno in _NO_ROOM
     if any(words in str(error) for words in ("disk is full", "disk I/O error", "is locked")):
