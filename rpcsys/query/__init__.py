@@ -1,1 +1,1 @@
-"""``query_tracker``: the tracker's servers and queue at a glance, for people and for scripts."""
+"""``query_tracker``: prints the tracker's servers, queues, leases and history, for people and for scripts."""

@@ -1,7 +1,6 @@
 """``query_tracker``, which is also ``python -m rpcsys.query``.
 
-Prints what TVM's tool of that purpose prints, under the same headings, since people's scripts read it.
-Works against TVM's tracker as well as ours.
+Prints the same headings and columns as TVM's tool, as scripts read them. Works with TVM's tracker, too.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from rpcsys.query import reports
 from rpcsys.query.terminal import Decorator, print_json, run_command, say, with_options
 
 NAME = "query_tracker"
-WATCH_S = 1.0  # how long `--watch` waits between two looks
+WATCH_S = 1.0  # the pause between two summaries of `--watch`
 
 _HOST = click.option("--host", help="The tracker's host (default: RPCSYS_TRACKER_HOST, TVM_TRACKER_HOST or 127.0.0.1).")
 _PORT = click.option("--port", type=click.IntRange(1, 65535),
                      help="The tracker's port (default: RPCSYS_TRACKER_PORT, TVM_TRACKER_PORT or 9190).")  # fmt: skip
 _KEY = click.option("--key", help="Only devices of this key.")
-_USER = click.option("--user", help="Only this user; who gave no name goes by the address.")
+_USER = click.option("--user", help="Only this user; the address, where the client sent no name.")
 _SINCE = click.option("--since", type=reports.when, help="Not before: 90m, 2h or 7d ago, or 2026-11-20 [12:00].")
 
 
@@ -42,13 +41,13 @@ def _json(text: str) -> Decorator:
 @_HOST
 @_PORT
 @_json("Print the whole summary as one line of JSON.")
-@click.option("--watch", is_flag=True, help="Look again every second, until Ctrl-C.")
-@click.option("--why", metavar="KEY", help="Say why requests for KEY wait, instead.")
+@click.option("--watch", is_flag=True, help="Print it every second, until Ctrl-C.")
+@click.option("--why", metavar="KEY", help="Print why requests for KEY wait, instead.")
 @click.pass_context
 def command(
     context: click.Context, host: str | None, port: int | None, as_json: bool, watch: bool, why: str | None
 ) -> None:
-    """Look once, or for as long as somebody watches."""
+    """Print the summary, once or until Ctrl-C, or why requests wait; a subcommand prints its report instead."""
     context.obj = (host, port)
     if context.invoked_subcommand is not None:
         return
@@ -62,7 +61,7 @@ def command(
                 time.sleep(WATCH_S)
                 _look(tracker, as_json, watch)
         except KeyboardInterrupt:
-            return  # how a watcher leaves
+            return  # the normal end of --watch
 
 
 def _look(tracker: Tracker, as_json: bool, watch: bool) -> None:
@@ -72,19 +71,19 @@ def _look(tracker: Tracker, as_json: bool, watch: bool) -> None:
         return
     text = "Tracker address {}:{}\n\n{}".format(*tracker.address, text_summary(summary))
     if watch:
-        click.clear()  # only where there is a screen to clear
+        click.clear()  # does nothing without a terminal
     say(text)
 
 
 def _address(context: click.Context, host: str | None, port: int | None) -> tuple[str, int]:
-    """The tracker that is meant: given behind the subcommand, before it, or by the environment."""
+    """The tracker's address: from the options behind the subcommand, those before it, or the environment."""
     given_host, given_port = context.obj
     default_host, default_port = tracker_defaults()
     return host or given_host or default_host, port or given_port or default_port
 
 
 def _subcommand(name: str, text: str, report: Callable[..., None], *options: Decorator) -> None:
-    """Have ``report`` called with a connection to the tracker and the values of ``options``."""
+    """Add a subcommand that calls ``report`` with a connection to the tracker and the values of ``options``."""
 
     @command.command(name, help=text)
     @with_options(_HOST, _PORT, *options)
@@ -95,20 +94,20 @@ def _subcommand(name: str, text: str, report: Callable[..., None], *options: Dec
 
 
 _subcommand(
-    "leases", "Print the leases that are out: who has what, since when, until when.", reports.print_leases,
-    _KEY, _json("Print a line of JSON for each, with all that is known."),
+    "leases", "Print the running leases: user, device, start and limit.", reports.print_leases,
+    _KEY, _json("Print a line of JSON for each, with all fields."),
 )  # fmt: skip
 _subcommand(
-    "modules", "Print where deployed modules are served, the least busy place first.", reports.print_modules,
+    "modules", "Print where deployed modules are served, the least busy server first.", reports.print_modules,
     click.argument("name", required=False, default=""), _json("Print a line of JSON for each."),
 )  # fmt: skip
 _subcommand(
     "history", "Print leases that are over, the last to end first (needs --state-dir there).", reports.print_history,
     _KEY, _USER, click.option("--server", help="Only this server."), _SINCE,
-    click.option("--until", type=reports.when, help="Before: as --since."),
-    click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many."),
-    click.option("--all", "everything", is_flag=True, help="All of them, instead."),
-    _json("Print a line of JSON for each, with all that is known."),
+    click.option("--until", type=reports.when, help="Only before this time, written as for --since."),
+    click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many leases."),
+    click.option("--all", "everything", is_flag=True, help="All leases, instead."),
+    _json("Print a line of JSON for each, with all fields."),
 )  # fmt: skip
 _subcommand(
     "usage", "Print leases and device time by user and key (needs --state-dir there).", reports.print_usage,
@@ -117,7 +116,7 @@ _subcommand(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; its exit status: 0, 1 if there is no tracker, 2 for a bad flag."""
+    """Run the command; return its exit status: 0, 1 if there is no tracker, 2 for a bad flag."""
     return run_command(command, NAME, arguments)
 
 

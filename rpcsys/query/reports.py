@@ -1,4 +1,4 @@
-"""What ``query_tracker`` prints: leases and modules now, why requests wait, what became of leases, who used what."""
+"""The reports of ``query_tracker``: running leases, modules, why requests wait, past leases, and usage."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 def when(text: str) -> float:
-    """A time as people write it, as seconds since 1970: ``90m``, ``2h``, ``7d`` ago, or ``2026-11-20 [12:00]``.
+    """Parse ``90m``, ``2h`` or ``7d`` (ago), or ``2026-11-20 [12:00]``, to seconds since 1970.
 
-    Raises click.BadParameter: it is none.
+    Raises click.BadParameter.
     """
     span = _SPAN.fullmatch(text)
     if span is not None:
@@ -34,10 +34,10 @@ def when(text: str) -> float:
 
 
 def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
-    """Print the leases that are out, the longest first."""
+    """Print the running leases, the longest first."""
     summary = tracker.summary()
     if "leases" not in summary:
-        raise NotSupported("this is TVM's tracker, which does not know who has a device")
+        raise NotSupported("this is TVM's tracker, which has no leases")
     leases = [lease for lease in summary["leases"] if key in (None, lease["key"])]
     print_rows(sorted(leases, key=lambda lease: -lease["since_s"]), _LEASE, as_json)
     silent = [row["name"] for row in summary["servers"] if not row["limits"]]
@@ -46,7 +46,7 @@ def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
 
 
 def print_modules(tracker: Tracker, as_json: bool, name: str) -> None:
-    """Print where deployed modules are served, the least busy place of each first."""
+    """Print where deployed modules are served, the least busy server of each first."""
     print_rows(tracker.resolve(name), _MODULE, as_json)
 
 
@@ -65,7 +65,7 @@ def print_usage(tracker: Tracker, as_json: bool, **wanted: Any) -> None:
 
 
 def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
-    """Print why a request for ``key`` has to wait: what is taken, by whom, and who is next; or all of it as JSON."""
+    """Print why requests for ``key`` wait: the holders, the queue, and the servers that are out of use; or as JSON."""
     why = tracker.why(key)
     if as_json:
         print_json(why)

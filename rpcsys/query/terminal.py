@@ -1,4 +1,4 @@
-"""How commands run and print: exit statuses, tables, JSON, progress; nothing that a terminal would take for a command.
+"""How commands run and print: exit statuses, tables, JSON, progress. Control characters never reach the terminal.
 
 Results go to standard output; progress goes to standard error, and only as a line where that is no terminal.
 """
@@ -19,15 +19,15 @@ from rpcsys.errors import ProtocolError, RpcsysError, one_line, printable
 if TYPE_CHECKING:
     import numpy as np
 
-MAX_WIDTH = 256  # of a column, which a longer cell exceeds: one long name must not make every row as long
+MAX_WIDTH = 256  # of a column; a longer cell exceeds it, so that one long name does not widen every row
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-INTERRUPTED = 130  # what a shell reports of a command ended by Ctrl-C
+INTERRUPTED = 130  # a shell's exit status for a command that Ctrl-C ended
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
-    """Run a command with ``arguments`` (the process's own for None); its exit status.
+    """Run a command with ``arguments`` (None: the process's own); return its exit status.
 
     Every error becomes one line on standard error.
     """
@@ -47,7 +47,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         return _fail(name, error.format_message(), error.exit_code)
     except RpcsysError as error:
         return _fail(name, one_line(error), error.exit_status)
-    except BrokenPipeError:  # the reader of the output has gone: `rpcsys run … | head -1`
+    except BrokenPipeError:  # the reader of the output has ended: `rpcsys run … | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status if isinstance(status, int) else 0
@@ -59,7 +59,7 @@ def _fail(name: str, message: str, status: int) -> int:
 
 
 def with_options(*options: Decorator) -> Decorator:
-    """One decorator of several options, in the order in which the help shows them."""
+    """One decorator for several options, in the order of the help."""
 
     def decorate(callback: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -70,24 +70,24 @@ def with_options(*options: Decorator) -> Decorator:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines of which parts come from others."""
+    """Print lines that may contain texts of peers, without control characters."""
     click.echo(printable(text, "\n"), err=err)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A heading and rows, aligned."""
+    """Print a heading and rows in aligned columns."""
     table = [head, *([printable(cell) for cell in row] for row in rows)]
     widths = [min(MAX_WIDTH, max(len(row[column]) for row in table)) for column in range(len(head))]
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-#: By a column's heading, the item's field that stands there, or what makes a cell of an item.
+#: By a column's heading, the item's field in that column, or a function that makes the cell.
 Columns = Mapping[str, str | Callable[[Any], str]]
 
 
 def print_rows(items: Iterable[Any], columns: Columns, as_json: bool = False) -> None:
-    """A table with a row for each item, or a line of JSON."""
+    """Print a table with a row for each item, or a line of JSON for each."""
     if as_json:
         for item in items:
             print_json(item)
@@ -100,7 +100,7 @@ def _cell(item: Any, column: str | Callable[[Any], str]) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a line of JSON. Raises `ProtocolError` for what has no form there, such as a number beyond all bounds."""
+    """Print a line of JSON. Raises `ProtocolError` for a value that JSON does not have, such as infinity."""
     try:
         click.echo(json.dumps(value, allow_nan=False))
     except ValueError as error:
@@ -108,7 +108,7 @@ def print_json(value: Any) -> None:
 
 
 def span(seconds: float) -> str:
-    """A span as people read it, such as ``2.5s``, ``3m20s`` or ``1d02h``."""
+    """A duration as text: ``2.5s``, ``3m20s`` or ``1d02h``."""
     if seconds < 60:
         return f"{seconds:.1f}s"
     minutes, rest = divmod(round(seconds), 60)
@@ -119,18 +119,18 @@ def span(seconds: float) -> str:
 
 
 def who(user: str, address: str) -> str:
-    """A user and where from; who gave no name goes by the address."""
+    """``user@address``, or the address alone for a user without a name."""
     return user if not address or user == address else f"{user}@{address}"
 
 
 def print_heading(text: str) -> None:
-    """Begin a part of the output."""
+    """Print an empty line and a heading."""
     click.echo()
     click.secho(text, bold=True)
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names and values, aligned."""
+    """Print names and values in aligned columns."""
     shown = [(printable(name), printable(value)) for name, value in pairs]
     width = min(MAX_WIDTH, max((len(name) for name, _ in shown), default=0))
     for name, value in shown:
@@ -138,13 +138,13 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def print_indented(text: str) -> None:
-    """Somebody else's text, as part of ours."""
+    """Print a text of another program, indented."""
     for line in text.strip("\n").splitlines():
         click.echo(f"  {printable(line)}".rstrip())
 
 
 def array_text(value: np.ndarray[Any, Any]) -> str:
-    """Type, shape, and what can be said of the numbers in a few words."""
+    """An array's type and shape, and the least, mean and largest of its numbers."""
     text = f"{value.dtype} {list(value.shape)}"
     if value.size and value.dtype.kind in "fiu":
         text += f"  min {value.min():.4g}  mean {value.mean():.4g}  max {value.max():.4g}"
@@ -153,7 +153,7 @@ def array_text(value: np.ndarray[Any, Any]) -> str:
 
 @contextlib.contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error; gives ``advance(done, total)``."""
+    """Show a progress bar on standard error; yields ``advance(done, total)``."""
     with click.progressbar(length=1, label=f"  {label}", file=sys.stderr) as bar:
 
         def advance(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Addresses: which every machine has, and in which networks proxies are believed whom they relay."""
+"""IP addresses: loopback, and the networks of trusted proxies."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host`` means something else on every machine."""
+    """Whether ``host`` is each machine's own address."""
     return host.startswith("127.") or host in ("::1", "localhost")
 
 
 def plain(address: str) -> str:
-    """An IPv4 address that comes through an IPv6 socket, as people write it."""
+    """An address without the prefix that an IPv6 socket adds to IPv4 addresses."""
     return address.removeprefix("::ffff:")
 
 
 @dataclass(frozen=True)
 class ProxyNetworks:
-    """Networks in which proxies are believed; none stands for the tracker's own machine."""
+    """Networks of trusted proxies; empty: the tracker's own machine."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> ProxyNetworks:
-        """From addresses and networks (``10.0.0.0/8``) as people write them. Raises `ValueError`: one is neither."""
+        """Parse addresses and networks such as ``10.0.0.0/8``. Raises `ValueError`."""
         return cls(tuple(ip_network(text, strict=False) for text in texts))
 
     def include(self, address: str, local: str) -> bool:
-        """Whether a proxy may be at ``address``, which reached the tracker at ``local``."""
+        """Whether a proxy at ``address``, which connected to the tracker's address ``local``, is trusted."""
         if not self.networks:
             return is_loopback(address) or address == local
         try:
             found = ip_address(address)
-        except ValueError:  # a proxy may call its peer what it likes
+        except ValueError:  # a proxy may send any text as its peer's address
             return False
         return any(found in network for network in self.networks)

@@ -1,6 +1,6 @@
-"""What is asked of a tracker's memory: leases that are over, and usage by user and key.
+"""Answers questions about the history: past leases, and usage by user and key.
 
-Reading has a thread of its own, bounded time, and a connection for each question, as the file may have been replaced.
+A thread reads, in bounded time, and opens a connection for each question, as the file may have been replaced.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rpcsys.wire.control import Answer
 
 MAX_BYTES = 768 << 10  # JSON of the leases in one answer: a frame holds 1 MiB.
 MAX_USAGE = 4000  # rows of usage in one answer, the largest ones
-MAX_WAITING = 64  # questions that may wait for the thread; whoever comes then is told to come again
-MAX_S = 5.0  # how long one question may take
+MAX_WAITING = 64  # questions that wait for the thread; further ones are refused with "try again"
+MAX_S = 5.0  # the longest time for one question
 _HOUR = 3600
-_STEPS = 20_000  # SQLite's own, between two looks at the clock: a few milliseconds
+_STEPS = 20_000  # SQLite's instructions between two checks of the clock: a few milliseconds
 
 
 class HistoryReader:
-    """The file of a `HistoryStore`. ``on_error`` is told, in the reading thread, what could not be read."""
+    """Reads the file of a `HistoryStore`. ``on_error`` is called with each error, in the reading thread."""
 
     def __init__(self, path: Path, on_error: Callable[[sqlite3.Error], object] = lambda error: None) -> None:
         self._path = path
@@ -37,9 +37,9 @@ class HistoryReader:
         self._waiting = 0
 
     async def answer(self, question: control.History | control.Usage) -> Answer:
-        """The answer to a client's question. To be asked on the event loop."""
+        """Answer a client's question. Called on the event loop."""
         if self._waiting >= MAX_WAITING:
-            return Answer(question.id, False, "Busy", "too many others ask for history just now: try again")
+            return Answer(question.id, False, "Busy", "too many other questions about the history wait: try again")
         self._waiting += 1
         try:
             ask = self._leases if isinstance(question, control.History) else self._usage
@@ -48,7 +48,7 @@ class HistoryReader:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop the thread; questions that wait are cancelled."""
         self._thread.shutdown(cancel_futures=True)
 
     def _asked(self, ask: Any, question: Any) -> Answer:
@@ -93,7 +93,7 @@ class HistoryReader:
         )
         rows, more = _fitting(found, MAX_USAGE)
         usage = [row for row in rows if all(map(tables.is_plain, row.values()))]
-        for row in usage:  # the sums cannot overflow as they are, and are counts again here
+        for row in usage:  # `total` gives floats, which cannot overflow
             row["leases"], row["faults"] = int(row["leases"]), int(row["faults"])
         first = min([row.pop("since") for row in usage], default=None)
         return {"usage": usage, "since": first, "more": more}
@@ -105,7 +105,7 @@ def _where(conditions: Mapping[str, Any]) -> tuple[str, list[Any]]:
 
 
 def _fitting(found: Iterable[sqlite3.Row], limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """The first rows, at most ``limit`` and what a frame holds, and whether there are more."""
+    """The first rows, up to ``limit`` and a frame's size, and whether there are more."""
     rows: list[dict[str, Any]] = []
     size = 0
     for row in found:
@@ -118,6 +118,6 @@ def _fitting(found: Iterable[sqlite3.Row], limit: int) -> tuple[list[dict[str, A
 
 
 def _first_since(file: sqlite3.Connection, since: float) -> int:
-    """The first row that ended then or later, by the index alone: clocks that jump wrote them in any order."""
+    """The lowest id of a lease that ended at ``since`` or later, from the index: clocks that jump mix the order."""
     (first,) = file.execute("SELECT min(+id) FROM leases INDEXED BY leases_ended WHERE ended >= ?", (since,)).fetchone()
     return 1 << 62 if first is None else int(first)

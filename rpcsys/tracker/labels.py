@@ -1,7 +1,7 @@
-"""What devices are, and what requests want of them.
+"""The facts of devices, and the wants of requests.
 
-A device's facts are pairs of label and value, of which a label may have several (``loads``). A request wants some pairs
-exactly, and of some labels at least a number (``{"cores": ">=4"}``).
+A device's facts are pairs of label and value; a label may have several values (``loads``). A request wants exact pairs,
+and for some labels a least number (``{"cores": ">=4"}``).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 Pair = tuple[str, str]
-#: Labels with a meaning here: the first three are the tracker's word, ``name`` is the server's.
+#: Labels with a meaning here. The tracker sets the first three, the server sets ``name``.
 KEY, SERVER, LOADS, NAME = "key", "server", "loads", "name"
 _AT_LEAST = ">="
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What a device is."""
+    """The facts of a device, and the values of its labels that are numbers."""
 
     pairs: frozenset[Pair]
     numbers: Mapping[str, float] = field(default_factory=dict, compare=False)
@@ -26,7 +26,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """What a request wants. ``bare``: a key, and that is all; ``characters``: the length of all its texts."""
+    """The wants of a request. ``bare``: a key without labels; ``characters``: the length of all texts."""
 
     key: str
     exact: frozenset[Pair]
@@ -41,18 +41,18 @@ class Wants:
         object.__setattr__(self, "characters", texts)
         object.__setattr__(self, "_hash", hash((self.key, self.exact, self.at_least)))
 
-    def __hash__(self) -> int:  # of what lines are found by, ten times for each request that has to wait
+    def __hash__(self) -> int:  # used ten times for each request that waits
         return self._hash
 
     def fit(self, facts: DeviceFacts) -> bool:
-        """Whether a device of these facts is wanted."""
+        """Whether a device with these facts is wanted."""
         return self.exact <= facts.pairs and all(
             facts.numbers.get(label, float("-inf")) >= least for label, least in self.at_least
         )
 
     @property
     def labels(self) -> dict[str, str]:
-        """What is wanted beside the key, as it was asked for."""
+        """The labels of the request, as its client sent them."""
         exact = {label: value for label, value in self.exact if (label, value) != (KEY, self.key)}
         least = {label: f"{_AT_LEAST}{number:g}" for label, number in self.at_least}
         return dict(sorted({**exact, **least}.items()))
@@ -64,12 +64,12 @@ class Wants:
 
 @lru_cache(maxsize=4096)
 def facts_of_key(key: str) -> DeviceFacts:
-    """What is known of one of TVM's devices."""
+    """The facts of a TVM server's device."""
     return DeviceFacts(frozenset([(KEY, key)]))
 
 
 def facts_of(key: str, server: str, labels: Mapping[str, str], loads: tuple[str, ...]) -> DeviceFacts:
-    """What is known of one of ours."""
+    """The facts of one of our servers' devices."""
     pairs = {(label, value) for label, value in labels.items() if label not in (KEY, SERVER)}
     pairs |= {(KEY, key), (SERVER, server), *((LOADS, ending) for ending in loads)}
     numbers = {label: number for label, value in labels.items() if (number := _number(value)) is not None}
@@ -78,12 +78,12 @@ def facts_of(key: str, server: str, labels: Mapping[str, str], loads: tuple[str,
 
 @lru_cache(maxsize=4096)
 def wants_of_key(key: str) -> Wants:
-    """Any device of a key."""
+    """The wants of a request for a key alone."""
     return Wants(key, frozenset([(KEY, key)]), (), bare=True)
 
 
 def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
-    """A device of a key ("" for any) with these labels. Raises `ValueError`, with a sentence: it is no such want."""
+    """The wants of a request for a key ("" for any) and labels. Raises `ValueError`, with a sentence for the client."""
     if not labels and key:
         return wants_of_key(key)
     exact = {(KEY, key)} if key else set()

@@ -1,7 +1,7 @@
-"""From frames to messages, on the shortest way: many are as they were before, or nearly so, and need not be parsed.
+"""Turns frames into messages, and parses only new ones: most frames equal an earlier one, or nearly.
 
-A request of TVM's comes again byte by byte, and so does a heartbeat's answer; of a request of ours only the id is new,
-and of an offer the random part of the match key.
+TVM's requests and the answers to heartbeats repeat byte by byte. In our requests only the id changes, and in offers
+the random part of the match key.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 from rpcsys.wire.control import QUESTION, Answer, Request
 from rpcsys.wire.tracker import GetPending, Put, ToTracker, TvmRequest, TvmSummary, decode_json, parse_to_tracker
 
-#: Frames remembered, and bytes of one: two tables of half a megabyte at most. No match key in one is too long.
+#: Frames kept, and bytes of one: two tables of half a megabyte at most, and too short for an invalid match key.
 MAX_REMEMBERED = 1024
 MAX_REMEMBERED_BYTES = 256
 _REPEATED = (TvmRequest, GetPending, TvmSummary)
 _ALIVE = Answer(QUESTION, True)
-#: What changes: a request's id; of an offer, ``[3, "key", [port, "key:random"], null]``, what stands behind the last
-#: colon, if all of it means itself in JSON and may stand in a match key.
+#: The part that changes: a request's id, and what follows the last colon of an offer, which is ``[3, "key", [port,
+#: "key:random"], null]``, if it has only characters that JSON does not escape and a match key allows.
 _ID = re.compile(rb'"id": ?([1-9][0-9]{0,14})(?=[,}])')
 _RANDOM = re.compile(rb':([0-9A-Za-z._-]+)"[^:]*\Z')
 _OTHER, _OTHER_ID = "0-another", 987_654
 
 
 class MessageCache:
-    """Reads the frames of all connections."""
+    """Parses the frames of all connections."""
 
     def __init__(self) -> None:
         self._repeated: dict[bytes, ToTracker] = {}
-        #: By what stands before and behind the part that changes: an offer without it, or all of a request but its id.
+        #: By the bytes before and behind the part that changes: an offer without it, or a request's other fields.
         self._alike: dict[tuple[bytes, bytes], Put | tuple[Any, ...]] = {}
 
     def read(self, frame: bytes) -> ToTracker:
-        """What a client or a server tells the tracker with a frame.
+        """The message of a client or a server in a frame.
 
         Raises `ProtocolError`: it is not JSON; `BadMessage`: as `rpcsys.wire.tracker.parse_to_tracker`.
         """
@@ -58,7 +58,7 @@ class MessageCache:
         return message
 
     def _note(self, head: bytes, part: bytes, tail: bytes, message: ToTracker) -> None:
-        """Remember an offer or a request, if another id or match key in the part's place makes one like it."""
+        """Keep an offer or a request, if the frame with another id or match key parses to the same with that."""
         known: Put | tuple[Any, ...]
         other: Put | Request
         if type(message) is Put:
@@ -69,11 +69,11 @@ class MessageCache:
             known, text, other = tuple(rest), str(_OTHER_ID), Request(_OTHER_ID, *rest)
         else:
             return
-        if parse_to_tracker(decode_json(head + text.encode() + tail)) == other:  # not so in an address, say
+        if parse_to_tracker(decode_json(head + text.encode() + tail)) == other:  # the part may be in an address
             _remember(self._alike, (head, tail), known)
 
 
 def _remember(table: dict[Any, Any], name: object, what: object) -> None:
     if len(table) >= MAX_REMEMBERED:
-        table.clear()  # somebody makes up new ones; those in use are back at once
+        table.clear()  # a peer sends ever new frames; those in use come back at once
     table[name] = what

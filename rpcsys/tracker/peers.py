@@ -1,4 +1,4 @@
-"""Connections, from their greeting to their end: what a peer offered and asked for goes with it, in the same event."""
+"""Connections, from their hello to their end: a peer's offers and requests end in the same event as its connection."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rpcsys.tracker.requests import Requests
 from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.wire import control, keys, tracker
 
-MAX_PROXIES = 8  # in a chain: more are a mistake, or a loop
-MAX_NOT_NAMED = 256  # addresses of proxies that are not believed and told of in the log
+MAX_PROXIES = 8  # in a chain; more are a mistake, or a loop
+MAX_NOT_NAMED = 256  # addresses of proxies without trust that are logged
 CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve")
 
 
 @dataclass(eq=False)
 class Peers:
-    """Takes connections in, and out again with all that was theirs."""
+    """Handles the beginning and the end of connections."""
 
     records: Records
     scheduler: Scheduler
@@ -30,22 +30,22 @@ class Peers:
     requests: Requests
 
     def connected(self, event: Connected) -> list[Action]:
-        """Somebody is there."""
+        """Add a connection."""
         self.records.peers[event.conn] = Peer(event.conn, event.address, event.local)
         return []
 
     def disconnected(self, event: Disconnected) -> list[Action]:
-        """Somebody is gone."""
+        """Remove a connection that has ended."""
         peer = self.records.peers.get(event.conn)
         return [] if peer is None else self.remove(peer, "its connection ended")
 
     def remove(self, peer: Peer, reason: str) -> list[Action]:
-        """A connection goes, with all that was its own."""
+        """Remove a connection with its offers, requests and leases."""
         records = self.records
         actions: list[Action] = []
         for offer in peer.offers.values():
             records.withdraw(offer)
-        peer.offers.clear()  # first, so that nothing below can hand them out again
+        peer.offers.clear()  # first, so that nothing below can grant them
         actions += self.requests.leave(list(peer.waiting.values()))
         if peer.name:
             actions.append(HistoryEntry(records.now, "gone", {"server": peer.name, "reason": reason}))
@@ -67,9 +67,9 @@ class Peers:
         return actions + (self.scheduler.weigh_all() if peer.serves else [])
 
     def via(self, peer: Peer, message: control.Via) -> list[Action]:
-        """A proxy says whom it relays. The first is the one next to the tracker, and the one clients go to."""
+        """Note the peer that a proxy relays. The first `Via` comes from the proxy to which clients connect."""
         if not peer.fresh or peer.proxies == MAX_PROXIES:
-            return [Close(peer.conn, f"its way is told too late, or through more than {MAX_PROXIES} proxies")]
+            return [Close(peer.conn, f"its `via` came after another message, or after {MAX_PROXIES} others")]
         peer.proxies += 1
         if not self.records.proxy_networks.include(peer.address, peer.local):
             return self._not_named(peer.address)
@@ -80,19 +80,19 @@ class Peers:
         return []
 
     def _not_named(self, address: str) -> list[Action]:
-        """A proxy says something that nobody has told the tracker to believe. Told once of each address."""
-        told = self.records.not_named
-        if address in told or len(told) >= MAX_NOT_NAMED:
+        """Log that a proxy is not trusted, once for each address."""
+        logged = self.records.not_named
+        if address in logged or len(logged) >= MAX_NOT_NAMED:
             return []
-        told[address] = None
+        logged[address] = None
         reason = (
-            f"a proxy at {address} relays connections and is not believed, so boards behind it have no labels and "
+            f"a proxy at {address} relays connections and is not trusted, so boards behind it have no labels and "
             f"no limits: if it is yours, start the tracker with --proxy-from {address}"
         )
         return [HistoryEntry(self.records.now, "not_named", {"address": address, "reason": reason})]
 
     def ping(self, peer: Peer, message: tracker.Ping) -> list[Action]:
-        """A greeting, of our clients and servers with what they can."""
+        """Answer a ping; from our clients and servers it carries a hello."""
         if message.hello is None:
             return [Send(peer.conn, tracker.SUCCESS)]
         peer.user = message.hello.user or ""
@@ -101,7 +101,7 @@ class Peers:
         return [Send(peer.conn, {"ok": True, **welcome})]
 
     def stop(self, peer: Peer, message: tracker.Stop) -> list[Action]:
-        """Somebody wants the tracker to end."""
+        """Stop the tracker, if the stop key is right."""
         if self.records.stop_key is None or not keys.same(self.records.stop_key, message.stop_key):
             return [Send(peer.conn, tracker.FAIL)]
         return [Send(peer.conn, tracker.SUCCESS), StopTracker()]

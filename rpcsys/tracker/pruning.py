@@ -1,6 +1,6 @@
-"""What is forgotten of a tracker's history: what is older than its days, and, written first, what is beyond its bytes.
+"""Deletes old history: rows older than ``--history-days``, and beyond `MAX_BYTES` those that were written first.
 
-A clock that may be wrong deletes nothing: one is doubted for `DOUBT_S` that reads far later than what was written last.
+A clock that reads far later than the last rows is doubted for `DOUBT_S`: no row is deleted by its age meanwhile.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 from rpcsys.tracker.batch import HOUR, transaction
 
-MARGIN_S = 86400.0  # how long a tracker may have been away, and its clock is believed at once
-DOUBT_S = 86400.0  # how long a clock that reads much later than expected is doubted
-MAX_BYTES = 1 << 30  # bytes of the file that hold anything: some three million leases
+MARGIN_S = 86400.0  # the longest time between the last rows and the clock for which the clock is trusted at once
+DOUBT_S = 86400.0  # how long a clock that reads later than that is doubted
+MAX_BYTES = 1 << 30  # bytes of the file in use: some three million leases
 PRUNE_EVERY_S = 600.0
-PRUNED = 5_000  # rows that are deleted at a time: others' commits wait meanwhile
-SHRUNK = 2_000  # pages given back to the disk at a time, while more than a quarter of the file is empty
+PRUNED = 5_000  # rows that are deleted at a time: commits wait meanwhile
+SHRUNK = 2_000  # pages that are freed on the disk at a time, while more than a quarter of the file is empty
 _TABLES = (("leases", "ended"), ("events", "at"))
 
 
 class HistoryPruner:
-    """Forgets what is older than ``history_s`` by ``clock``, seconds since 1970."""
+    """Deletes rows older than ``history_s`` by ``clock``, seconds since 1970."""
 
     def __init__(self, history_s: float, clock: Callable[[], float]) -> None:
         self._history_s = history_s
@@ -31,11 +31,11 @@ class HistoryPruner:
 
     @property
     def before(self) -> float | None:
-        """What is older than this is forgotten; None while the clock is doubted."""
+        """Rows from before this time are deleted; None while the clock is doubted."""
         return None if time.monotonic() < self._doubted_until else self._clock() - self._history_s
 
     def opened(self, file: sqlite3.Connection) -> None:
-        """See by a file whether the clock can be believed, and note there when this run began, for the next one."""
+        """Compare the clock with a file's last rows, and note the beginning of this run there for the next one."""
         last = [
             row[0]
             for table, column in _TABLES
@@ -48,7 +48,7 @@ class HistoryPruner:
         file.execute("INSERT INTO events (at, kind, about, details) VALUES (?, 'began', '', '{}')", (self._clock(),))
 
     def prune(self, file: sqlite3.Connection) -> float:
-        """Forget a part, if that is due; in how many seconds the next is. Raises `sqlite3.Error`: it cannot write."""
+        """Delete some rows if that is due; return the seconds until the next call. Raises `sqlite3.Error`."""
         full = _used(file) > MAX_BYTES
         if not full and time.monotonic() < self._due:
             return self._due - time.monotonic()

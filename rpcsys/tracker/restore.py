@@ -1,6 +1,5 @@
-"""After a restart: what the last run remembered, until its servers and clients are back, or for `SETTLE_S`.
-
-Until then nothing is handed out: else the first to return would pass all others. Leases go on, places wait for tickets.
+"""Restores the last run's leases, places and servers. The tracker then settles: it grants nothing until the servers
+and clients of the last run are back, or for `SETTLE_S`, so that the first client to come back passes no others.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SETTLE_S = 3.0
 
 
 class Restore:
-    """Begins where another run ended."""
+    """Restores the records of the last run."""
 
     def __init__(self, records: Records, scheduler: Scheduler, health: ServerHealth) -> None:
         self.records = records
@@ -38,7 +37,7 @@ class Restore:
         }
 
     def restored(self, event: Restored) -> list[Action]:
-        """Take the records of the last run in."""
+        """Apply the entries of the last run and begin to settle."""
         records = self.records
         settling = records.settling = Settling()
         actions: list[Action] = []
@@ -59,7 +58,7 @@ class Restore:
     def _granted(self, entry: HistoryEntry) -> None:
         details = entry.details
         if details["how"] != OURS:
-            return  # nobody can say whether it still is
+            return  # TVM's servers do not report whether it goes on
         self.records.believe(details["epoch"])
         name, epoch, key, server = (details[field] for field in ("lease", "epoch", "key", "server"))
         since = min(entry.at, self.records.now)
@@ -79,7 +78,7 @@ class Restore:
     def _over(self, entry: HistoryEntry) -> None:
         details = entry.details
         if entry.at > self.records.now:
-            return  # it was written by a clock that was ahead: nobody has had device time that is still to come
+            return  # a clock that was ahead dated it after now
         self.records.shares.remember(details["user"], details["since"], details["since"] + details["held_s"])
         if details["outcome"] != "unused":
             queue = self.records.queue(details["key"])

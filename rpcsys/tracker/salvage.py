@@ -1,6 +1,6 @@
-"""A damaged file: moved aside, and what can be read of it is kept.
+"""A damaged file is renamed, and its readable rows go into a new file.
 
-The rows of a table are read from its beginning, and from its end, until one cannot be: what lies between is lost.
+The rows of a table are read from its end and from its beginning, up to the first error; the rows between are lost.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from rpcsys.tracker.batch import transaction
 from rpcsys.tracker.events import HistoryEntry
 
 log = logging.getLogger(__name__)
-KEPT = 3  # damaged files that are kept: the ones before are removed, or a bad disk would fill up with them
-#: How long a tracker's start may take for it; what was not reached is in the file that was moved aside.
+KEPT = 3  # damaged files that are kept, so that they do not fill a faulty disk
+#: How long a start may read a damaged file; the other rows stay in the renamed file only.
 SALVAGE_S = 10.0
-#: Bytes of a file that is looked through as a whole at the start, in half a second. Of a larger one, what is needed.
+#: Bytes of the largest file that a start checks as a whole, in half a second; of a larger one, it reads what it needs.
 CHECKED = 32 << 20
 _BATCH = 1000
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is at fault, and not its disk or its owner. Python shows SQLite's codes from 3.11 on only."""
+    """Whether the file is damaged, by SQLite's text: Python has SQLite's codes from 3.11 on only."""
     if not isinstance(error, sqlite3.OperationalError):
         return isinstance(error, sqlite3.DatabaseError)
     words = str(error)
@@ -37,9 +37,9 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def open_whole(path: Path) -> sqlite3.Connection:
-    """Open a tracker's file; another one in its place, with what could be read, if it is damaged.
+    """Open a tracker's file, or a new one with its readable rows if it is damaged.
 
-    Raises `ConfigError`: as `tables.open_file`; `sqlite3.Error`, `OSError`: it cannot be read, moved or written.
+    Raises `ConfigError`: as `tables.open_file`; `sqlite3.Error`, `OSError`: it cannot be read, renamed or written.
     """
     try:
         file = tables.open_file(path)
@@ -56,7 +56,7 @@ def open_whole(path: Path) -> sqlite3.Connection:
 
 
 def replace(path: Path, reason: str) -> sqlite3.Connection:
-    """Move a damaged file aside and begin another one with what can be read of it. Raises as `open_whole`."""
+    """Rename a damaged file and copy its readable rows into a new one. Raises as `open_whole`."""
     aside = _move_aside(path)
     file = tables.open_file(path)
     kept = 0
@@ -68,7 +68,7 @@ def replace(path: Path, reason: str) -> sqlite3.Connection:
 
 
 def present_alone(path: Path) -> list[HistoryEntry]:
-    """What holds by a file that cannot be opened for want of room: all of it, if the last run ended in order."""
+    """The live state in a file that cannot be opened on a full disk; empty unless the last run ended in order."""
     journal = path.with_name(f"{path.name}-wal")
     with contextlib.suppress(sqlite3.Error, OSError):
         if path.is_file() and not (journal.exists() and journal.stat().st_size):
@@ -80,7 +80,7 @@ def present_alone(path: Path) -> list[HistoryEntry]:
 
 
 def _check(path: Path, file: sqlite3.Connection) -> None:
-    """See that every table is what it should be and what a start reads can be read; all of a file that is small."""
+    """Check that the tables exist and their rows can be read: all of a small file, else what a start needs."""
     for table, columns in tables.COLUMNS.items():
         file.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")
     if path.stat().st_size <= CHECKED:
@@ -100,7 +100,7 @@ def _check(path: Path, file: sqlite3.Connection) -> None:
 
 
 def _move_aside(path: Path) -> Path:
-    """Give the file another name, and its journal with it; the first of more than `KEPT` goes."""
+    """Rename the file and its journal; of more than `KEPT` renamed files, the oldest is removed."""
     names = [path.with_name(f"{path.name}.damaged-{number}") for number in range(1, KEPT + 1)]
     free = [name for name in names if not name.exists()]
     aside = free[0] if free else min(names, key=lambda name: name.stat().st_mtime)
@@ -118,7 +118,7 @@ def _move_aside(path: Path) -> Path:
 def _copy(aside: Path, file: sqlite3.Connection) -> int:
     end, kept = time.monotonic() + SALVAGE_S, 0
     uri = aside.absolute().as_uri()
-    for way in ("?mode=ro", "?immutable=1"):  # with its journal, or without one that is damaged itself
+    for way in ("?mode=ro", "?immutable=1"):  # with its journal; then without, as that may be damaged, too
         with contextlib.closing(sqlite3.connect(uri + way, uri=True, timeout=1.0)) as old:
             old.text_factory = tables.text
             old.set_progress_handler(lambda: time.monotonic() > end, 20_000)

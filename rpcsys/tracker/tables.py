@@ -1,6 +1,6 @@
-"""The tables of a tracker's history file, and what a row of each must be: one that is not so is left out.
+"""The tables of a tracker's history file, and the checks of their rows; invalid rows are left out.
 
-``user_version`` says how many of `STEPS` a file has taken; opening it takes the rest. A released step never changes.
+``user_version`` counts the `STEPS` that a file has taken; opening it takes the rest. A released step never changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rpcsys.wire import checks
 from rpcsys.wire.checks import Check
 
 _FIRST = """
--- Leases that are over. `user` is the address where there is no name; times are seconds since 1970.
+-- Leases that are over. `user` is the address if the client sends no name; times are seconds since 1970.
 CREATE TABLE leases (
     id INTEGER PRIMARY KEY,
     lease TEXT NOT NULL, epoch INTEGER NOT NULL, key TEXT NOT NULL, server TEXT NOT NULL,
@@ -32,30 +32,33 @@ CREATE INDEX leases_ended ON leases (ended);
 CREATE INDEX leases_key ON leases (key);
 CREATE INDEX leases_user ON leases (user);
 CREATE INDEX leases_server ON leases (server);
--- What they add up to, by the hour in which they ended.
+-- Their sums, by the hour in which they ended.
 CREATE TABLE usage (
     hour INTEGER NOT NULL, user TEXT NOT NULL, key TEXT NOT NULL,
     leases INTEGER NOT NULL, held_s REAL NOT NULL, waited_s REAL NOT NULL, faults INTEGER NOT NULL,
     PRIMARY KEY (hour, user, key)
 ) WITHOUT ROWID;
--- What happened to servers (joined, gone, set_aside, trusted, ...), and tickets that got no device.
-CREATE TABLE events (id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, about TEXT NOT NULL, details TEXT NOT NULL);
+-- Events of servers (joined, gone, set_aside, trusted, ...), and tickets that got no device.
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, about TEXT NOT NULL, details TEXT NOT NULL
+);
 CREATE INDEX events_at ON events (at);
 CREATE INDEX events_about ON events (about);
--- What is so now: leases that are out, tickets that wait, servers that are there or out of use.
+-- The current state: running leases, waiting tickets, servers that are registered, set aside or drained.
 CREATE TABLE present (
     kind TEXT NOT NULL, about TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL, details TEXT NOT NULL,
     PRIMARY KEY (kind, about)
 ) WITHOUT ROWID;
--- Devices there and leased, and requests waiting: the averages of ten minutes each.
+-- Devices, leased devices and waiting requests: averages of ten minutes each.
 CREATE TABLE levels (
-    begin INTEGER NOT NULL, key TEXT NOT NULL, looks INTEGER NOT NULL, slots REAL NOT NULL, leased REAL NOT NULL, waiting REAL NOT NULL,
+    begin INTEGER NOT NULL, key TEXT NOT NULL, looks INTEGER NOT NULL,
+    slots REAL NOT NULL, leased REAL NOT NULL, waiting REAL NOT NULL,
     PRIMARY KEY (begin, key)
 ) WITHOUT ROWID;
 """
 
-STEPS: tuple[str, ...] = (_FIRST,)  # what makes an empty file version 1, that version 2, and so on
-#: Columns of the tables, the table that a tracker needs most first.
+STEPS: tuple[str, ...] = (_FIRST,)  # scripts: from an empty file to version 1, from 1 to 2, and so on
+#: Columns of the tables, the most important table first.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "present": ("kind", "about", "number", "at", "details"),
     "leases": (
@@ -66,32 +69,32 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "levels": ("begin", "key", "looks", "slots", "leased", "waiting"),
     "events": ("id", "at", "kind", "about", "details"),
 }
-#: So many columns of a table are those by which its rows lie in the file.
+#: How many of a table's first columns are its sort order in the file.
 SORTED_BY: Mapping[str, int] = {"present": 2, "leases": 1, "usage": 3, "levels": 2, "events": 1}
-_BUSY_S = 5.0  # somebody may look with the sqlite3 command
+_BUSY_S = 5.0  # how long to wait for a lock: other programs may read the file
 
-#: Leases that are over are given back so far, and so many: shares of device time halve every hour.
+#: The age in seconds, and the number, of past leases that are read at a start: shares of device time halve every hour.
 SHARES_S, MAX_SHARES = 10 * 3600.0, 100_000
-#: Rows of the present, and bytes of the details of one: 32 labels of 256 characters each, as JSON writes them.
+#: Rows of ``present``, and bytes of a row's details: 32 labels of 256 characters each, as JSON writes them.
 MAX_PRESENT, MAX_DETAILS = 100_000, 256 << 10
-MAX_LEVELS = 72_000  # a day of averages of as many keys as are followed
+MAX_LEVELS = 72_000  # a day of averages of `rpcsys.tracker.views.utilisation.MAX_KEYS` keys
 _REPORTING = (OURS, SILENT, INFERRED)
 _MAX_TEXT = 4096
 _MAX_AT = 10**12
-_SLACK_S = 1.0  # by which two clocks' readings and their difference may differ
+_SLACK_S = 1.0  # tolerance between a lease's end and its start plus its duration
 
 
 def text(data: bytes) -> str:
-    """A text of the file, whatever its bytes are."""
+    """A text of the file; invalid bytes are replaced."""
     return data.decode(errors="replace")
 
 
 def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
-    """Open the file for writing, made or brought up to date as needed. May be used by one thread at a time.
+    """Open the file for writing; create or upgrade it as needed. The connection is for one thread at a time.
 
-    Raises `ConfigError`: it is a later version's; `sqlite3.Error`: it cannot be read or written.
+    Raises `ConfigError`: the file is of a later version; `sqlite3.Error`: it cannot be read or written.
     """
-    # Statements are not kept: each is as long as its batch has rows, and one of 500 rows takes most of a megabyte.
+    # Statements are not cached: their length depends on the batch, and one of 500 rows takes most of a megabyte.
     connection = sqlite3.connect(
         path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=0
     )
@@ -101,9 +104,9 @@ def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
         if version > len(steps):
             problem = f"{path} was written by a later version of rpcsys: start that one, or give another --state-dir"
             raise ConfigError(problem)
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # which a file can only take on before it has tables
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only before the file has tables
         connection.execute("PRAGMA journal_mode = WAL")
-        # A commit survives the death of the process; when the machine's power fails, the last ones may be gone.
+        # A commit survives the end of the process; a power failure may lose the last commits.
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
         for number in range(version, len(steps)):
@@ -115,16 +118,15 @@ def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
 
 
 def open_for_reading(path: Path) -> sqlite3.Connection:
-    """A second connection, which cannot write. May be used by one thread at a time."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S, check_same_thread=False
-    )
+    """Open a second connection, which cannot write. It is for one thread at a time."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_S, check_same_thread=False)
     connection.text_factory = text
     connection.row_factory = sqlite3.Row
     return connection
 
 
-# What a row must be.
+# Checks of rows.
 
 
 def _text(value: Any, name: str) -> str:
@@ -178,12 +180,12 @@ _LEASE: Mapping[str, Check] = {
     "waited_s": checks.seconds,
     "priority": checks.number,
 }
-#: What is given back of a lease that is over, beside its end.
+#: The fields of a past lease that a start needs, beside its end.
 _OVER: Mapping[str, Check] = {name: _LEASE[name] for name in ("key", "user", "since", "held_s", "outcome")}
 
 
 def lease(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A row of ``leases``, ``cleaned`` as the object that it is; None for one that is none."""
+    """A row of ``leases`` with ``cleaned`` as an object; None if it is invalid."""
     try:
         kept = {name: check(row[name], name) for name, check in _LEASE.items()}
         kept["cleaned"] = _object(row["cleaned"])
@@ -193,14 +195,14 @@ def lease(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def present(kind: Any, about: Any, at: Any, details: Any) -> HistoryEntry | None:
-    """The record in a row of ``present``; None for one that holds none."""
+    """The record in a row of ``present``; None if it is invalid."""
     try:
         plain = _object(details)
         fields = _PRESENT[kind]
         for name, check in fields.items():
             check(plain[name], name)
         _text(plain.get("identity", ""), "identity")
-        if plain[next(iter(fields))] != about:  # the first says what it is about
+        if plain[next(iter(fields))] != about:  # the first field is the lease, ticket or server
             return None
         if kind == "waiting":
             wants_of(plain["key"], plain["labels"])
@@ -210,14 +212,14 @@ def present(kind: Any, about: Any, at: Any, details: Any) -> HistoryEntry | None
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a column holds a number or a text that is not too long."""
+    """Whether a value is a number or a text within the limits."""
     if type(value) is str:
         return len(value) <= MAX_DETAILS
     return type(value) in (int, float) and abs(value) <= checks.MAX_ID
 
 
 def _object(text: Any) -> dict[str, Any]:
-    """A JSON object that is not too long. ValueError, which a wrong encoding is too, for any other."""
+    """Parse a JSON object within the limits. Raises ValueError."""
     if type(text) is not str or len(text) > MAX_DETAILS:
         raise ValueError
     try:
@@ -234,7 +236,7 @@ def _no_number(word: str) -> float:
 
 
 def all_present(file: sqlite3.Connection) -> Iterator[HistoryEntry | None]:
-    """What the table ``present`` holds, in the order in which it was made; None for each row that is left out."""
+    """The records of ``present``, in the order in which they were made; None for each row that is left out."""
     found = file.execute(
         "SELECT kind, about, at, details FROM present WHERE length(details) <= ? ORDER BY number LIMIT ?",
         (MAX_DETAILS, MAX_PRESENT),
@@ -249,7 +251,7 @@ def all_present(file: sqlite3.Connection) -> Iterator[HistoryEntry | None]:
 
 
 def overs(file: sqlite3.Connection, now: float) -> list[HistoryEntry]:
-    """Leases that ended lately, the last to be written last; those after ``now`` were written by a wrong clock."""
+    """Recent past leases in the order of writing, without those that a wrong clock dated after ``now``."""
     found = file.execute(
         f"SELECT ended, {', '.join(_OVER)} FROM leases WHERE ended > ? AND ended <= ? ORDER BY id DESC LIMIT ?",
         (now - SHARES_S, now, MAX_SHARES),
@@ -270,7 +272,7 @@ def _over(*row: Any) -> HistoryEntry | None:
 
 
 def levels(file: sqlite3.Connection, since: float, now: float) -> list[tuple[int, str, int, float, float, float]]:
-    """Averages from then on: begin, key, looks, slots, leased, waiting."""
+    """Averages from ``since`` on: begin, key, looks (samples), slots, leased, waiting."""
     found = file.execute(
         "SELECT begin, key, looks, slots, leased, waiting FROM levels WHERE begin >= ? AND begin <= ?"
         " ORDER BY begin DESC LIMIT ?",

@@ -1,4 +1,4 @@
-"""The states of a lease and of a server, and what changes them: the tables that the tracker runs on."""
+"""The states of a lease and of a server, and the tables of their transitions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final, Literal
 
 # Leases.
 #
-# 1. A lease begins as granted. It runs once its session is opened; news of that may come twice, and changes nothing then.
-# 2. Its server's connection may break and come back. A session does not notice, so each of both states has one
-#    without a server.
-# 3. A lease of one of TVM's servers stays granted until it ends: such a server says nothing of its sessions.
-# 4. Any lease ends, once. Nothing follows.
+# 1. A lease begins as granted. It runs once its session is opened; a second report of that changes nothing.
+# 2. Its server's connection may break and come back while the session goes on, so each of both states has a second
+#    one for the time without a connection.
+# 3. A lease of one of TVM's servers stays granted until it ends: such a server sends nothing about its sessions.
+# 4. Each lease ends once, and no state follows.
 
 
 class LeaseState(str, Enum):
-    """A lease, between two events."""
+    """The state of a lease."""
 
     GRANTED = "granted"
     RUNNING = "running"
@@ -27,7 +27,7 @@ class LeaseState(str, Enum):
 
 
 class LeaseEvent(str, Enum):
-    """What happens to a lease."""
+    """An event of a lease."""
 
     OPENED = "its session was opened"
     SERVER_LEFT = "its server's connection ended"
@@ -51,24 +51,23 @@ IN_SESSION = (RUNNING, RUNNING_AWAY)  # states of a lease whose session was open
 AWAY = (GRANTED_AWAY, RUNNING_AWAY)  # states of a lease whose server has no connection
 
 
-#: How the tracker knows of a lease's beginning and end.
-OURS: Final = "ours"  # the server says so
-SILENT: Final = "silent"  # one of TVM's servers, which says nothing: the lease lasts until its next offer
-INFERRED: Final = "inferred"  # one of several servers behind TVM's proxy: which of their leases ended is a guess
+#: How the tracker learns of a lease's beginning and end.
+OURS: Final = "ours"  # the server reports them
+SILENT: Final = "silent"  # one of TVM's servers, which reports nothing: the lease ends with its next offer
+INFERRED: Final = "inferred"  # one of several servers behind TVM's proxy: which of their leases ends is a guess
 Reporting = Literal["ours", "silent", "inferred"]
 
 # Servers.
 #
-# 1. A server that fails too often is set aside for a pause: `FAILURES` sessions in a row, or the first one on trial.
-# 2. After the pause it is on trial. A session that goes well, or an operator, makes it one like all others again, at
-#    any time.
+# 1. A server is set aside for a pause after failures: `FAILURES` sessions in a row, or the first session on trial.
+# 2. After the pause it is on trial. A session that works, or an operator, makes it OK again, at any time.
 # 3. Failures of sessions that ran before it was set aside change nothing.
-# 4. An operator's drain, and what is wrong with its health, go beside that. What is shown of all is what an operator
-#    has to know first: a drain, then a pause, then its health.
+# 4. A drain and the server's health are kept beside this state. One state is shown: a drain before a pause, a pause
+#    before the health.
 
 
 class ServerState(str, Enum):
-    """A server, between two events. `DRAINED` and `UNHEALTHY` are shown only, see rule 4."""
+    """The state of a server. `DRAINED` and `UNHEALTHY` are shown only, see rule 4."""
 
     OK = "ok"
     SET_ASIDE = "set aside"
@@ -78,7 +77,7 @@ class ServerState(str, Enum):
 
 
 class ServerEvent(str, Enum):
-    """What happens to a server."""
+    """An event of a server."""
 
     FAILED = "it failed too often"
     PAUSE_OVER = "its pause is over"
@@ -95,5 +94,5 @@ SERVER_TRANSITIONS: Mapping[ServerState, Mapping[ServerEvent, ServerState]] = Ma
         ON_TRIAL: {FAILED: SET_ASIDE, CLEARED: OK},
     }
 )
-FAILURES = 3  # so many failures in a row are too many
-HEALTHY = (OK, ON_TRIAL)  # states of a server that may be given to anybody
+FAILURES = 3  # failed sessions in a row after which a server is set aside
+HEALTHY = (OK, ON_TRIAL)  # states of a server that is offered

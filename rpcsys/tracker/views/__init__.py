@@ -1,1 +1,1 @@
-"""What is shown of the records: to clients, in summaries, on pages and to Prometheus. Nothing here changes anything."""
+"""The records as clients, summaries, pages and Prometheus get them. Nothing here changes anything."""

@@ -1,6 +1,6 @@
-"""How long a request may have to wait: how many go first, and the time that may take. It is a forecast.
+"""A forecast of a request's wait: how many requests are served before it, and the time that takes.
 
-Every user of a band is taken to get one device after the other, in the order of their device time now.
+It assumes that the users of a band take turns, in the order of their device time now.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from rpcsys.tracker.matching import Band
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
-_FEW = 3  # fewer past leases than this say nothing about the next
-_EXACT = 64  # with more leases under way than this, it does not matter which of them ends first
-_MANY_SUBQUEUES = 256  # of requests that want so many different things, nobody is told exactly how many go first
-#: The range of an estimate: as if leases were as short as the shortest quarter, or as long as nine in ten.
+_FEW = 3  # the fewest past leases for an estimate
+_EXACT = 64  # with more devices than this, the end of each single lease does not matter
+_MANY_SUBQUEUES = 256  # with more subqueues than this, a request counts as the last one
+#: The quantiles of past leases' lengths that are the least and the most of an estimate.
 _QUICK, _SLOW = 0.25, 0.9
 
 
 def ahead(records: Records, at: float, request: WaitingRequest) -> int:
-    """About how many requests of its key will be served before this one, as things stand."""
+    """About how many requests of its key are served before this one."""
     x, share = records.shares.clock(at), records.shares.of(request.user)
     before = 0
     subqueues = records.subqueues.of_key(request.key)
@@ -38,7 +38,7 @@ def ahead(records: Records, at: float, request: WaitingRequest) -> int:
 
 
 def in_order(records: Records, at: float, queue: Queue) -> Iterator[WaitingRequest]:
-    """All requests of a key, as they will be served."""
+    """All requests of a key, in the expected order of service."""
     by_standing: dict[float, list[Band]] = {}
     for subqueue in records.subqueues.of_key(queue.key):
         for standing, band in subqueue.bands.items():
@@ -68,7 +68,7 @@ def _turns(x: float, bands: list[Band]) -> list[list[int]]:
 
 
 class Estimate:
-    """How long requests of a key may have to wait, from the lengths of its past leases."""
+    """Estimates the waits of a key's requests from the lengths of its past leases."""
 
     def __init__(self, queue: Queue, free: int, at: float) -> None:
         self._devices = len(queue.leases) + free
@@ -80,21 +80,21 @@ class Estimate:
         self._left = [self._ends(queue, at, span) for span in self._spans]
 
     def _ends(self, queue: Queue, at: float, span: float) -> list[float] | None:
-        """Seconds until each device is free, in order, if leases last ``span``; None for too many to sort."""
+        """Seconds until each device is free, sorted, if leases last ``span``; None if there are too many."""
         if self._devices > _EXACT:
             return None
         left = []
         for lease in queue.leases.values():
             held = at - lease.since
             rest = span - held
-            if rest <= 0:  # longer than usual: over any moment at the least, as long again at the most
+            if rest <= 0:  # longer than ``span``: it ends at once, or lasts for as long again
                 rest = 0.0 if span == self._spans[0] else held
             until = lease.until
             left.append(rest if until is None else min(rest, max(0.0, until - at)))
         return [0.0] * (self._devices - len(left)) + sorted(left)
 
     def of(self, request: WaitingRequest, before: int) -> list[float] | None:
-        """Seconds from now, at the least and at the most; None for unknown."""
+        """The least and the most seconds from now; None if unknown."""
         if not self._known or request.parked or not request.wants.bare:
             return None
         rounds, place = divmod(before + request.count - 1, self._devices)

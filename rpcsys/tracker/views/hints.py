@@ -1,4 +1,4 @@
-"""Errors that help: what is there, for a person who named what is not."""
+"""Errors about unknown names, with the nearest known ones."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     from rpcsys.tracker.labels import Wants
     from rpcsys.tracker.records import Records
 
-#: Keys that a misspelt one is compared with: each costs microseconds, and the loop waits meanwhile.
 NAMES_SHOWN = 10
-_COMPARED = 200
+_COMPARED = 200  # names that a misspelt one is compared with: each blocks the loop for microseconds
 
 
 def unknown(records: Records, wants: Wants) -> str:
-    """One line for a person who asked for what nobody serves."""
+    """One line for a person who requested what no server has."""
     wait = "Check the {}, or wait for it with wait_for_key=True"
     queue = records.queues.get(wants.key)
     if wants.labels and (not wants.key or (queue is not None and queue.servers)):
@@ -45,7 +44,7 @@ def _near_values(records: Records, wants: Wants) -> str:
 
 
 def unknown_server(records: Records, name: str) -> str:
-    """One line for a person who named a server that is not there."""
+    """One line for a person who named an unknown server."""
     names = list(islice(records.server_names, 20 * _COMPARED))
     near = difflib.get_close_matches(name, names[:_COMPARED], n=3) or sorted(names)[:3]
     there = f"; there are {', '.join(near)}" if near else ""
@@ -53,7 +52,7 @@ def unknown_server(records: Records, name: str) -> str:
 
 
 def unknown_module(records: Records, name: str) -> str:
-    """One line for a person who asked for a module that nobody serves."""
+    """One line for a person who named an unknown module."""
     names = nsmallest(_COMPARED, records.modules)
     if not names:
         return f"no server has a deployed module {name!r}, nor any other; type: rpcsys deploy FILE --to HOST:PORT"

@@ -1,6 +1,6 @@
-"""What a tracker can be measured by, for Prometheus: counted as it happens, or read from the records when it asks.
+"""The tracker's metrics, for Prometheus: counted with each entry, or read from the records for each scrape.
 
-Names and labels are part of what people's rules rely on: docs/monitoring.md lists them.
+Names and labels are public, as alert rules use them: docs/monitoring.md lists them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rpcsys.tracker.views import rows
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
-#: Where the histograms' buckets end.
+#: Upper bounds of the histograms' buckets.
 WAITS_S = (0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
 LEASES_S = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
 LAGS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-#: Keys with metrics of their own; clients of TVM may ask for any key, and each would cost memory for ever.
+#: Keys with metrics of their own. TVM's clients may request any key, and each would take memory until the end.
 MAX_KEYS = 500
 OTHER = "(other)"
-_FIRST = 32  # they stand in about the order in which they came: the oldest is among the first
+_FIRST = 32  # requests searched for the oldest one: they are nearly in the order of their arrival
 
 
 class Histogram:
@@ -52,7 +52,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class FrameCounts:
-    """Frames, counted as they come and go, and the open connections."""
+    """Counts of frames, and the open connections."""
 
     connections: Sized
     frames_in: int = 0
@@ -67,7 +67,7 @@ class Metrics(Collector):
         records: Records,
         now: Callable[[], float],
         counts: FrameCounts,
-        pass_on: Callable[[], None],  # called first: it notes what has happened just now
+        pass_on: Callable[[], None],  # called before each scrape, so that the last entries are counted
         writable: Callable[[], bool] | None,  # whether the history can be written; None without a state directory
     ) -> None:
         self._records = records
@@ -83,7 +83,7 @@ class Metrics(Collector):
         self.lag = Histogram(LAGS_S)
 
     def note(self, *records: HistoryEntry) -> None:
-        """Count what happened."""
+        """Count entries."""
         for record in records:
             details = record.details
             if record.kind == "granted":
@@ -120,7 +120,7 @@ class Metrics(Collector):
         frames = {("in",): counts.frames_in, ("out",): counts.frames_out}
         yield _counter("frames", "Frames by direction.", ["direction"], frames)
         yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(counts.connections))
-        text = "How late the event loop was to something due, looked at twice a second."
+        text = "How late the event loop runs a timer, measured twice a second."
         lag = HistogramMetricFamily("rpcsys_tracker_loop_lag_seconds", text)
         lag.add_metric([], self.lag.buckets(), self.lag.sum)
         yield lag
@@ -136,8 +136,8 @@ class Metrics(Collector):
                 ("pending", "Requests that wait, by key."),
                 ("oldest_wait_seconds", "How long the oldest of them has waited."),
                 ("free", "Match keys on offer, by key."),
-                ("leases", "Leases that are out, by key."),
-                ("slots", "Sessions that the servers there are serve at once."),
+                ("leases", "Running leases, by key."),
+                ("slots", "Sessions that the servers can run at once."),
             )
         ]
         for key, queue in islice(records.queues.items(), MAX_KEYS):

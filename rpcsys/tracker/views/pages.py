@@ -1,4 +1,4 @@
-"""The tracker's pages: the lab at a glance for people, and as programs read it."""
+"""The tracker's HTTP pages: the lab for people, and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from rpcsys.tracker.views.metrics import Metrics
     from rpcsys.tracker.views.utilisation import Utilisation
 
-#: For whom addresses are shown: whoever looks by way of HTTP sees what somebody on the tracker's machine would.
+#: The peer for which addresses are shown: HTTP clients see the same as a client on the tracker's machine.
 VIEWER = Peer(0, "127.0.0.1", "127.0.0.1")
-FRESH_S = 1.0  # however many people look at the lab, it is looked up at most so often
-MAX_SERVERS, MAX_KEYS, MAX_WAITING = 1000, 200, 20  # listed, for a page that a phone can show; all are counted
+FRESH_S = 1.0  # how long a rendered page is served again
+MAX_SERVERS, MAX_KEYS, MAX_WAITING = 1000, 200, 20  # listed at most, for phones; the others are counted
 
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -47,7 +47,7 @@ def pages(records: Records, metrics: Metrics, utilisation: Utilisation, now: Cal
 
 
 async def _summary(records: Records, now: Callable[[], float]) -> Content:
-    """The whole summary, page by page, so that the loop is free between them."""
+    """The whole summary; the loop runs between its pages."""
     texts: dict[str, list[str]] = {}
     begin: summary.PageStart | None = (0, 0)
     while begin is not None:
@@ -84,8 +84,8 @@ def _fresh_enough(make: Callable[[], Any], now: Callable[[], float]) -> Page:
 
 
 def lab(records: Records, at: float) -> dict[str, Any]:
-    """``keys`` with their queues, ``servers`` with their leases; ``more_…`` count what is not listed. Times are seconds
-    since 1970, so that the page can count ages.
+    """``keys`` with their queues, and ``servers`` with their leases; ``more_…`` count those that are not listed. Times
+    are seconds since 1970.
     """
     named = (peer for peer in records.peers.values() if peer.name)
     peers = sorted(named, key=lambda peer: (",".join(peer.serves), peer.name))

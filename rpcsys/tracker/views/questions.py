@@ -1,4 +1,4 @@
-"""Questions that are answered from the records, and change nothing: summaries, why somebody waits, where a module is."""
+"""Questions that are answered from the records: summaries, why a request waits, where a module is served."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from rpcsys.tracker.transitions import HEALTHY
 from rpcsys.tracker.views import eta, hints, rows, summary
 from rpcsys.wire import control, tracker
 
-MAX_ROWS = 100  # servers, holders and requests listed: an answer has to fit a frame
+MAX_ROWS = 100  # servers, holders and requests listed: an answer must fit a frame
 
 
 @dataclass(eq=False)
 class Questions:
-    """Answers what clients want to know."""
+    """Answers the questions of clients."""
 
     records: Records
 
     def tvm_summary(self, peer: Peer, message: tracker.TvmSummary) -> list[Action]:
-        """What TVM's clients show of a lab."""
+        """Send TVM's summary."""
         return [Send(peer.conn, json.loads(summary.SummaryText().text(self.records, self.records.now, peer)))]
 
     def summary(self, peer: Peer, message: control.Summary) -> list[Action]:
-        """A page of our summary."""
+        """Send a page of our summary."""
         found, following = summary.page(self.records, self.records.now, peer, message.after or (0, 0))
         return [peer.done(message.id, summary=found, next=following and list(following))]
 
     def why(self, peer: Peer, message: control.Why) -> list[Action]:
-        """Why somebody waits."""
+        """Send why a request, or all requests for a key, wait."""
         request = None if message.request is None else peer.requests.get(message.request)
         key = request.key if request is not None else message.key
         if key is None:
-            return [peer.refuse(message.id, "say which: a request of this connection that waits, or a key")]
+            return [peer.refuse(message.id, "name a waiting request of this connection, or a key")]
         if request is None and key not in self.records.queues:
             return [peer.refuse(message.id, hints.unknown(self.records, wants_of_key(key)), "UnknownKey")]
         return [peer.done(message.id, why=why(self.records, self.records.now, key, request))]
 
     def resolve(self, peer: Peer, message: control.Resolve) -> list[Action]:
-        """Where a deployed module is served."""
+        """Send where a deployed module is served."""
         modules = rows.modules(self.records, peer, message.name)
         if message.name and not modules:
             return [peer.refuse(message.id, hints.unknown_module(self.records, message.name), "UnknownKey")]
         return [peer.done(message.id, modules=modules)]
 
     def unsupported(self, peer: Peer, message: control.Ask) -> list[Action]:
-        """Something that this tracker does not answer."""
+        """Refuse a question that this tracker does not support."""
         return [peer.refuse(message.id, f"this tracker does not support {message.op!r}")]
 
 
 def why(records: Records, at: float, key: str, request: WaitingRequest | None) -> dict[str, Any]:
-    """How things stand with a key, and with a request for it; ``reasons`` are sentences for people."""
+    """The state of a key and of a request for it; ``reasons`` are sentences for people."""
     queue = records.queues[key]
     peers = [records.peers[conn] for conn in queue.servers]
     before = len(queue.waiting) if request is None else eta.ahead(records, at, request)

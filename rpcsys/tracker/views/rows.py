@@ -1,4 +1,4 @@
-"""A lease, a server and a deployed module, as each is shown: to who waits, in summaries, on pages and to Prometheus."""
+"""A lease, a server and a deployed module as JSON, for waiting clients, summaries, pages and Prometheus."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from rpcsys.tracker.entities import LeaseRecord, Peer, Queue
     from rpcsys.tracker.records import Records
 
-MAX_HOLDERS = 8  # holders named to somebody who waits; the summary has them all
+MAX_HOLDERS = 8  # holders in a position event; the summary has all
 MAX_MODULES = 2000  # in one answer, of some 200 bytes each: a frame holds 1 MiB
 
 # Leases.
 
 
 def holders(queue: Queue, at: float, most: int = MAX_HOLDERS) -> list[dict[str, Any]]:
-    """Who has devices of a key, the longest first."""
+    """The holders of a key's devices, the longest lease first."""
     return [_holder(lease, at) for lease in islice(queue.leases.values(), most)]
 
 
 def _holder(lease: LeaseRecord, at: float) -> dict[str, Any]:
-    """Who holds a device: seconds since then, and seconds left at the latest (None for no limit)."""
+    """The holder of a device, the seconds since the grant, and the most seconds left (None: no limit)."""
     until = lease.until
     return {
         "user": lease.user,
@@ -40,7 +40,7 @@ def _holder(lease: LeaseRecord, at: float) -> dict[str, Any]:
 
 
 def lease_row(lease: LeaseRecord, at: float) -> dict[str, Any]:
-    """A row of the summary: who holds what, since when, and until when at the latest."""
+    """A lease's row of the summary."""
     state = lease.state.value if lease.how == OURS else lease.how
     held = _holder(lease, at)
     return {
@@ -57,7 +57,7 @@ def lease_row(lease: LeaseRecord, at: float) -> dict[str, Any]:
 
 
 def lease_on_page(lease: LeaseRecord) -> dict[str, Any]:
-    """As the page shows it: times are seconds since 1970."""
+    """A lease on the page; times are seconds since 1970."""
     return {
         "lease": lease.lease,
         "key": lease.key,
@@ -74,7 +74,7 @@ def lease_on_page(lease: LeaseRecord) -> dict[str, Any]:
 
 
 def health(records: Records, at: float, peer: Peer) -> dict[str, Any]:
-    """What is wrong with a server: ``state``, ``reason`` and ``until_s`` of it."""
+    """A server's health: ``state``, ``reason``, and ``until_s``, the seconds until a pause ends."""
     condition = records.condition(peer)
     if condition is None:
         return {"state": OK.value, "reason": "", "until_s": None}
@@ -84,7 +84,7 @@ def health(records: Records, at: float, peer: Peer) -> dict[str, Any]:
 
 
 def state_word(peer: Peer, state: str) -> str:
-    """A server's state in a word: what is wrong with it, or whether somebody has it."""
+    """A server's state in a word: its health, or whether it is free or busy."""
     if state not in HEALTHY:
         return state
     if peer.serving:
@@ -93,13 +93,13 @@ def state_word(peer: Peer, state: str) -> str:
 
 
 def server_brief(records: Records, at: float, peer: Peer) -> dict[str, Any]:
-    """For those who wait."""
+    """A server for waiting clients."""
     free = sum(offer.free for offer in peer.offers.values())
     return {"server": peer.name, "slots": peer.slots, "free": free, **health(records, at, peer)}
 
 
 def slots(peer: Peer, viewer: Peer) -> list[dict[str, Any]]:
-    """A server's rows in TVM's summary: one for each slot, as far as it is known."""
+    """A server's rows in TVM's summary: one for each slot; for a TVM server, one in all."""
     if peer.server is not None:
         place = [viewer.sees(peer.server.host), peer.server.port]
         return [{"key": SERVER_PREFIX + peer.server.key, "addr": place}] * peer.server.slots
@@ -110,7 +110,7 @@ def slots(peer: Peer, viewer: Peer) -> list[dict[str, Any]]:
 
 
 def server_row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[str, Any]:
-    """A row of the summary."""
+    """A server's row of the summary."""
     server = peer.server
     host, port = (peer.report or ("", "", 0))[1:] if server is None else (server.host, server.port)
     brief = server_brief(records, at, peer)
@@ -128,7 +128,7 @@ def server_row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[st
 
 
 def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
-    """As the page shows it, with its leases: times are seconds since 1970."""
+    """A server with its leases on the page; times are seconds since 1970."""
     known = health(records, at, peer)
     until_s = known["until_s"]
     return {
@@ -148,7 +148,7 @@ def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
 
 
 def modules(records: Records, viewer: Peer, name: str) -> list[dict[str, Any]]:
-    """Where ``name`` (``""``: any module) is served: by name, then the least load first, then the fewest clients."""
+    """Where ``name`` (``""``: any module) is served, sorted by name, load and number of clients."""
     names = [name] if name else list(records.modules)
     heapify(names)
     found: list[dict[str, Any]] = []

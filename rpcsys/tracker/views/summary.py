@@ -1,6 +1,6 @@
-"""The summary: queues, servers and leases at this moment. Ours comes in pages, so that none outgrows a frame.
+"""The summary: the current queues, servers and leases. Ours has pages, each of which fits a frame.
 
-What comes or goes between two pages may be missing. TVM's is one text, however long: its client reads any.
+What comes or ends between two pages may be missing. TVM's summary is one text: its client reads any length.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from rpcsys.tracker.views import rows
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
-ROOM = 512 << 10  # about how many bytes a page may have: some 5 ms, and far from what a frame may hold
+ROOM = 512 << 10  # about how many bytes a page has: some 5 ms, and well below a frame's limit
 PARTS = ("queue_info", "server_info", "servers", "leases")
-_ESCAPED = 6  # bytes of a character in JSON, at the most for nearly all
+_ESCAPED = 6  # the most bytes of nearly any character in JSON
 _QUEUE_BYTES, _SERVER_BYTES, _SLOT_BYTES, _LEASE_BYTES = 40, 320, 60, 200
-#: Of TVM's summary, with a little to spare: a lab of fifty thousand devices, and less than what makes a connection one
-#: that does not read (`rpcsys.tracker.connection.MAX_UNSENT`). What does not fit is left out.
+#: Characters of TVM's summary: fifty thousand devices, and below the unsent bytes that end a connection
+#: (`rpcsys.tracker.connection.MAX_UNSENT`). What does not fit is left out.
 MAX_CHARACTERS = 3 << 20
 FRESH_S = 1.0
-LARGE = 64 << 10  # TVM's summary of so many characters is kept for `FRESH_S`: a smaller one is made within 1 ms
-#: Rows of one server with so many characters, of a proxy of TVM's with hundreds of keys, come after all others: they are
-#: the first to be left out.
+LARGE = 64 << 10  # a summary of TVM's with so many characters is kept for `FRESH_S`; a smaller one takes 1 ms
+#: The rows of a server with so many characters come last and are left out first: TVM's proxies have hundreds of keys.
 _LONG = 32 << 10
 _SPARE = 64
-#: Addresses of this machine for which TVM's summary is kept: servers on it are shown at the one that was reached.
+#: Addresses of this machine for which TVM's summary is kept: a client sees this machine's servers at its own one.
 _VIEWS = 8
 
 Page = dict[str, Any]
-#: Where a page begins: the section, and what in it comes before: queues by count, servers and leases by number.
+#: Where a page begins: the section, and the last entry before it: a count of queues, a connection or an epoch.
 PageStart = tuple[int, int]
 
 _dense = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def page(records: Records, at: float, viewer: Peer, begin: PageStart) -> tuple[Page, PageStart | None]:
-    """TVM's summary, with ``servers`` by name and the ``leases`` that are out, from ``begin`` on; where the next
-    page begins, None if there is none.
+    """A page from ``begin`` on, and where the next page begins, None after the last. A page is TVM's summary with the
+    ``servers`` by name and the running ``leases``.
     """
     found: Page = {part: {} if part == "queue_info" else [] for part in PARTS}
     section, after = begin
@@ -58,7 +57,7 @@ def page(records: Records, at: float, viewer: Peer, begin: PageStart) -> tuple[P
     return found, None
 
 
-#: Before each entry is added to a page: its place in its section, and about how many bytes it takes.
+#: Yields each entry's place in its section, and about how many bytes it takes, before it is added to the page.
 Adding = Iterator[tuple[int, int]]
 
 
@@ -97,7 +96,7 @@ _SECTIONS: tuple[Callable[[Records, float, Peer, int, Page], Adding], ...] = (_a
 
 
 def shown(queue: Queue) -> bool:
-    """Whether a key's queue is part of a summary."""
+    """Whether a queue is part of a summary."""
     return bool(queue.key and (queue.servers or queue.waiting))
 
 
@@ -108,14 +107,14 @@ def shown(queue: Queue) -> bool:
 class _View:
     made_at: float = float("-inf")
     text: str = ""
-    #: By server: what its rows were made of, and their text.
+    #: By connection: the registration from which its rows were made, and their text.
     rows: dict[int, tuple[object, str]] = field(default_factory=dict)
 
 
 class SummaryText:
     """TVM's summary: free and pending by key (``queue_info``), a row for each slot of each server (``server_info``).
 
-    A row's text is made once for each server, and a large summary is kept for a moment: whoever wants a device waits.
+    A row's text is made once for each server, and a large summary is kept for a moment, as each blocks the loop.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How many devices of each key there were, were leased, and were waited for, over the last day."""
+"""The averages of each key's devices, leases and waiting requests over the last day."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ SAMPLE_S = 5.0  # how often a sample is taken
 #: Averages of ten minutes, for a day.
 STEP_S = 600
 STEPS = 144
-MAX_KEYS = 500  # keys followed: a picture of more would be seen by nobody
-#: When the ten minutes began, key, samples; slots, leased and waiting on average.
+MAX_KEYS = 500  # keys that are sampled
+#: The start of the ten minutes, the key, the number of samples; averages of slots, leased and waiting.
 Row = tuple[int, str, int, float, float, float]
 
 
 class Utilisation:
-    """Averages by key. ``add`` takes back what `rows` gave, after a restart."""
+    """Averages by key. After a restart, `add` restores what `rows` has returned."""
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[str, list[float]]] = {}
 
     def sample(self, records: Records, at: float) -> None:
-        """Take the present in."""
+        """Add a sample of the current state."""
         begin = int(at) // STEP_S * STEP_S
         step = self._steps.get(begin)
         if step is None:
@@ -41,7 +41,7 @@ class Utilisation:
             sums[3] += len(queue.waiting)
 
     def rows(self, at: float) -> list[Row]:
-        """The averages of the ten minutes that ``at`` lies in."""
+        """The averages of the ten minutes around ``at``."""
         begin = int(at) // STEP_S * STEP_S
         return [
             (begin, key, int(looks), slots / looks, leased / looks, waiting / looks)
@@ -49,7 +49,7 @@ class Utilisation:
         ]
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Averages from before."""
+        """Add averages of an earlier run."""
         for begin, key, looks, *averages in rows:
             self._steps.setdefault(begin, {})[key] = [looks, *(average * looks for average in averages)]
 
