@@ -1,7 +1,7 @@
 """A whole lab on this machine: real daemons as subprocesses, for tests, demos and notebooks.
 
-They are in sessions of their own, so that Ctrl-C in a terminal reaches this process alone, which then stops them in
-order. Should it be killed, a small guard that holds the other end of a pipe stops them instead.
+Each daemon has a process group of its own, so that Ctrl-C reaches this process alone, which then stops the daemons in
+order. If this process is killed, a small guard process, at the other end of a pipe, stops them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 30.0  # a board under load imports onnxruntime in seconds; a daemon that takes longer hangs
-GRACE_S = 2.0  # what sessions get when the lab is closed under them
-STOP_TIMEOUT_S = 8.0  # the grace and a little more for a daemon to clean up, then it is killed
+GRACE_S = 2.0  # how long sessions may go on when the lab is closed
+STOP_TIMEOUT_S = 8.0  # the grace and a daemon's clean-up; then the daemon is killed
 POLL_S = 0.05
-READY_LINE_LIMIT = 64 * 1024  # a ready line has a few hundred bytes; more is not one
+READY_LINE_LIMIT = 64 * 1024  # a ready line has a few hundred bytes
 LOG_TAIL_LINES = 15
 
-# Reads "+pid" and "-pid". When the pipe ends, however that came about, whoever is still on the list is
-# stopped (asked, then killed) and the lab's folder is removed.
+# Reads "+pid" and "-pid". When the pipe ends for any reason, the guard stops the processes that are left (SIGTERM, then
+# SIGKILL) and removes the lab's folder.
 _GUARD = """
 import os, shutil, signal, sys, time
 alive = set()
@@ -57,7 +57,7 @@ shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 @dataclass
 class Daemon:
-    """One daemon of a lab. ``port`` is known once its ready line has come; 0 for a server behind the proxy."""
+    """One daemon of a lab. ``port`` is 0 before its ready line, and for a server behind the proxy."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -66,7 +66,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """Its process number."""
+        """Its process id."""
         return self.process.pid
 
     def tail(self) -> str:
@@ -76,18 +76,18 @@ class Daemon:
 
 
 class Lab:
-    """A tracker and device servers on this machine, perhaps behind a proxy, started by ``with`` and gone after it.
+    """A tracker and device servers on this machine, also behind a proxy, started and stopped by ``with``.
 
     Parameters
     ----------
     servers : key -> number of device servers of that key (each takes one session at a time, unless
-        ``server_args`` says otherwise)
-    proxy : put a proxy between clients and servers, which then listen nowhere
+        ``server_args`` sets ``--slots``)
+    proxy : put a proxy between clients and servers; the servers then do not listen
     tracker_args, server_args : further flags for the daemons, e.g. ``["--slots", "2"]``
 
     Raises
     ------
-    RpcsysError : a daemon did not start within 30 s or ended at once; the message carries its log's end
+    RpcsysError : a daemon did not start within 30 s or ended at once; the message has the end of its log
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class Lab:
         self._guard: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Start everything and return when every server stands in the tracker's summary."""
+        """Start all daemons and return when every server is in the tracker's summary."""
         if self._folder is not None:
             raise UsageError("the lab runs already; close() it before starting it again")
         try:
             self._start()
-        except BaseException:  # Ctrl-C too: what has been started must not stay behind
+        except BaseException:  # Ctrl-C too: the daemons that run must be stopped
             self.close()
             raise
         return self
 
     def close(self) -> None:
-        """Stop every daemon and remove the logs. Safe to call again."""
+        """Stop every daemon and remove the logs. A second call does nothing."""
         for daemon in reversed(self.daemons):
             daemon.process.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -130,7 +130,7 @@ class Lab:
                 daemon.process.wait()
             if daemon.process.stdout is not None:
                 daemon.process.stdout.close()
-            self._tell_guard(f"-{daemon.pid}")
+            self._notify_guard(f"-{daemon.pid}")
         self.daemons.clear()
         if self._guard is not None:
             assert self._guard.stdin is not None
@@ -189,11 +189,11 @@ class Lab:
             pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": stderr}
             process = subprocess.Popen(words, cwd=self._folder, env=_environment(), start_new_session=True, **pipes)
             self.daemons.append(Daemon(name, process, log))
-            self._tell_guard(f"+{process.pid}")
+            self._notify_guard(f"+{process.pid}")
 
     def _await_ready(self, daemons: Sequence[Daemon], deadline: float) -> None:
         with selectors.DefaultSelector() as selector:
-            heard = {daemon.name: b"" for daemon in daemons}
+            output = {daemon.name: b"" for daemon in daemons}
             for daemon in daemons:
                 assert daemon.process.stdout is not None
                 selector.register(daemon.process.stdout, selectors.EVENT_READ, daemon)
@@ -201,15 +201,15 @@ class Lab:
                 events = selector.select(deadline - time.monotonic())
                 if not events:
                     late = next(iter(selector.get_map().values())).data
-                    raise _failed(late, f"said nothing for {START_TIMEOUT_S:g} s")
+                    raise _failed(late, f"printed no ready line within {START_TIMEOUT_S:g} s")
                 for key, _ in events:
                     daemon = key.data
                     data = os.read(key.fd, 4096)
-                    heard[daemon.name] += data
+                    output[daemon.name] += data
                     if b"\n" in data:
-                        daemon.port = _ready_port(daemon, heard[daemon.name])
+                        daemon.port = _ready_port(daemon, output[daemon.name])
                         selector.unregister(key.fileobj)
-                    elif not data or len(heard[daemon.name]) > READY_LINE_LIMIT:
+                    elif not data or len(output[daemon.name]) > READY_LINE_LIMIT:
                         raise _failed(daemon, _ending(daemon))
 
     def _await_registered(self, deadline: float) -> None:
@@ -227,16 +227,16 @@ class Lab:
                     raise ConnectError(late)
                 time.sleep(POLL_S)
 
-    def _tell_guard(self, line: str) -> None:
+    def _notify_guard(self, line: str) -> None:
         if self._guard is not None and self._guard.stdin is not None:
-            with contextlib.suppress(OSError):  # somebody killed the guard: the lab works without it
+            with contextlib.suppress(OSError):  # the guard was killed; the lab works without it
                 self._guard.stdin.write(f"{line}\n".encode())
                 self._guard.stdin.flush()
 
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C waiting: between a daemon's start and the note of it nobody would know whom to stop."""
+    """Delay Ctrl-C until a started daemon is recorded: else `close` would not stop it."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield  # Ctrl-C raises in the main thread only
@@ -252,17 +252,17 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, in which the daemons find this very rpcsys from whatever folder."""
+    """This process's environment, with a PYTHONPATH on which daemons in any folder find this rpcsys."""
     home = str(Path(__file__).resolve().parent.parent)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
 
 
-def _ready_port(daemon: Daemon, heard: bytes) -> int:
+def _ready_port(daemon: Daemon, output: bytes) -> int:
     try:
-        ready: Any = json.loads(heard.split(b"\n", 1)[0])
+        ready: Any = json.loads(output.split(b"\n", 1)[0])
         return int(ready["port"] or 0)
     except (ValueError, KeyError, TypeError):
-        raise _failed(daemon, f"printed {heard[:80]!r} instead of its ready line") from None
+        raise _failed(daemon, f"printed {output[:80]!r} instead of its ready line") from None
 
 
 def _ending(daemon: Daemon) -> str:

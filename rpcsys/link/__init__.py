@@ -1,5 +1,5 @@
-"""A link to the tracker, over a socket, and what daemons and clients share: addresses and their defaults,
-connections on their way, pauses between tries, and the settings of sockets. Standard library only, no asyncio.
+"""Links to the tracker, and what daemons and clients share: addresses, connecting without blocking, backoff, and the
+settings of sockets. Standard library only, no asyncio.
 """
 
 from rpcsys.link.address import DEFAULT_TRACKER, address_text, parse_address, tracker_defaults

@@ -1,4 +1,4 @@
-"""Addresses as people write them, and the tracker's by default."""
+"""Parses addresses; the tracker's default address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEFAULT_TRACKER = ("127.0.0.1", 9190)
 
 
 def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, int]:
-    """``"host:port"``, ``"[::1]:9190"``, or a host alone where there is a ``default_port``.
+    """Parse ``"host:port"``, ``"[::1]:9190"``, or a host alone if there is a ``default_port``.
 
     Raises ConfigError: no host, no port, or a port outside 1 to 65535.
     """
@@ -38,8 +38,7 @@ def address_text(host: str, port: int) -> str:
 
 
 def tracker_defaults() -> Tuple[str, int]:
-    """Where the tracker is if nobody says: ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's ``TVM_TRACKER_…``, or
-    127.0.0.1:9190.
+    """The tracker's default address: ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's ``TVM_TRACKER_…``, or 127.0.0.1:9190.
 
     Raises ConfigError: a port variable holds no port.
     """

@@ -1,4 +1,4 @@
-"""A TCP connection that is being established, for loops on descriptors: nothing of it blocks."""
+"""Looks a host up and connects to it by TCP without blocking, for loops on descriptors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rpcsys.link.tcp import tune, tune_connected
 
 
 class Lookup:
-    """A host's addresses. Numbers are answered at once, names by a thread: a resolver may take a minute."""
+    """Finds a host's addresses: numbers at once, names in a thread, as a resolver may take a minute."""
 
     def __init__(self, host: str, port: int) -> None:
         self.found: Union[List[Tuple[Any, ...]], OSError, None] = None  # None while the lookup goes on
@@ -35,10 +35,10 @@ class Lookup:
 
 
 class Dialling:
-    """Looks a host up and tries its addresses in turn, until one takes the connection.
+    """Looks a host up and tries its addresses in turn, until one accepts the connection.
 
-    Wait for `awaited`, call `advance`, and look again at what is awaited: it may be another descriptor now. Who gives
-    up calls `close`.
+    Wait for `awaited`, call `advance`, and read `awaited` again, as the descriptor may have changed. Call `close` to
+    give up.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -48,16 +48,16 @@ class Dialling:
 
     @property
     def awaited(self) -> Tuple[int, int]:
-        """A descriptor, and what to wait for on it, as `selectors` names it."""
+        """A descriptor, and the events of `selectors` to wait for."""
         if self._lookup is not None:
             return self._lookup.done.fileno(), selectors.EVENT_READ
         assert self._sock is not None, "it is connected, or has failed"
         return self._sock.fileno(), selectors.EVENT_WRITE
 
     def advance(self) -> Optional[socket.socket]:
-        """Do what can be done by now. The connected socket, non-blocking, the caller's from then on; None before.
+        """Continue without blocking. Returns the connected, non-blocking socket for the caller to own; None before.
 
-        Raises OSError: the host is unknown, or none of its addresses takes a connection.
+        Raises OSError: the host is unknown, or none of its addresses accepts a connection.
         """
         if self._lookup is not None:
             self._take_addresses(self._lookup.found)
@@ -76,7 +76,7 @@ class Dialling:
         return sock
 
     def close(self) -> None:
-        """Give up. May be repeated."""
+        """Give up. A second call does nothing."""
         if self._lookup is not None:
             self._lookup.done.close()
             self._lookup = None
@@ -105,7 +105,7 @@ class Dialling:
 
 
 def _connecting(family: int, kind: int, protocol: int, _: str, address: Any) -> socket.socket:
-    """A non-blocking socket that has begun to connect to an entry of ``getaddrinfo``. Raises OSError."""
+    """A non-blocking socket that connects to an entry of ``getaddrinfo``. Raises OSError."""
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setblocking(False)

@@ -1,7 +1,7 @@
 """A client's or a server's connection to the tracker. A link is for one thread at a time.
 
-Its core does not block, for loops on `selectors`; for clients, blocking verbs stand on top of that. It speaks TVM's
-tracker too: a hello hidden in a ping tells the two apart (``Link.ours``).
+Its core does not block, for loops on `selectors`; its blocking methods are for clients. It works with TVM's tracker,
+too: a ping carries the hello, and TVM's tracker answers it as a plain ping (``Link.ours``).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 CAPABILITIES = ("session/1",)
-MAX_UNSENT = 4 << 20  # bytes waiting to be sent: a tracker that reads nothing for so long is as good as gone
-#: Messages kept for `Link.receive` while `Link.ask` waits for its answer, each as long as a frame: late ones of a
-#: request that was given up.
+MAX_UNSENT = 4 << 20  # unsent bytes; with more, the tracker counts as lost
+#: Messages kept for `Link.receive` while `Link.ask` waits for its answer, each at most a frame: late ones of a
+#: cancelled request.
 MAX_UNREAD = 64
-MAX_MESSAGE = 4000  # characters of what a tracker says for a person to read
+MAX_MESSAGE = 4000  # characters of a tracker's message for people
 
 _CHUNK = 1 << 16
 Address = Union[str, Tuple[str, int]]
@@ -39,7 +39,7 @@ class Closeable:
     """A context manager that closes itself."""
 
     def close(self) -> None:
-        """Let go of what it holds. Does nothing the second time."""
+        """Release the resources. A second call does nothing."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -52,12 +52,12 @@ class Closeable:
 class Link(Closeable):
     """One connection to a tracker at ``"host:port"`` or ``(host, port)``.
 
-    Register its ``fileno()``, call `advance` when that is ready and now and then besides, and take the messages that it
-    returns; or use `open`, `receive`, `ask` and `command`, which block. ``user``: who asks, as a claim; ``timeout``:
-    seconds until the tracker must have answered the hello.
+    Register its ``fileno()``, call `advance` when that is ready and also regularly, and handle the messages that it
+    returns; or use `open`, `receive`, `ask` and `command`, which block. ``user``: the user's name, which nobody checks;
+    ``timeout``: seconds until the tracker must have answered the hello.
 
-    ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is its hello, or
-    what a proxy without one answered in its place. ``received`` counts bytes.
+    ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is the answer to the
+    hello, from the tracker or from a proxy without one. ``received`` counts bytes.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class Link(Closeable):
 
     @classmethod
     def open(cls, address: Address, *, timeout: float = 5.0, user: Optional[str] = None) -> Link:
-        """A link that is connected and past the hello.
+        """Connect, and wait for the answer to the hello.
 
-        Raises TrackerUnreachable: nothing that speaks the protocol answered within ``timeout`` seconds.
+        Raises TrackerUnreachable: no tracker answered within ``timeout`` seconds.
         """
         link = cls(address, user=user, timeout=timeout)
         try:
@@ -102,19 +102,19 @@ class Link(Closeable):
 
     @property
     def ready(self) -> bool:
-        """Whether the hello is answered, so that messages can be sent."""
+        """Whether the hello is answered: then messages can be sent."""
         return self.ours is not None and not self._closed
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `advance` has something to do; the same for the link's whole life."""
-        selector: Any = self._selector  # whose descriptor nests: sockets and lookups come and go behind it
+        """A descriptor that is readable when `advance` has something to do. It never changes."""
+        selector: Any = self._selector  # its descriptor covers the current socket or lookup
         return int(selector.fileno())
 
     def advance(self) -> List[Any]:
-        """Do all that is possible without blocking; the messages that arrived, as plain JSON.
+        """Do what is possible without blocking; return the messages that have arrived, as plain JSON.
 
         Raises TrackerUnreachable: the tracker cannot be reached, or did not answer in time; TrackerLost: the
-        connection ended; ProtocolError: the tracker broke a rule of the wire.
+        connection ended; ProtocolError: the tracker violated the protocol.
         """
         self._step()
         messages = list(self._inbox)
@@ -132,7 +132,7 @@ class Link(Closeable):
         self._flush()
 
     def close(self) -> None:
-        """Close the connection; what was offered and asked over it vanishes at the tracker. May be repeated."""
+        """Close the connection, and with it its offers and requests at the tracker. A second call does nothing."""
         self._closed = True
         self._selector.close()
         if self._dialling is not None:
@@ -140,12 +140,12 @@ class Link(Closeable):
         if self._sock is not None:
             self._sock.close()
 
-    # Blocking verbs.
+    # Blocking methods.
 
     def receive(self, timeout: Optional[float]) -> Any:
-        """The next message, as plain JSON; ``timeout`` in seconds, None to wait for as long as the link lives.
+        """Wait for the next message, as plain JSON; ``timeout`` in seconds, None: until the connection ends.
 
-        Raises TimeoutError: nothing came in time; TrackerLost, ProtocolError: as `advance`.
+        Raises TimeoutError: no message came in time; TrackerLost, ProtocolError: as `advance`.
         """
         return self._await(lambda message: True, timeout)
 
@@ -157,11 +157,11 @@ class Link(Closeable):
         on_event: Optional[Callable[[Dict[str, Any]], None]] = None,
         **fields: Any,
     ) -> Dict[str, Any]:
-        """Ask our tracker; its final answer. ``on_event`` is called with each event before it.
+        """Ask our tracker and wait for its final answer. ``on_event`` is called with each event before that.
 
-        Messages that belong to something else stay for `receive`.
+        Other messages stay for `receive`.
 
-        Raises TrackerError: the tracker said no (`UnknownKey`, `WaitTimeout`, `Cancelled` where it is one of them);
+        Raises TrackerError: the tracker refused (`UnknownKey`, `WaitTimeout`, `Cancelled` where it names one of them);
         TrackerLost: it did not answer within ``timeout`` seconds, or the connection ended.
         """
         asked = self.next_id()
@@ -186,7 +186,7 @@ class Link(Closeable):
         return answer
 
     def command(self, frame: Sequence[Any], *, timeout: Optional[float]) -> Any:
-        """Send one of TVM's codes; its reply, as plain JSON. Not while another's reply is awaited.
+        """Send one of TVM's commands and wait for its reply, as plain JSON. One command at a time.
 
         Raises TimeoutError: no reply within ``timeout`` seconds; TrackerLost: the connection ended.
         """
@@ -194,12 +194,12 @@ class Link(Closeable):
         return self._await(lambda message: type(message) is not dict, timeout)
 
     def next_id(self) -> int:
-        """An id for a question, unused on this link so far."""
+        """A new id for a question."""
         self._ids += 1
         return self._ids
 
     def _await(self, wanted: Callable[[Any], Optional[bool]], timeout: Optional[float]) -> Any:
-        """The first message that is ``wanted``; what is not (False) is kept, what is done with (None) is not."""
+        """The first message for which ``wanted`` is true. Those with False are kept, those with None are dropped."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         others: List[Any] = []
         late = False
@@ -222,7 +222,7 @@ class Link(Closeable):
             self._inbox.extendleft(reversed(others))
 
     def _pump(self, until: float = math.inf) -> None:
-        """Wait until there is something to do, or it is that late, and do it."""
+        """Wait until there is something to do, at most until ``until``, and do it."""
         if not self.ready:
             until = min(until, self._expires)
         if not self._closed:
@@ -253,7 +253,7 @@ class Link(Closeable):
             return
         self._dialling, self._sock = None, sock
         self._watch(sock.fileno(), selectors.EVENT_READ)
-        # TVM's tracker takes the first thing it receives for the magic, so the hello has to wait for the reply.
+        # TVM's tracker takes all that it receives first as the magic, so the hello must wait for the reply.
         self._queue(tracker.MAGIC_BYTES)
 
     def _watch(self, descriptor: int, events: int) -> None:
@@ -262,7 +262,7 @@ class Link(Closeable):
 
     def _receive(self) -> None:
         assert self._sock is not None
-        for _ in range(8):  # enough for any burst; a flood must not keep the caller's loop
+        for _ in range(8):  # enough for any burst; a flood must not block the caller's loop
             try:
                 data = self._sock.recv(_CHUNK)
             except BlockingIOError:
@@ -340,19 +340,19 @@ class Link(Closeable):
 
 
 def error_of(answer: Dict[str, Any]) -> TrackerError:
-    """The exception for an answer with ``"ok": false``: the class it names, if that is a `TrackerError`."""
+    """The exception for an answer with ``"ok": false``, of the class that it names, if that is a `TrackerError`."""
     named, message = answer.get("error"), answer.get("message") or answer.get("error")
     kind = vars(errors).get(named) if type(named) is str else None
     if not (isinstance(kind, type) and issubclass(kind, TrackerError)):
         kind = TrackerError
-    text = message if type(message) is str else "the tracker refused, and does not say why"
+    text = message if type(message) is str else "the tracker refused without a reason"
     return kind(errors.printable(text[:MAX_MESSAGE]))
 
 
 class TvmCommands:
-    """TVM's commands on one link, as servers and proxies give them: replies carry no id and come in order.
+    """TVM's commands of a server or a proxy on one link: replies carry no id and come in order.
 
-    ``unanswered``: those that have no reply yet, each with the time at which it was given.
+    ``unanswered``: the commands without a reply yet, each with the time at which it was sent.
     """
 
     def __init__(self) -> None:
@@ -364,12 +364,12 @@ class TvmCommands:
         link.send(command)
 
     def answered(self, reply: Any) -> Tuple[type, Tuple[str, ...]]:
-        """The class of the command that ``reply`` answers, and the match keys that `GetPending` asked for.
+        """The class of the command that ``reply`` answers, and the match keys in a reply to `GetPending`.
 
-        Raises TrackerError: the tracker refused the command; ProtocolError: nothing was asked, or the reply is none.
+        Raises TrackerError: the tracker refused the command; ProtocolError: no command waits, or the reply is invalid.
         """
         if not self.unanswered:
-            raise ProtocolError("the tracker answered what it was not asked")
+            raise ProtocolError("the tracker sent a reply without a command")
         command, _ = self.unanswered.popleft()
         if command is tracker.GetPending:
             if type(reply) is list and all(isinstance(key, str) for key in reply):

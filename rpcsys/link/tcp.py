@@ -1,4 +1,4 @@
-"""Settings of TCP sockets, what keeps a connection to a peer that takes nothing, and how one is closed."""
+"""Settings of TCP sockets, the timeout of peers that read nothing, and an orderly close."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import struct
 from typing import Optional, Tuple, Union
 
 _UNREAD_PIECES = 16  # pieces of 64 KiB that are read before a close
-_UNSENT = 64 << 10  # bytes that may wait behind the window of a connection within the machine
+_UNSENT = 64 << 10  # unsent bytes in the kernel on a connection within one machine
 
-#: How often to call `keep_alive`. What is granted outlasts two calls that were missed.
+#: How often to call `keep_alive`. An extension outlasts two missed calls.
 KEEPALIVE_S = 4.0
-#: The TCP_USER_TIMEOUT of all streams: what a peer has without anybody looking.
+#: The TCP_USER_TIMEOUT of all streams without an extension.
 USER_TIMEOUT_MS = 14_000
-#: What a call grants. As the timeout comes near, the kernel asks more often: never less than once in this time.
+#: The extension of one call. Near the timeout the kernel sends more probes: at least one in this time.
 EXTENSION_MS = 12_000
-#: Questions in a row without an answer after which nothing more is granted: one may get lost.
+#: Probes in a row without an answer after which there is no extension; a single one may be lost.
 UNANSWERED = 2
-#: struct tcp_info of linux/tcp.h: retransmissions and probes without an answer, packets not acknowledged,
-#: milliseconds since data was sent, bytes not sent (since Linux 4.6).
+#: struct tcp_info of linux/tcp.h: retransmissions and probes without an answer, packets without an acknowledgement,
+#: milliseconds since data was sent, unsent bytes (since Linux 4.6).
 _INFO = struct.Struct("2xBB20xI16xI96xI")
 _MOST_MS = (1 << 31) - 1
 
@@ -33,24 +33,24 @@ _TUNED = (
 
 
 def tune(sock: socket.socket, *, bulk: bool = True) -> None:
-    """Send small messages at once, and notice within 15 s that a peer has vanished; ``bulk``: be ready for arrays, too.
+    """Send small messages at once, and detect a dead peer within 15 s; ``bulk``: tune for arrays, too.
 
-    A peer that is gone without a word (a pulled cable) fails the third keep-alive probe after 5 + 3 * 3 s;
-    TCP_USER_TIMEOUT does the same while something unacknowledged is under way (see `keep_alive`). What a platform or a
-    socket family lacks is left out. Who tunes a socket before it is connected calls `tune_connected` afterwards.
+    A peer that is cut off (a pulled cable) fails the third keep-alive probe after 5 + 3 * 3 s; TCP_USER_TIMEOUT does
+    the same while data is unacknowledged (see `keep_alive`). Options that the platform or the socket family lacks are
+    left out. If the socket is not connected yet, call `tune_connected` later.
     """
     _set(sock, *_TUNED)
     tune_connected(sock, bulk=bulk)
 
 
 def tune_connected(sock: socket.socket, *, bulk: bool = True) -> None:
-    """What a connection gets whose two ends are on one machine, where nothing is congested; any other is left as it is.
+    """Tune a connection within one machine, where nothing is congested; others stay as they are.
 
-    - Where the system's choice is BBR, which paces what is sent, half of the connections carry arrays of 1 MB at half
-      the rate for life (measured: 118 or 217 us each). Reno, which every kernel has and allows, does not.
-    - What waits behind the window is sent by whichever processor takes in the acknowledgement, beside what the sender
-      sends on another: segments overtake each other, and Reno halves its window (35 times a second through a proxy).
-      A sender that waits instead, in its call, keeps the order (docs/decisions/0011-order-within-a-machine.md).
+    - BBR, the default of some systems, paces: half of the connections carry arrays of 1 MB at half the rate for their
+      whole life (measured: 118 or 217 us each). Reno, which every kernel has and allows, does not pace.
+    - Data behind the window is sent by the processor that handles the acknowledgement, while the sender sends on
+      another one: segments overtake each other, and Reno halves its window (35 times a second through a proxy). With a
+      small limit the sender waits in its call and keeps the order (docs/decisions/0011-order-within-a-machine.md).
     """
     try:
         if sock.family == socket.AF_UNIX or sock.getsockname()[0] != sock.getpeername()[0]:
@@ -63,7 +63,7 @@ def tune_connected(sock: socket.socket, *, bulk: bool = True) -> None:
 
 
 def _set(sock: socket.socket, *settings: Tuple[int, str, Union[int, bytes]]) -> None:
-    """Set what this system and this socket have."""
+    """Set the options that this system and this socket have."""
     for level, name, value in settings:
         try:
             sock.setsockopt(level, getattr(socket, name), value)
@@ -72,14 +72,14 @@ def _set(sock: socket.socket, *settings: Tuple[int, str, Union[int, bytes]]) -> 
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Tell a peer that takes nothing from one that is dead; to be called every `KEEPALIVE_S`. Costs two system calls.
+    """Extend the timeout of a live peer that reads nothing. Call it every `KEEPALIVE_S`; it costs two system calls.
 
-    To Linux both are the same: while a peer's closed window lets nothing be sent, TCP_USER_TIMEOUT breaks the stream,
-    however faithfully the peer answers each probe (since Linux 5.11; measured). So who answers gets more time, again
-    and again; who does not is given up within 40 s, or within 15 s when its window was open or had just closed.
+    While a peer's window is closed, TCP_USER_TIMEOUT breaks the stream even if the peer answers every probe (since
+    Linux 5.11; measured). So a peer that answers gets one extension after the other. A peer that does not is given up
+    within 40 s, or within 15 s if its window was open or had just closed.
 
-    All is read from the kernel, so any process that has the stream may call this. What is no TCP stream, or none any
-    more, and what a platform lacks, is left as it is.
+    All values are read from the kernel, so any process with the stream may call this. It does nothing on other sockets,
+    on closed ones, and on platforms without these options.
     """
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
@@ -92,7 +92,7 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 def _wanted_ms(info: bytes, allowed_ms: int) -> int:
-    """What a stream in this state is to be allowed that was allowed ``allowed_ms``."""
+    """The next TCP_USER_TIMEOUT of a stream in this state, after ``allowed_ms``."""
     retransmissions, probes, unacknowledged, sent_ms, unsent = _INFO.unpack(info)
     if not unsent or max(retransmissions, probes) >= UNANSWERED:
         return USER_TIMEOUT_MS
@@ -100,34 +100,35 @@ def _wanted_ms(info: bytes, allowed_ms: int) -> int:
         return allowed_ms
     wanted_ms: int = max(USER_TIMEOUT_MS, sent_ms + EXTENSION_MS)
     if allowed_ms > USER_TIMEOUT_MS:
-        # The kernel may count from longer ago, where the window opened meanwhile for less than the next piece
-        # (measured: 20 kB read every 7 s): what is granted is not taken back before all is sent, or the peer is silent.
+        # The kernel may count from an earlier time, if the window has opened for less than the next segment (measured:
+        # 20 kB read every 7 s). So an extension stays until all data is sent, or the peer stops answering.
         wanted_ms = max(wanted_ms, allowed_ms + int(KEEPALIVE_S * 1000))
     return min(wanted_ms, _MOST_MS)
 
 
 _TCP_QUICKACK: Optional[int] = getattr(socket, "TCP_QUICKACK", None)
-#: An even value acknowledges what is here and no more (Linux, ``__tcp_sock_set_quickack``): after 1, reading the
-#: rest of a frame would send an acknowledgement of its own, where the reply that follows carries one.
+#: An even value acknowledges once (Linux, ``__tcp_sock_set_quickack``). After 1, the rest of the frame would get an
+#: acknowledgement of its own, too, although the reply carries one.
 _ONCE = 2
 
 
 def acknowledge_at_once(sock: socket.socket) -> None:
-    """Do not delay the next acknowledgement; called after each read that leaves half a message: the kernel forgets it.
+    """Acknowledge without delay. Call it after each read that ends within a message, as the kernel resets the option.
 
-    TVM's ends write a frame in two pieces with Nagle's algorithm on: the second waits for this, 40 ms if it is delayed.
+    TVM's peers write a frame in two pieces with Nagle's algorithm on: the second waits for the acknowledgement of the
+    first, which would otherwise be delayed by 40 ms.
     """
     if _TCP_QUICKACK is not None:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, _ONCE)
         except OSError:
-            pass  # the read that comes next will say what is wrong with the socket
+            pass  # the next read reports the error
 
 
 def drain_and_close(sock: socket.socket, last_words: bytes = b"") -> None:
-    """Send ``last_words`` if the kernel takes them at once, end the stream for all who have it, and close it.
+    """Send ``last_words`` if the kernel takes them at once, shut the stream down for all processes, and close it.
 
-    What the peer has sent is read first: unread, it would turn the close into a reset, which can overtake what is sent.
+    Unread data would turn the close into a reset, which can overtake the last bytes. So it is read first.
     """
     try:
         if last_words:

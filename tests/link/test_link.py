@@ -298,7 +298,7 @@ def test_replies_answer_commands_in_order():
     assert commands.answered(wire.SUCCESS) == (wire.Put, ())
     assert commands.answered(["k:1"]) == (wire.GetPending, ("k:1",))
     assert commands.answered(wire.SUCCESS) == (wire.UpdateInfo, ())
-    with pytest.raises(ProtocolError, match="not asked"):
+    with pytest.raises(ProtocolError, match="without a command"):
         commands.answered(wire.SUCCESS)
 
 

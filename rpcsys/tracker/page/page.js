@@ -1,10 +1,10 @@
-// The lab, live. Whatever comes from the tracker is put in as text and never as markup.
+// The lab, live. All data of the tracker is inserted as text, never as markup.
 
 import { picture } from "/picture.js";
 
-const LOOK_MS = 2000; // how often to look
-const DAY_MS = 20000; // how often the pictures are made anew
-const PATIENCE_MS = 5000; // how long the tracker may take to answer
+const REFRESH_MS = 2000; // between two requests for the lab
+const DAY_MS = 20000; // between two requests for the pictures' data
+const TIMEOUT_MS = 5000; // for an answer of the tracker
 
 const BAD = ["set aside", "unhealthy", "away"];
 const ODD = ["drained", "preparing"];
@@ -14,9 +14,9 @@ let lab = null;
 let day = { keys: {} };
 let dayAt = -Infinity;
 let reachedAt = null;
-let ahead = 0; // how far the tracker's clock is ahead of ours, in seconds
+let ahead = 0; // seconds by which the tracker's clock is ahead of ours
 
-/** An element with properties and children; text among them stays text. */
+/** An element with properties and children; strings become text. */
 function make(name, properties = {}, ...children) {
   const element = Object.assign(document.createElement(name), properties);
   element.append(...children.filter((child) => child !== null && child !== undefined));
@@ -31,20 +31,20 @@ function span(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** The time since (or until) then, which goes on by itself. */
+/** The time since (sign 1) or until (-1) `since`, updated every second. */
 function age(since, sign = 1) {
   const element = make("span", { className: "age" });
   Object.assign(element.dataset, { since, sign });
-  tell(element);
+  updateAge(element);
   return element;
 }
 
-function tell(element) {
+function updateAge(element) {
   const { since, sign } = element.dataset;
   element.textContent = span(sign * (Date.now() / 1000 + ahead - since));
 }
 
-/** Make `parent` show `items`, keeping what has not changed: a selection or a scroll survives a look. */
+/** Show `items` in `parent`. Elements of unchanged items stay, with their selection and scroll position. */
 function show(parent, items, name, draw) {
   const before = new Map([...parent.children].map((element) => [element.dataset.name, element]));
   const now = items.map((item) => {
@@ -62,7 +62,7 @@ function show(parent, items, name, draw) {
   }
 }
 
-function say(id, text) {
+function setText(id, text) {
   at(id).hidden = !text;
   at(id).textContent = text;
 }
@@ -79,7 +79,8 @@ function totals() {
     [sum("waiting"), "waiting"],
     [count(BAD) + count(["drained"]), "out of use"],
   ];
-  show(at("totals"), figures, ([, word]) => word, ([number, word]) => make("li", {}, make("b", {}, String(number)), word));
+  const drawTotal = ([number, word]) => make("li", {}, make("b", {}, String(number)), word);
+  show(at("totals"), figures, ([, word]) => word, drawTotal);
 }
 
 function drawKey({ key, slots, free, leased, waiting, queue, steps }) {
@@ -91,7 +92,8 @@ function drawKey({ key, slots, free, leased, waiting, queue, steps }) {
   if (steps) {
     const { svg, top } = picture(key, steps);
     card.append(svg,
-      make("p", { className: "scale" }, make("span", {}, "24 h ago"), make("span", {}, `top: ${+top.toFixed(1)}`), make("span", {}, "now")),
+      make("p", { className: "scale" }, make("span", {}, "24 h ago"), make("span", {}, `top: ${+top.toFixed(1)}`),
+        make("span", {}, "now")),
       make("p", { className: "legend" }, make("i", { className: "leased" }), "leased",
         make("i", { className: "slots" }), "there", make("i", { className: "waiting" }), "waiting"),
     );
@@ -124,17 +126,22 @@ function drawBoard(server) {
     element.dataset.head = head;
     return element;
   };
-  const kind = BAD.includes(server.state) ? "bad" : ODD.includes(server.state) ? "odd" : server.state === "free" ? "free" : "busy";
-  const note = [server.reason || null, server.until ? make("span", {}, "tried again in ", age(server.until, -1)) : null];
-  const rows = (draw) => server.leases.map((lease) => make("div", {}, draw(lease)));
+  const known = server.state === "free" ? "free" : "busy";
+  const kind = BAD.includes(server.state) ? "bad" : ODD.includes(server.state) ? "odd" : known;
+  const until = server.until ? make("span", {}, "tried again in ", age(server.until, -1)) : null;
+  const note = [server.reason || null, until];
+  const leases = (head, draw) => {
+    const rows = server.leases.map((lease) => make("div", {}, draw(lease)));
+    return rows.length ? cell(head, make("span", {}, ...rows)) : cell(head);
+  };
   return make("tr", {},
     cell("Board", make("span", {}, server.name, make("small", {}, labels(server)))),
     cell("Key", server.key),
     cell("State", make("span", {}, make("span", { className: `state ${kind}` }, server.state),
       ...note.filter((part) => part).map((part) => make("small", {}, part)))),
-    server.leases.length ? cell("Held by", make("span", {}, ...rows((lease) => holder(lease)))) : cell("Held by"),
-    server.leases.length ? cell("Since", make("span", {}, ...rows((lease) => age(lease.since)))) : cell("Since"),
-    server.leases.length ? cell("Ends within", make("span", {}, ...rows((lease) => (lease.until ? age(lease.until, -1) : "no limit")))) : cell("Ends within"),
+    leases("Held by", holder),
+    leases("Since", (lease) => age(lease.since)),
+    leases("Ends within", (lease) => (lease.until ? age(lease.until, -1) : "no limit")),
   );
 }
 
@@ -153,7 +160,8 @@ function away() {
   for (const { server, ...lease } of lab.away) {
     if (!boards.has(server)) {
       const reason = "its connection is gone; its sessions may go on";
-      boards.set(server, { name: server, key: lease.key, state: "away", reason, until: null, slots: 1, address: "", labels: {}, leases: [] });
+      const board = { name: server, key: lease.key, state: "away", reason, until: null, slots: 1 };
+      boards.set(server, { ...board, address: "", labels: {}, leases: [] });
     }
     boards.get(server).leases.push(lease);
   }
@@ -162,13 +170,14 @@ function away() {
 
 function boards() {
   const words = at("filter").value.toLowerCase().split(/\s+/).filter((word) => word);
-  const text = (server) => [server.name, server.key, server.state, labels(server), ...server.leases.map((lease) => who(lease.user, lease.address))]
-    .join("\n").toLowerCase();
+  const holders = (server) => server.leases.map((lease) => who(lease.user, lease.address));
+  const fields = (server) => [server.name, server.key, server.state, labels(server), ...holders(server)];
+  const text = (server) => fields(server).join("\n").toLowerCase();
   const all = [...away(), ...lab.servers];
   const shown = all.filter((server) => words.every((word) => text(server).includes(word)));
   show(at("boards"), shown, (server) => `${server.state === "away"} ${server.name}`, drawBoard);
-  say("no-boards", shown.length ? "" : all.length ? "No board fits the filter." : "No board is here.");
-  say("more-boards", lab.more_servers ? `and ${lab.more_servers} more; /api/summary has them all` : "");
+  setText("no-boards", shown.length ? "" : all.length ? "No board fits the filter." : "No board is here.");
+  setText("more-boards", lab.more_servers ? `and ${lab.more_servers} more; /api/summary has them all` : "");
 }
 
 function draw() {
@@ -177,20 +186,20 @@ function draw() {
   show(at("keys"), keys, ({ key }) => key, drawKey);
   at("no-keys").hidden = lab.keys.length > 0;
   at("settling").hidden = !lab.settling;
-  say("more-keys", lab.more_keys ? `and ${lab.more_keys} more keys` : "");
-  say("version", `rpcsys ${lab.version}`);
+  setText("more-keys", lab.more_keys ? `and ${lab.more_keys} more keys` : "");
+  setText("version", `rpcsys ${lab.version}`);
   boards();
 }
 
-// Looking.
+// Requests to the tracker.
 
 async function get(path) {
-  const reply = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
+  const reply = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
   if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
   return reply.json();
 }
 
-async function look() {
+async function refresh() {
   try {
     if (performance.now() - dayAt > DAY_MS) {
       day = await get("/api/day");
@@ -204,11 +213,11 @@ async function look() {
   } catch (problem) {
     unreachable(problem);
   }
-  setTimeout(look, LOOK_MS);
+  setTimeout(refresh, REFRESH_MS);
 }
 
 function reached() {
-  say("unreachable", "");
+  setText("unreachable", "");
   at("lab").classList.remove("stale");
   at("status").className = "live";
   at("status").textContent = `live, tracker up for ${span(lab.now - lab.started)}`;
@@ -217,7 +226,7 @@ function reached() {
 
 function unreachable(problem) {
   const since = reachedAt ? ` since ${reachedAt.toLocaleTimeString()}: what is shown is from then` : "";
-  say("unreachable", `The tracker does not answer${since}. Trying again.`);
+  setText("unreachable", `The tracker does not answer${since}. Trying again.`);
   at("unreachable").title = String(problem);
   at("lab").classList.add("stale");
   at("status").className = "";
@@ -227,5 +236,5 @@ function unreachable(problem) {
 }
 
 at("filter").addEventListener("input", () => lab && boards());
-setInterval(() => document.querySelectorAll(".age").forEach(tell), 1000);
-look();
+setInterval(() => document.querySelectorAll(".age").forEach(updateAge), 1000);
+refresh();

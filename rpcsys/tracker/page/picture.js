@@ -1,4 +1,4 @@
-// The last day of a key as a picture: what was leased as an area, what there was and who waited as lines.
+// The last day of a key as a picture: leased devices as an area, all devices and waiting requests as lines.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 288;
@@ -10,7 +10,7 @@ function shape(name, attributes) {
   return element;
 }
 
-/** Steps of a line through averages; a step without a value (the tracker was away) breaks it. */
+/** A line through the averages in steps, with a gap at each null (the tracker did not run). */
 function line(values, top) {
   const width = WIDTH / values.length;
   let path = "";
@@ -27,7 +27,7 @@ function line(values, top) {
   return path;
 }
 
-/** Bars without a gap, from the ground. */
+/** Bars from the base line, without gaps. */
 function area(values, top) {
   const width = WIDTH / values.length;
   return values.map((value, index) => {
@@ -37,10 +37,10 @@ function area(values, top) {
   }).join("");
 }
 
-/** What people who do not see the picture are told, and what it says of itself. */
+/** The picture's title, which screen readers read. */
 function words(key, slots, leased, waiting) {
   const known = leased.filter((value) => value !== null);
-  if (!known.length) return `${key}: nothing is known of the last day yet`;
+  if (!known.length) return `${key}: no data of the last day yet`;
   const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
   const most = (values) => Math.max(0, ...values);
   return `${key}, the last day: ${mean.toFixed(1)} of at most ${most(slots).toFixed(0)} devices leased on average; `
