@@ -51,7 +51,7 @@ class ServerHealth:
         return [HistoryEntry(self.records.now, "set_aside", details), *self._shut(name)]
 
     def unreached(self, lease: LeaseRecord, reason: str) -> list[Action]:
-        """Count a session that a client could not open. After a second server, the client's address is the cause."""
+        """Count a session that a client could not open, but only against the first such server of its address."""
         missed = self.records.missed
         if len(missed) >= MAX_MISSED and lease.address not in missed:
             del missed[next(iter(missed))]

@@ -1,4 +1,4 @@
-"""Addresses as people write them, and where the tracker is by default."""
+"""Addresses as text, and the tracker's default address."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from rpcsys.link import address_text, parse_address, tracker_defaults
         ("fe80::1", 9190, ("fe80::1", 9190)),
     ],
 )
-def test_addresses(text, default, address):
+def test_addresses_are_parsed_and_written_alike(text, default, address):
     assert parse_address(text, default) == address
     assert parse_address(address_text(*address)) == address
 
@@ -42,7 +42,7 @@ def test_addresses(text, default, address):
         "h:²",
     ],
 )
-def test_what_is_no_address(text):
+def test_an_invalid_address_is_refused(text):
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_address(text)
 

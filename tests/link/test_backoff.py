@@ -1,4 +1,4 @@
-"""When to try again, as decisions."""
+"""Pauses between attempts, and when to give up."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def test_no_pause_is_longer_than_what_is_left(tries):
         assert pause is None or 0 < pause <= min(left, LONGEST_S)
 
 
-def test_those_who_lost_it_together_do_not_come_back_together():
+def test_jitter_spreads_the_attempts_of_peers_that_failed_together():
     pauses = {Backoff(*RETRY_S).pause(chance / 10) for chance in range(10)}
     assert len(pauses) == 10
     assert min(pauses) > FIRST_S / 2
 
 
-def test_a_call_that_may_be_repeated_is_so_often_and_no_more():
+def test_a_repeatable_call_is_repeated_a_fixed_number_of_times():
     budget = RetryBudget(True, 1.0)
     assert [budget.lost() for _ in range(REPEATS + 2)] == [True] * REPEATS + [False, False]
     assert not RetryBudget(False, 1.0).lost()
 
 
-def test_a_busy_server_is_asked_again_until_the_time_is_over():
+def test_a_busy_server_is_retried_until_the_time_is_over():
     budget, now, asked = RetryBudget(True, 1.0), 100.0, 0
     while (pause := budget.busy(now, 0.0)) is not None:
         now += pause
@@ -48,7 +48,7 @@ def test_a_busy_server_is_asked_again_until_the_time_is_over():
     assert 4 <= asked <= 6
 
 
-def test_only_the_first_failure_in_a_row_is_worth_a_line():
+def test_only_the_first_failure_in_a_row_is_logged():
     backoff = Backoff(0.1, 10.0)
     assert backoff.allows(0.0)
     assert [backoff.failed(100.0) for _ in range(3)] == [True, False, False]

@@ -1,4 +1,4 @@
-"""Connections that are being established: names looked up, addresses tried in turn."""
+"""Connecting without blocking: names are looked up, addresses are tried in turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def listener():
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
-def test_a_connection_that_is_dialled_has_the_settings_of_one_machine(listener) -> None:
+def test_a_dialled_connection_within_one_machine_is_tuned(listener) -> None:
     with connect(*listener.getsockname()) as sock:
         assert not sock.getblocking()
         assert congestion(sock) == b"reno"
@@ -44,7 +44,7 @@ def test_a_connection_that_is_dialled_has_the_settings_of_one_machine(listener) 
 
 
 def entries(*ports: int):
-    """What a lookup finds: these ports of this machine."""
+    """The result of a lookup: these ports of this machine."""
     return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in ports]
 
 
@@ -67,19 +67,19 @@ def test_a_name_is_looked_up_and_its_addresses_are_tried_in_turn(listener, monke
         assert sock.getpeername()[1] == port
 
 
-def test_when_no_address_takes_the_connection_the_last_error_is_told(monkeypatch) -> None:
+def test_if_no_address_accepts_the_last_error_is_raised(monkeypatch) -> None:
     monkeypatch.setattr(dialling.socket, "getaddrinfo", lambda *args: entries(closed_port(), closed_port()))
     with pytest.raises(ConnectionRefusedError):
         connect("127.0.0.1", 1)
 
 
 @pytest.mark.parametrize("host", ["no such host", "a..b", "x" * 200])
-def test_an_unknown_host(host: str) -> None:
+def test_an_unknown_host_raises(host: str) -> None:
     with pytest.raises(OSError, match=r"."):
         connect(host, 1)
 
 
-def test_giving_up_closes_what_there_is(listener) -> None:
+def test_close_works_in_each_state_and_twice(listener) -> None:
     dialled = Dialling(*listener.getsockname())
     dialled.close()
     dialled.close()

@@ -1,4 +1,4 @@
-"""The link to a tracker: addresses, the hello, blocking and non-blocking use, and every way it can end."""
+"""The link to a tracker: addresses, the hello, blocking and non-blocking use, and all its ends."""
 
 import json
 import selectors
@@ -25,7 +25,7 @@ def raw(value):
 
 
 class FakeTracker:
-    """Takes one connection and does with it what the test says, in a thread."""
+    """Accepts one connection and runs the test's script on it, in a thread."""
 
     def __init__(self, *script):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -78,7 +78,7 @@ TVMS = ("magic", MAGIC, "frame", raw(0))
 # --- the hello ---------------------------------------------------------------------------------
 
 
-def test_our_tracker_is_told_from_tvms():
+def test_the_hello_tells_our_tracker_from_tvms():
     with FakeTracker(*OURS, "end") as tracker:
         with Link.open(tracker.address, user="ann") as link:
             assert link.ours is True
@@ -92,7 +92,7 @@ def test_our_tracker_is_told_from_tvms():
 
 
 def test_the_magic_is_sent_alone():
-    """TVM's tracker takes the first bytes it gets for the magic, all of them."""
+    """TVM's tracker takes all bytes that it receives first as the magic."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         link = Link(listener.getsockname())
         link.advance()
@@ -119,13 +119,13 @@ def test_the_magic_is_sent_alone():
         ("magic", MAGIC, "frame", struct.pack("<i", 1) + b"?"),
     ],
 )
-def test_what_does_not_speak_the_protocol_is_no_tracker(script):
+def test_a_peer_without_the_protocol_is_no_tracker(script):
     with FakeTracker(*script) as tracker:
         with pytest.raises(TrackerUnreachable, match=r"no tracker at 127\.0\.0\.1:"):
             Link.open(tracker.address)
 
 
-def test_nobody_there():
+def test_without_a_tracker_the_link_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
     with pytest.raises(TrackerUnreachable, match="Connection refused"):
@@ -134,7 +134,7 @@ def test_nobody_there():
         Link.open("no-such-host.invalid:9190")
 
 
-def test_a_tracker_that_does_not_answer():
+def test_a_tracker_without_an_answer_is_unreachable():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         before = time.monotonic()
         with pytest.raises(TrackerUnreachable, match="no answer in time"):
@@ -151,7 +151,7 @@ def test_all_addresses_of_a_name_are_tried():
 # --- messages ----------------------------------------------------------------------------------
 
 
-def test_ask_gives_events_to_the_asker_and_keeps_what_is_not_its_own():
+def test_ask_passes_its_events_on_and_keeps_other_messages():
     events = [{"id": 1, "event": "queued", "position": n} for n in (2, 1)]
     push = {"op": "taken", "id": 1}
     with FakeTracker(
@@ -177,14 +177,14 @@ def test_ask_gives_events_to_the_asker_and_keeps_what_is_not_its_own():
         ("SystemExit", TrackerError),
     ],
 )
-def test_a_refusal_is_raised_as_what_it_says_it_is(name, kind):
+def test_a_refusal_is_raised_as_the_error_that_it_names(name, kind):
     error = error_of({"id": 1, "ok": False, "error": name, "message": "no"})
     assert type(error) is kind
     assert str(error) == "no"
     assert str(error_of({"ok": False}))
 
 
-def test_no_answer_in_time():
+def test_a_missing_answer_ends_the_wait():
     with FakeTracker(*OURS, "frame", "frame", "end") as tracker, Link.open(tracker.address) as link:
         with pytest.raises(TrackerLost, match="did not answer summary"):
             link.ask("summary", timeout=0.2)
@@ -192,7 +192,7 @@ def test_no_answer_in_time():
             link.command([1], timeout=0.2)
 
 
-def test_a_tracker_that_goes_is_lost():
+def test_a_tracker_that_closes_the_connection_is_lost():
     with FakeTracker(*OURS, "frame", raw(0), "frame") as tracker:
         link = Link.open(tracker.address)
         assert link.command([1], timeout=30) == 0
@@ -206,7 +206,7 @@ def test_a_tracker_that_goes_is_lost():
             link.receive(1)
 
 
-def test_a_tracker_that_breaks_the_rules():
+def test_an_invalid_frame_is_a_protocol_error():
     bad = struct.pack("<i", 3) + b"nan"
     with FakeTracker(*OURS, "frame", bad) as tracker, Link.open(tracker.address) as link:
         with pytest.raises(ProtocolError):
@@ -229,7 +229,7 @@ def flood(link):
 
 
 def turn(link, until, deadline_s=30):
-    """A loop on selectors, registered once, that ends when ``until(messages)``; the messages."""
+    """Run a loop on selectors, registered once, until ``until(messages)``; the messages."""
     messages = []
     selector = selectors.DefaultSelector()
     selector.register(link, selectors.EVENT_READ)
@@ -243,7 +243,7 @@ def turn(link, until, deadline_s=30):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_one_registration_serves_from_lookup_to_message(host):
+def test_one_registration_works_from_lookup_to_message(host):
     with FakeTracker(*OURS, "frame", raw(0) * 3, "end") as tracker:
         link = Link((host, tracker.address[1]))
         number = link.fileno()
@@ -262,7 +262,7 @@ def test_a_loop_is_woken_by_the_end_of_the_link():
         link.close()
 
 
-def test_what_cannot_be_sent_at_once_is_sent_later():
+def test_unsent_messages_are_sent_later():
     big = ["x" * 900_000]
     with FakeTracker(*OURS, 0.3, "frame", "frame", "frame", raw("done"), "end") as tracker:
         with Link.open(tracker.address) as link:
@@ -279,7 +279,7 @@ PUT, PENDING = wire.Put("k", 1, "k:1"), wire.GetPending()
 
 
 class Sent(list):
-    """A link that takes everything."""
+    """A link that accepts all messages."""
 
     send = list.append
 
@@ -309,6 +309,6 @@ def test_match_keys_are_a_list_of_texts(reply):
 
 
 @pytest.mark.parametrize("reply", [-1, [], None])
-def test_a_refusal_is_no_broken_protocol(reply):
+def test_a_refused_command_is_a_tracker_error(reply):
     with pytest.raises(TrackerError, match="refused Put"):
         given(PUT).answered(reply)

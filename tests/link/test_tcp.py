@@ -1,4 +1,4 @@
-"""Settings of TCP sockets, how a connection is closed, and that a closed window is no dead peer."""
+"""Settings of TCP sockets, an orderly close, and live peers with a closed window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ends():
         yield ours, theirs
 
 
-def test_what_the_peer_has_sent_makes_no_reset_of_the_close(ends) -> None:
+def test_unread_data_does_not_turn_the_close_into_a_reset(ends) -> None:
     ours, theirs = ends
     theirs.sendall(bytes(100_000))
     drain_and_close(ours, b"last words")
@@ -38,7 +38,7 @@ def test_a_copy_of_the_connection_does_not_keep_it_open(ends) -> None:
         assert theirs.recv(100) == b""
 
 
-def test_a_peer_that_takes_nothing_or_has_gone_is_not_waited_for(ends) -> None:
+def test_a_close_does_not_wait_for_a_peer_that_reads_nothing_or_is_unconnected(ends) -> None:
     ours, _theirs = ends
     ours.settimeout(0.2)
     with pytest.raises(TimeoutError):
@@ -50,7 +50,7 @@ def test_a_peer_that_takes_nothing_or_has_gone_is_not_waited_for(ends) -> None:
         assert unconnected.fileno() == -1
 
 
-def test_a_vanished_peer_is_noticed_within_15_s():
+def test_a_vanished_peer_is_detected_within_15_s():
     with socket.socket() as sock:
         tune(sock)
         get = sock.getsockopt
@@ -77,7 +77,7 @@ def unsent(sock):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
-def test_between_two_ends_of_one_machine_nothing_is_paced_and_little_waits_unsent():
+def test_connections_within_one_machine_use_reno_and_a_small_unsent_limit():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0] as server:
             for sock in (client, server):
@@ -90,7 +90,7 @@ def test_between_two_ends_of_one_machine_nothing_is_paced_and_little_waits_unsen
         assert (congestion(unconnected), unsent(unconnected)) == usual
 
 
-def test_a_system_without_these_options_has_connections_all_the_same(monkeypatch):
+def test_tune_works_on_a_system_without_these_options(monkeypatch):
     monkeypatch.delattr(socket, "TCP_CONGESTION", raising=False)
     monkeypatch.delattr(socket, "TCP_NOTSENT_LOWAT", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -99,7 +99,7 @@ def test_a_system_without_these_options_has_connections_all_the_same(monkeypatch
             assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-# A peer that takes nothing.
+# A peer that reads nothing.
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def tuned():
 
 
 def fill(sender: socket.socket) -> int:
-    """Send until the reader's window and our own buffer are full; how much went."""
+    """Send until the reader's window and our own buffer are full; the number of bytes sent."""
     sent, until = 0, time.monotonic() + 0.3
     while time.monotonic() < until:
         try:
@@ -155,31 +155,31 @@ CLOSED = {"sent_ms": 60_000, "unsent": 1}
             {"sent_ms": 500, "unsent": 1},
             60_000,
             60_000 + KEEPALIVE_S * 1000,
-        ),  # it took something, and may be late still
-        ({**CLOSED, "unacknowledged": 1}, USER_TIMEOUT_MS, USER_TIMEOUT_MS),  # it takes something, or is to say so
+        ),  # it read something, and the kernel may still count from earlier
+        ({**CLOSED, "unacknowledged": 1}, USER_TIMEOUT_MS, USER_TIMEOUT_MS),  # an acknowledgement is due
         ({**CLOSED, "unacknowledged": 1}, 60_000, 60_000),
-        ({**CLOSED, "unacknowledged": 1, "retransmissions": UNANSWERED}, 60_000, USER_TIMEOUT_MS),  # it does not
-        ({"sent_ms": 60_000}, 60_000, USER_TIMEOUT_MS),  # it has taken all
-        ({"sent_ms": (1 << 32) - 1, "unsent": 1}, USER_TIMEOUT_MS, (1 << 31) - 1),  # for weeks: the most there is
+        ({**CLOSED, "unacknowledged": 1, "retransmissions": UNANSWERED}, 60_000, USER_TIMEOUT_MS),  # it is missing
+        ({"sent_ms": 60_000}, 60_000, USER_TIMEOUT_MS),  # it has read all
+        ({"sent_ms": (1 << 32) - 1, "unsent": 1}, USER_TIMEOUT_MS, (1 << 31) - 1),  # for weeks: the maximum
     ],
 )
-def test_what_a_stream_is_allowed(state: dict[str, int], before: int, wanted: int) -> None:
+def test_the_next_timeout_of_a_stream(state: dict[str, int], before: int, wanted: int) -> None:
     assert _wanted_ms(info(**state), before) == wanted
 
 
-def test_a_grant_outlasts_two_looks_and_the_promise_holds() -> None:
+def test_an_extension_outlasts_two_calls_and_a_dead_peer_is_found_within_40_s() -> None:
     assert 2 * KEEPALIVE_S * 1000 < EXTENSION_MS < USER_TIMEOUT_MS
     assert (UNANSWERED + 1) * EXTENSION_MS < 40_000
 
 
-def test_who_reads_nothing_but_answers_is_given_more_time_and_loses_it_again(
+def test_a_live_peer_that_reads_nothing_gets_an_extension_until_it_has_read_all(
     tuned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sender, reader = tuned
     keep_alive(sender)
     assert allowed_ms(sender) == USER_TIMEOUT_MS
     sent = fill(sender)
-    monkeypatch.setattr(tcp, "EXTENSION_MS", USER_TIMEOUT_MS)  # as if that had been long ago
+    monkeypatch.setattr(tcp, "EXTENSION_MS", USER_TIMEOUT_MS)  # as if the data was sent long ago
     keep_alive(sender)
     assert USER_TIMEOUT_MS < allowed_ms(sender) < 2 * USER_TIMEOUT_MS
     take(reader, sent)
@@ -187,21 +187,21 @@ def test_who_reads_nothing_but_answers_is_given_more_time_and_loses_it_again(
     assert allowed_ms(sender) == USER_TIMEOUT_MS
 
 
-def test_what_is_no_tcp_stream_or_no_stream_any_more_is_passed_over(tuned) -> None:
+def test_keep_alive_ignores_other_and_closed_sockets(tuned) -> None:
     inner, outer = socket.socketpair()
     with inner, outer:
         keep_alive(inner)
     keep_alive(inner)
 
 
-def test_a_system_without_any_of_this_is_left_alone(tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keep_alive_does_nothing_on_a_system_without_tcp_info(tuned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "TCP_INFO")
     keep_alive(tuned[0])
     assert allowed_ms(tuned[0]) == USER_TIMEOUT_MS
 
 
 @pytest.mark.slow
-def test_a_stopped_reader_outlives_the_kernels_patience(tuned) -> None:
+def test_a_stopped_reader_outlives_the_kernels_timeout(tuned) -> None:
     sender, reader = tuned
     sent = fill(sender)
     end = time.monotonic() + 3 * USER_TIMEOUT_MS / 1000

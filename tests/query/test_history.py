@@ -1,4 +1,4 @@
-"""`query_tracker history` and `usage`, against a tracker that remembers."""
+"""`query_tracker history` and `usage`, with a tracker that has a history."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def run(*arguments):
 
 @pytest.fixture
 def remembering(daemons, tmp_path):  # noqa: F811
-    """A tracker that has seen 2,500 leases of three users, the last of them just now."""
+    """A tracker with 2,500 past leases of three users, the last of which ended just now."""
     store, now = HistoryStore(tmp_path / "state", history_days=90), time.time()
     for number in range(2500):
         user, key = ("ann", "bob", "carol")[number % 3], ("rpi4", "gpu")[number % 2]
@@ -64,7 +64,7 @@ def test_usage(remembering):
     assert row["held_s"] == pytest.approx(417 * 6.0)
 
 
-def test_the_client_has_it_in_pages(remembering):
+def test_the_client_reads_the_history_in_pages(remembering):
     with connect_tracker(remembering.address) as tracker:
         leases = tracker.history(limit=None)
         assert [lease["lease"] for lease in leases] == [f"x-{n}" for n in range(2499, -1, -1)]
@@ -73,7 +73,7 @@ def test_the_client_has_it_in_pages(remembering):
         assert sum(row["leases"] for row in tracker.usage()) == 2500
 
 
-def test_without_a_subcommand_all_is_as_it_was(remembering):
+def test_without_a_subcommand_the_summary_is_printed(remembering):
     host, port = remembering.address
     done = run("--host", host, "--port", port)
     assert done.returncode == 0
@@ -92,14 +92,14 @@ def test_without_a_subcommand_all_is_as_it_was(remembering):
         ["nonsense"],
     ],
 )
-def test_what_cannot_be_meant_is_one_line(arguments):
+def test_an_invalid_argument_is_one_line_and_status_2(arguments):
     done = run(*arguments)
     assert done.returncode == 2
     assert done.stderr.startswith("query_tracker: error: ")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_tracker_without_history_says_so(daemons):  # noqa: F811
+def test_a_tracker_without_history_names_the_flag(daemons):  # noqa: F811
     tracker = daemons.tracker()
     for subcommand in "history", "usage":
         done = run("--port", tracker.address[1], subcommand)
@@ -108,7 +108,7 @@ def test_a_tracker_without_history_says_so(daemons):  # noqa: F811
         assert done.stderr.count("\n") == 1
 
 
-def test_tvms_tracker_says_nothing_of_the_past(monkeypatch, daemons):  # noqa: F811
+def test_tvms_tracker_has_no_history(monkeypatch, daemons):  # noqa: F811
     from rpcsys.client import listings
 
     link = type("Link", (), {"ours": False})()

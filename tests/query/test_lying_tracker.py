@@ -1,4 +1,4 @@
-"""Every query command against a tracker that lies, or says more than this version knows."""
+"""Every query command with a tracker that sends invalid answers, or more fields than this version knows."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def tracker():
 
 
 def run(tracker, command, says):
-    """The status and the output of a query; what it prints, it may print."""
+    """The status and the output of a query; the output must be printable."""
     tracker.says = says
     before, sub = ([], command.split()) if command.startswith("-") else (command.split()[:1], command.split()[1:])
     where = ["--host", tracker.address[0], "--port", str(tracker.address[1])]
@@ -96,7 +96,7 @@ def printed(act, one_line=True):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_truth_is_printed(tracker, command):
+def test_valid_answers_are_printed(tracker, command):
     status, out, _ = run(tracker, command, answers(COMMANDS[command]))
     assert status == 0
     assert out
@@ -104,27 +104,27 @@ def test_the_truth_is_printed(tracker, command):
 
 @FAST
 @given(data=st.data(), command=st.sampled_from(sorted(COMMANDS)))
-def test_lies_are_one_line(tracker, data, command):
+def test_invalid_answers_are_one_line(tracker, data, command):
     said = data.draw(lies(COMMANDS[command]))
     status, _, _ = run(tracker, command, answers(said))
     assert status in (0, 1)
 
 
 def newer(value, label=""):
-    """``value`` with more in each object of its own."""
+    """``value`` with a further field in each object."""
     if isinstance(value, dict) and label not in ("labels", "queue_info"):
         return {"colour": {"deep": [1, None]}, **{name: newer(item, name) for name, item in value.items()}}
     return [newer(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_a_newer_tracker_says_beside_is_left_alone(tracker, command):
+def test_further_fields_of_a_newer_tracker_are_ignored(tracker, command):
     status, out, _ = run(tracker, command, answers(newer(COMMANDS[command])))
     assert (status, bool(out)) == (0, True)
     assert ("colour" in out) == ("--json" in command)
 
 
-def test_a_watcher_is_told_of_the_first_lie(tracker, monkeypatch):
+def test_watch_ends_at_the_first_invalid_answer(tracker, monkeypatch):
     monkeypatch.setattr(query, "WATCH_S", 0.0)
     looks = []
 
@@ -140,8 +140,8 @@ def test_a_watcher_is_told_of_the_first_lie(tracker, monkeypatch):
 
 @FAST
 @given(said=lies(COMMANDS[""]))
-def test_boards_of_this_desk(tracker, said):
-    """What `rpcsys board list` and `add` ask a tracker."""
+def test_board_commands_accept_or_refuse_any_summary(tracker, said):
+    """The questions of `rpcsys board list` and `add`."""
     tracker.says = answers(said)
     where = "{}:{}".format(*tracker.address)
     summary = board._summary(where)
@@ -165,8 +165,8 @@ def tried(act):
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=lies({"modules": [PLACE, PLACE]}))
-def test_deployed_modules(tracker, said):
-    """By name at a tracker, and as a module that calls one."""
+def test_any_list_of_deployed_modules_ends_in_an_error(tracker, said):
+    """A module by its name at a tracker, and a remote module that calls it."""
     for row in said["modules"] if type(said.get("modules")) is list else ():
         if type(row) is dict:  # no name is looked up
             row.update(host="127.0.0.1", port=1)
@@ -178,8 +178,8 @@ def test_deployed_modules(tracker, said):
         tried(lambda: module(1))
 
 
-def test_places_without_end(tracker):
-    """Not all of them are tried."""
+def test_a_long_list_of_servers_is_not_tried_to_the_end(tracker):
+    """At most `PLACES` of them are tried."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         came = []
 
@@ -198,7 +198,7 @@ def test_places_without_end(tracker):
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_summary_that_never_goes_on(tracker):
+def test_a_summary_whose_pages_repeat_is_an_error(tracker):
     for following in ([0, 5], [0, 0], [1, 2**53]):
         said = {"summary": SUMMARY, "next": following}
         status, _, err = run(tracker, "", answers(said))
@@ -206,7 +206,7 @@ def test_a_summary_that_never_goes_on(tracker):
         assert "do not go on" in err or "does not go on" in err
 
 
-def test_pages_of_nothing(tracker):
+def test_empty_pages_without_end_are_an_error(tracker):
     empty = {"queue_info": {}, "server_info": [], "servers": [], "leases": []}
 
     def says(asked):
@@ -217,7 +217,7 @@ def test_pages_of_nothing(tracker):
 
 
 @pytest.mark.parametrize("before", [7, 2**53, 0, -1, "x"])
-def test_a_history_that_never_goes_on(tracker, before):
+def test_a_history_whose_pages_repeat_is_an_error(tracker, before):
     status, _, err = run(tracker, "history --all", answers({"leases": PAST, "before": before}))
     assert status == 1
     assert err
@@ -237,8 +237,8 @@ def test_an_endless_history_is_bounded(tracker, monkeypatch):
 
 
 @pytest.mark.slow
-def test_answers_that_never_come(tracker, monkeypatch):
-    """Also where much comes that is no answer: the wait is bounded, and so is what is kept."""
+def test_the_wait_for_a_missing_answer_is_bounded(tracker, monkeypatch):
+    """Also if many other messages come: the wait is bounded, and so are the messages kept."""
     monkeypatch.setattr(shapes, "REPLY_S", 1.0)
     monkeypatch.setattr("rpcsys.client.tracker.REPLY_S", 1.0)
     event = {"id": 10**6, "event": "queued"}
@@ -263,7 +263,7 @@ def test_answers_that_never_come(tracker, monkeypatch):
 
 @FAST
 @given(said=lies({"ok": False, "error": "UnknownKey", "message": "no server"}))
-def test_refusals_of_any_form(tracker, said):
+def test_a_refusal_of_any_form_is_one_line(tracker, said):
     status, _, err = run(tracker, "--why k", lambda asked: [{**said, "id": asked["id"]}])
     assert status == 1
     assert len(err) < 600
@@ -275,7 +275,7 @@ TIMEOUT = {"ok": False, "error": "WaitTimeout", "message": "m"}
 
 
 def others(tracker, command, event, final):
-    """The status of another command, and what it prints, when the tracker says ``event`` and ``final``."""
+    """The status of another command when the tracker sends ``event`` and ``final``."""
     tracker.says = lambda asked: [
         {**one, "id": asked["id"]} for one in ((final,) if asked["op"] != "request" else (event, final))
     ]
@@ -291,7 +291,7 @@ def others(tracker, command, event, final):
     event=lies(QUEUED).filter(lambda event: type(event.get("event")) is str),
     final=lies(TIMEOUT) | lies({"ok": True, "leases": [LEASE]}),
 )
-def test_other_commands(tracker, command, event, final):
+def test_other_commands_survive_invalid_answers(tracker, command, event, final):
     command += " --tracker 127.0.0.1:{}"
     for lease in final["leases"] if isinstance(final.get("leases"), list) else ():
         if isinstance(lease, dict):  # no name is looked up
@@ -301,7 +301,7 @@ def test_other_commands(tracker, command, event, final):
 
 @pytest.mark.parametrize("host", ["a\0b", "x" * 300, "a..b", "x" * 200, 5, None, "", "\u202ex", "::1::"])
 @pytest.mark.parametrize("port", [1, None, -1, 70000, "1", 1.5])
-def test_places_that_are_none(tracker, host, port):
+def test_an_invalid_address_in_a_lease_is_refused(tracker, host, port):
     lease = {**LEASE, "host": host, "port": port}
     command = f"run --key k {__file__} --tracker 127.0.0.1:{{}}"
     assert others(tracker, command, QUEUED, {"ok": True, "leases": [lease]}) in (1, 2)

@@ -1,4 +1,4 @@
-"""query_tracker, run as people run it, against our tracker and TVM's."""
+"""query_tracker as a process, with our tracker and TVM's."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def query(*arguments, env=None):
 
 
 def fill(tracker, *, colons):
-    """A lab: two servers of one key, one of them busy, one of another, and requests that wait."""
+    """Make a lab: two servers of one key, one of them busy, one server of another key, and waiting requests."""
     peers = [TrackerProbe(tracker.address) for _ in range(6)]
     for number, (peer, key) in enumerate(
         zip(peers, ["rpi4", "rpi4", "127.0.0.1:5" if colons else "gpu"], strict=False)
@@ -58,7 +58,7 @@ def test_prints_what_tvms_tool_prints(daemons, flavour):  # noqa: F811
         peer.close()
 
 
-def test_colons_in_a_key_and_all_of_the_summary(daemons):  # noqa: F811
+def test_keys_with_colons_and_the_summary_as_json(daemons):  # noqa: F811
     tracker = daemons.tracker()
     peers = fill(tracker, colons=True)
     env = {"RPCSYS_TRACKER_HOST": "127.0.0.1", "RPCSYS_TRACKER_PORT": str(tracker.address[1])}
@@ -71,7 +71,7 @@ def test_colons_in_a_key_and_all_of_the_summary(daemons):  # noqa: F811
 
 
 @pytest.mark.parametrize("how", [[], ["--json"]])
-def test_watch_looks_until_it_is_interrupted(daemons, how):  # noqa: F811
+def test_watch_prints_until_it_is_interrupted(daemons, how):  # noqa: F811
     tracker = daemons.tracker()
     process = subprocess.Popen(
         [

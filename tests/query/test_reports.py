@@ -1,4 +1,4 @@
-"""Who has what now, and why others wait, as text and as JSON."""
+"""Running leases, and why requests wait, as text and as JSON."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.tracker.transcripts import Scene
 
 
 class FakeTracker:
-    """What the state says, without a connection."""
+    """A tracker's state, without a connection."""
 
     def __init__(self, scene):
         self.scene = scene
@@ -58,7 +58,7 @@ def test_leases_as_json_and_of_a_key(tracker, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_why(tracker, capsys):
+def test_why_explains_a_wait(tracker, capsys):
     tracker.scene.ask(tracker.viewer, "drain", server="out")
     print_why(tracker, False, "rpi4")
     text = capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_why(tracker, capsys):
     assert json.loads(capsys.readouterr().out)["devices"] == 3
 
 
-def test_tvms_tracker_does_not_know():
+def test_tvms_tracker_has_no_leases():
     class Tvm:
         def summary(self):
             return {"queue_info": {}, "server_info": []}

@@ -70,7 +70,7 @@ def test_characters_that_the_terminal_lacks_are_escaped(monkeypatch: pytest.Monk
     assert written.getvalue() == rb"stra\xdfe"
 
 
-def test_options_stand_in_the_help_in_their_order() -> None:
+def test_options_keep_their_order() -> None:
     @click.command()
     @with_options(click.option("--one"), click.option("--two"))
     def command(one: str, two: str) -> None:
@@ -88,7 +88,7 @@ def test_rows_are_a_table_or_lines_of_json(capsys) -> None:
 
 
 @given(st.lists(st.lists(st.text(max_size=5), min_size=2, max_size=2), max_size=5))
-def test_nothing_in_a_table_is_a_command_to_the_terminal(rows) -> None:
+def test_a_table_has_no_control_characters(rows) -> None:
     out = io.StringIO()
     original, sys.stdout = sys.stdout, out
     try:
@@ -105,7 +105,7 @@ def test_one_long_cell_does_not_widen_every_row(capsys) -> None:
     assert len(capsys.readouterr().out.splitlines()[2]) < MAX_WIDTH + 10
 
 
-def test_a_number_that_json_lacks() -> None:
+def test_a_number_that_json_lacks_is_an_error() -> None:
     with pytest.raises(ProtocolError):
         print_json(float("nan"))
 
@@ -113,11 +113,11 @@ def test_a_number_that_json_lacks() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(2.46, "2.5s"), (200, "3m20s"), (7260, "2h01m"), (26 * 3600, "1d02h"), (59.99, "60.0s")]
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_durations_as_text(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 
-def test_a_user_and_where_from() -> None:
+def test_a_user_is_printed_with_the_address() -> None:
     assert [who("ann", "10.0.0.5"), who("10.0.0.5", "10.0.0.5"), who("ann", "")] == ["ann@10.0.0.5", "10.0.0.5", "ann"]
 
 
@@ -126,7 +126,7 @@ def test_names_and_values_are_aligned(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == "  a          1\n  long name  2\n"
 
 
-def test_indented_keeps_blank_lines_blank(capsys: pytest.CaptureFixture[str]) -> None:
+def test_indented_text_keeps_its_blank_lines(capsys: pytest.CaptureFixture[str]) -> None:
     print_indented("\none\n\ntwo   \n")
     assert capsys.readouterr().out == "  one\n\n  two\n"
 
@@ -140,7 +140,7 @@ def test_indented_keeps_blank_lines_blank(capsys: pytest.CaptureFixture[str]) ->
         (np.array([True]), "bool [1]"),
     ],
 )
-def test_an_array_in_a_line(value: np.ndarray, text: str) -> None:
+def test_an_array_is_described_in_one_line(value: np.ndarray, text: str) -> None:
     assert array_text(value) == text
 
 
@@ -153,5 +153,5 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
     assert "loading" in captured.err
 
 
-def test_megabytes() -> None:
+def test_bytes_are_printed_in_megabytes() -> None:
     assert megabytes(102_500_000) == "102.5 MB"

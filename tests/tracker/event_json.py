@@ -1,4 +1,4 @@
-"""Events and actions as JSON and back, and the state that a log of them gives."""
+"""Events and actions to JSON and back, and the state after a log of them."""
 
 from __future__ import annotations
 

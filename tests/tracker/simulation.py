@@ -1,4 +1,4 @@
-"""A lab in simulated time: boards, users, sessions and deaths of every kind, against the tracker's state alone.
+"""A lab in simulated time: boards, users, sessions and failures of every kind, with the tracker's state alone.
 
 The lab believes nothing that the tracker says about itself. It keeps accounts of its own: which match keys are good,
 who holds which board, who waits for what, and how much device time every user has had, by another formula.
@@ -23,7 +23,7 @@ TOLERANCE_S = 30.0
 
 
 class User:
-    """Somebody with a connection of our own, or of TVM's; device time is kept by decay and growth."""
+    """A user with our client or TVM's; device time is kept by decay and growth."""
 
     def __init__(self, name: str, conn: int, ours: bool, wants: dict[str, int] | None = None) -> None:
         self.name, self.conn, self.ours = name, conn, ours
@@ -44,7 +44,7 @@ class Board:
         self.match_key = ""
         self.lease: Any = None
         self.session = 0
-        """0 while none runs: it ended, or died while its lease goes on."""
+        """0 without a session: it ended, or died while its lease goes on."""
 
 
 class Asked:
@@ -122,7 +122,7 @@ class Lab:
                 what(*details)
 
     def finish(self) -> None:
-        """Nobody wants anything new; everything comes to its end."""
+        """No new requests come; all leases and requests end."""
         for user in self.users.values():
             user.wants = {}
         while self.due or self.state.next_deadline is not None:
@@ -152,7 +152,7 @@ class Lab:
         self.say(board.conn, tracker.Put(board.key, 9090, board.match_key))
 
     def board_goes(self, board: Board, returns_s: float, session_lives: bool) -> None:
-        """A board's link breaks; with it, perhaps, its session."""
+        """A board's link breaks, and perhaps its session."""
         if board.conn not in self.boards:
             return
         self.figures["boards lost"] += 1
@@ -168,7 +168,7 @@ class Lab:
         self.later(returns_s, self.board_returns, board, lives)
 
     def lost(self, board: Board, lease: Any) -> None:
-        """By now the tracker has given the lease up, if the board did not return with it."""
+        """By now the tracker has ended the lease, unless the board came back with it."""
         if board.lease is lease:
             self.gives_back(board)
             if board.conn in self.boards:
@@ -207,7 +207,7 @@ class Lab:
     # Users.
 
     def user_comes(self, name: str, ours: bool, wants: dict[str, int] | None = None) -> User:
-        """``wants``: so many requests of each key waiting at all times."""
+        """``wants``: by key, how many requests wait at all times."""
         user = User(name, 0, ours, wants)
         self.connects(user)
         return user
@@ -249,7 +249,7 @@ class Lab:
         return asked
 
     def user_goes(self, user: User, returns_s: float, with_tickets: bool) -> None:
-        """A user's connection breaks. Sessions go on; what waited is asked again, with its ticket or without."""
+        """A user's connection breaks. Sessions go on; waiting requests are sent again, with their tickets or without."""
         if user.conn not in self.users:
             return
         self.figures["clients lost"] += 1
@@ -279,7 +279,7 @@ class Lab:
                 self.request(user, key)
 
     def cancel_all(self) -> None:
-        """What our clients wait for is taken back."""
+        """Cancel all requests of our clients."""
         for asked in [asked for asked in self.asked.values() if asked.user.ours]:
             if (asked.user.conn, asked.id) in self.asked:
                 self.say(asked.user.conn, control.Cancel(self.number(), asked.id))
@@ -347,7 +347,7 @@ class Lab:
             self.offer(board)
 
     def check_turn(self, asked: Asked) -> None:
-        """Nobody is passed over by one who came later, stands no higher, and has had more."""
+        """No later request with no higher priority and more device time is served first."""
         waiting = self.waiting.get(asked.key, {})
         if asked.count > 1 or not waiting:
             return

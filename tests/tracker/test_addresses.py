@@ -19,7 +19,7 @@ from rpcsys.tracker.addresses import ProxyNetworks
         ("10.0.0.7", None, "127.0.0.1", "10.0.0.7"),
     ],
 )
-def test_clients_are_told_an_address_they_can_reach(scene, server_at, custom, client_at, told):
+def test_clients_get_an_address_that_they_can_reach(scene, server_at, custom, client_at, told):
     server = scene.tvm_server(address=server_at, custom=custom)
     scene.put(server, "rpi4:1", custom=custom)
     client = scene.connect(client_at, local="10.0.0.1")
@@ -41,17 +41,17 @@ def test_clients_are_told_an_address_they_can_reach(scene, server_at, custom, cl
         ("", False),
     ],
 )
-def test_named_networks_alone(address, believed):
+def test_only_proxies_in_named_networks_are_trusted(address, believed):
     proxies = ProxyNetworks.of(["10.0.0.5", "10.1.0.0/16", "fd00::/8"])
     assert proxies.include(address, "10.0.0.1") == believed
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "10.0.0.1"])
-def test_this_machine_where_none_is_named(address):
+def test_without_named_networks_this_machine_is_trusted(address):
     assert ProxyNetworks.of([]).include(address, "10.0.0.1")
     assert not ProxyNetworks.of([]).include("10.0.0.5", "10.0.0.1")
 
 
-def test_what_is_no_network():
+def test_an_invalid_network_is_refused():
     with pytest.raises(ValueError, match="proxy"):
         ProxyNetworks.of(["proxy.lab"])

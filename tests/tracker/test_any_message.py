@@ -137,7 +137,7 @@ class Tracker:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(SAID, max_size=25))
 @example([(1, [3, "rpi4", [9090, "rpi4:1"], None]), (2, [4, "rpi4", "", 1])]).via("a lease of no duration")
-def test_nothing_breaks_it_and_nothing_is_left(said):
+def test_any_message_is_answered_and_leaves_nothing(said):
     lab = Tracker()
     for conn, value in said:
         lab.hear(conn, value)
@@ -156,7 +156,7 @@ def test_nothing_breaks_it_and_nothing_is_left(said):
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(SAID, max_size=25))
-def test_others_are_served_as_before(said):
+def test_other_peers_are_served_as_before(said):
     """A server and a client that were there before, and do as they should."""
     lab = Tracker()
     board, client = 101, 102

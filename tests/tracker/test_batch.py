@@ -34,7 +34,7 @@ def test_records_are_bounded_in_bytes(monkeypatch) -> None:
     assert box.bytes <= 1 << 20
 
 
-def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> None:
+def test_a_full_disk_takes_bounded_memory(tmp_path, monkeypatch) -> None:
     """Leases, requests and servers that come and go leave nothing but what history has room for."""
     monkeypatch.setattr(batch, "MAX_HISTORY", 10)
     monkeypatch.setattr(batch, "MAX_LEVELS", 100)
@@ -74,7 +74,7 @@ def test_a_disk_that_is_full_for_long_holds_no_memory(tmp_path, monkeypatch) -> 
     again.close()
 
 
-def test_what_was_written_leaves_no_memory(tmp_path) -> None:
+def test_written_batches_leave_no_memory(tmp_path) -> None:
     """Batches of any size: what SQLite makes of a statement is as long as its batch, and is not kept."""
     file, number = tables.open_file(tmp_path / "file"), 0
 
@@ -156,7 +156,7 @@ def holding(records) -> list[HistoryEntry]:
 
 
 @given(histories)
-def test_what_holds_is_what_nothing_later_ends(records) -> None:
+def test_live_records_are_those_that_no_later_record_ends(records) -> None:
     live = LiveState()
     mirrored = {}
     for one in records:
@@ -170,6 +170,6 @@ def test_what_holds_is_what_nothing_later_ends(records) -> None:
 
 
 @given(histories)
-def test_what_holds_is_enough_to_go_on(records) -> None:
+def test_live_records_suffice_to_go_on(records) -> None:
     live = LiveState(records)
     assert list(LiveState(live.values()).items()) == list(live.items())

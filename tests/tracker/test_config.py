@@ -5,20 +5,20 @@ import pytest
 from rpcsys.tracker.config import parse
 
 
-def test_limits_by_key():
+def test_limits_by_key_are_parsed():
     config = parse(["--max-session", "rpi4=600", "--max-session", "a=b:1=2.5", "--max-session", "rpi4=60"])
     assert dict(config.limits) == {"rpi4": 60, "a=b:1": 2.5}
     assert parse([]).limits == ()
 
 
-def test_proxies_that_are_believed():
+def test_trusted_proxies_are_parsed():
     config = parse(["--proxy-from", "10.0.0.5", "--proxy-from", "fd00::/8", "--proxy-from", "10.1.2.3/16"])
     assert config.proxy_from == ("10.0.0.5/32", "fd00::/8", "10.1.0.0/16")
     assert parse([]).proxy_from == ()
 
 
 @pytest.mark.parametrize("text", ["proxy.lab", "10.0.0.5:9090", "10.0.0.0/33", ""])
-def test_what_is_no_address(text, capsys):
+def test_an_invalid_address_is_refused(text, capsys):
     with pytest.raises(SystemExit) as ended:
         parse(["--proxy-from", text])
     assert ended.value.code == 2
@@ -27,7 +27,7 @@ def test_what_is_no_address(text, capsys):
 
 
 @pytest.mark.parametrize("text", ["rpi4", "rpi4=", "=600", "rpi4=0", "rpi4=-1", "rpi4=nan", "rpi4=1e99", "a b=1"])
-def test_what_is_no_limit(text, capsys):
+def test_an_invalid_limit_is_refused(text, capsys):
     with pytest.raises(SystemExit) as ended:
         parse(["--max-session", text])
     assert ended.value.code == 2

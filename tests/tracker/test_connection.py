@@ -172,11 +172,11 @@ def wanted(service):
     return any(bits & READ for _, bits in service.sockets.watched.values())
 
 
-def test_addresses_are_as_people_write_them():
+def test_mapped_ipv4_addresses_are_shortened():
     assert [plain(text) for text in ("::ffff:10.0.0.5", "10.0.0.5", "::1")] == ["10.0.0.5", "10.0.0.5", "::1"]
 
 
-def test_a_stranger_has_no_number_until_the_magic_is_whole(service, connection, peer):
+def test_a_connection_has_no_number_before_the_magic(service, connection, peer):
     peer.say(MAGIC[:3])
     assert connection.number == 0
     peer.say(MAGIC[3:] + raw([1]))
@@ -184,7 +184,7 @@ def test_a_stranger_has_no_number_until_the_magic_is_whole(service, connection, 
     assert service.frames == [b"[1]"]
 
 
-def test_replies_are_joined(connection, peer):
+def test_replies_are_sent_in_one_write(connection, peer):
     peer.say(MAGIC + raw([1]) * 5)
     assert peer.sock.recv(100) == b"xxxxx"
 
@@ -203,7 +203,7 @@ def test_the_rest_of_half_a_frame_is_read_at_once(service, connection, peer):
     assert looks < 150, "a busy kernel may take its time now and then"
 
 
-def test_many_frames_are_handled_in_turns_and_reading_rests_meanwhile(service, connection, peer):
+def test_many_frames_are_handled_in_turns_without_reading_more(service, connection, peer):
     peer.say(MAGIC + raw([1]) * (2 * BURST + 10))
     for handled in (BURST, 2 * BURST):
         assert len(service.frames) == handled
@@ -214,7 +214,7 @@ def test_many_frames_are_handled_in_turns_and_reading_rests_meanwhile(service, c
     assert service.soon == []
 
 
-def test_what_comes_between_two_turns_waits_its_turn(service, connection, peer):
+def test_bytes_between_two_turns_are_handled_in_the_next(service, connection, peer):
     peer.say(MAGIC + raw([1]) * (BURST + 1))
     peer.say(raw([2]))
     assert len(service.frames) == BURST
@@ -223,7 +223,7 @@ def test_what_comes_between_two_turns_waits_its_turn(service, connection, peer):
     assert service.frames[-2:] == [b"[1]", b"[2]"]
 
 
-def test_who_does_not_read_is_not_read(service, connection, peer):
+def test_a_peer_that_does_not_read_is_not_read(service, connection, peer):
     service.reply = b"x" * (1 << 20)
     peer.say(MAGIC + raw([1]) * 100)
     handled = len(service.frames)
@@ -239,7 +239,7 @@ def test_who_does_not_read_is_not_read(service, connection, peer):
     assert wanted(service)
 
 
-def test_getting_stuck_between_two_turns_keeps_reading_at_rest(service, connection, peer):
+def test_a_peer_that_stops_reading_between_two_turns_is_not_read(service, connection, peer):
     peer.say(MAGIC + raw([1]) * (BURST + 1))
     while not connection.stuck:
         connection.send(b"x" * HIGH_WATER)
@@ -255,7 +255,7 @@ def test_getting_stuck_between_two_turns_keeps_reading_at_rest(service, connecti
     assert len(service.frames) == BURST + 1
 
 
-def test_what_is_sent_to_a_slow_reader_arrives_whole_and_in_order(service, connection, peer):
+def test_a_slow_reader_gets_all_bytes_in_order(service, connection, peer):
     pieces = [bytes([number]) * (HIGH_WATER // 2) for number in range(14)]
     for piece in pieces:
         connection.send(piece)
@@ -268,7 +268,7 @@ def test_what_is_sent_to_a_slow_reader_arrives_whole_and_in_order(service, conne
     assert heard == b"".join(pieces)
 
 
-def test_who_never_reads_is_dropped(service, connection, peer):
+def test_a_peer_with_too_many_unsent_bytes_is_dropped(service, connection, peer):
     peer.say(MAGIC)
     for _ in range(100):
         connection.send(b"x" * HIGH_WATER)
@@ -278,7 +278,7 @@ def test_who_never_reads_is_dropped(service, connection, peer):
     assert peer.ended
 
 
-def test_who_reads_nothing_for_long_is_dropped(service, connection, peer):
+def test_a_peer_that_reads_nothing_for_long_is_dropped(service, connection, peer):
     peer.say(MAGIC)
     while not connection.stuck:
         connection.send(b"x" * HIGH_WATER)
@@ -290,7 +290,7 @@ def test_who_reads_nothing_for_long_is_dropped(service, connection, peer):
 
 
 @pytest.mark.parametrize("begun", [b"", MAGIC[:2], MAGIC + b"\x05", MAGIC + raw([1])[:-1]])
-def test_silence_in_the_middle_of_something(service, connection, peer, begun):
+def test_silence_within_a_frame_ends_the_connection(service, connection, peer, begun):
     if begun:
         peer.say(begun)
     connection.end_if_silent(service.now + SILENCE_S)
@@ -299,7 +299,7 @@ def test_silence_in_the_middle_of_something(service, connection, peer, begun):
     assert peer.ended
 
 
-def test_drops_of_a_frame_do_not_buy_time(service, connection, peer):
+def test_single_bytes_of_a_frame_do_not_extend_the_time(service, connection, peer):
     peer.say(MAGIC)
     for byte in raw([1])[:-1]:
         peer.say(bytes([byte]))
@@ -308,13 +308,13 @@ def test_drops_of_a_frame_do_not_buy_time(service, connection, peer):
     assert peer.ended
 
 
-def test_silence_between_frames_is_fine(service, connection, peer):
+def test_silence_between_frames_is_allowed(service, connection, peer):
     peer.say(MAGIC + raw([1]))
     connection.end_if_silent(service.now + 1e6)
     assert not peer.ended
 
 
-def test_a_bad_frame_ends_the_connection_after_the_replies_before_it(service, connection, peer):
+def test_an_invalid_frame_ends_the_connection_after_earlier_replies(service, connection, peer):
     peer.say(MAGIC + raw([1]) + raw("bad") + raw([1]))
     assert peer.sock.recv(100) == b"x"
     assert peer.ended
@@ -322,7 +322,7 @@ def test_a_bad_frame_ends_the_connection_after_the_replies_before_it(service, co
     assert service.gone == [connection]
 
 
-def test_a_bad_peer_gets_what_it_was_sent_unless_it_does_not_read(service, connection, peer):
+def test_a_dropped_peer_gets_earlier_replies_if_it_reads(service, connection, peer):
     service.reply = b"x" * (4 * HIGH_WATER)
     peer.say(MAGIC + raw([1]))
     connection.send(b"y" * 3 * HIGH_WATER)
@@ -335,7 +335,7 @@ def test_a_bad_peer_gets_what_it_was_sent_unless_it_does_not_read(service, conne
     assert service.open_connections == {}
 
 
-def test_the_end_of_a_peer_is_told_once(service, connection, peer):
+def test_the_end_of_a_peer_is_reported_once(service, connection, peer):
     peer.say(MAGIC + raw([1]))
     peer.sock.close()
     service.sockets.look()
@@ -343,7 +343,7 @@ def test_the_end_of_a_peer_is_told_once(service, connection, peer):
     assert service.sockets.watched == {}
 
 
-def test_an_end_comes_in_its_turn_like_a_frame(service, connection, peer, monkeypatch):
+def test_the_end_of_a_stream_is_handled_in_its_turn(service, connection, peer, monkeypatch):
     """What others said before it is handled before it."""
     peer.say(MAGIC + raw([1]))
     peer.sock.close()
@@ -355,14 +355,14 @@ def test_an_end_comes_in_its_turn_like_a_frame(service, connection, peer, monkey
     assert service.gone == [connection]
 
 
-def test_the_limits_leave_room_for_a_summary():
+def test_the_limits_allow_a_summary():
     assert connection_module.HIGH_WATER < 1 << 20 < MAX_TVM_REPLY < MAX_UNSENT
 
 
 # How many of an address.
 
 
-def test_so_many_of_each_address(caplog):
+def test_connections_of_one_address_are_bounded(caplog):
     now = 0.0
     limit = PeerLimit(2, ProxyNetworks.of(["10.0.0.9"]), lambda: now)
     asked = [limit.admit(address, "10.0.0.1") for address in ("a", "a", "a", "b", "a", "10.0.0.1")]
@@ -376,7 +376,7 @@ def test_so_many_of_each_address(caplog):
     assert limit.admit("a", "10.0.0.1")
 
 
-def test_proxies_that_are_believed_count_for_nobody():
+def test_connections_of_trusted_proxies_do_not_count():
     named, this_machine = (PeerLimit(1, ProxyNetworks.of(texts), float) for texts in (["10.0.0.9"], []))
     for _ in range(3):
         assert named.admit("10.0.0.9", "10.0.0.1")
@@ -385,7 +385,7 @@ def test_proxies_that_are_believed_count_for_nobody():
     assert not named.admit("127.0.0.1", "127.0.0.1")
 
 
-def test_nothing_is_left_of_those_that_have_gone():
+def test_ended_connections_leave_no_count():
     limit = PeerLimit(1, ProxyNetworks.of([]), float)
     assert limit.admit("10.0.0.5", "10.0.0.1")
     limit.leave("10.0.0.5", "10.0.0.1")

@@ -117,7 +117,7 @@ def test_the_size_of_the_lab_does_not_matter(operation, record_property):
 
 
 @pytest.mark.slow
-def test_what_a_user_waits_for_elsewhere_does_not_matter(record_property):
+def test_a_users_requests_for_other_keys_do_not_matter(record_property):
     """Each lease of theirs moves them in all lines in which they wait, for whoever looks."""
     few, many = Bench(SMALL), Bench(SMALL)
     few.one_user(SMALL)
@@ -137,7 +137,7 @@ def test_what_a_user_waits_for_elsewhere_does_not_matter(record_property):
     assert taken["many"] <= 3 * taken["few"]
 
 
-def test_positions_are_told_in_steps():
+def test_positions_are_sent_in_steps():
     lab = Bench(1)
     for _ in range(2):  # then every queue has somebody behind somebody
         lab.one_user(2 * TOLD_AT_ONCE)
@@ -190,7 +190,7 @@ LABELS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
-def test_sets_of_labels_that_wait_do_not_matter(labels, record_property):
+def test_waiting_sets_of_labels_do_not_matter(labels, record_property):
     """A board that becomes free is compared with few of them, and a place is told without looking at all."""
     few, many = Bench(SMALL), Bench(SMALL)
     wait_with_labels(few, MAX_BESIDE, labels)
@@ -202,7 +202,7 @@ def test_sets_of_labels_that_wait_do_not_matter(labels, record_property):
 
 
 @pytest.mark.slow
-def test_the_order_of_a_queue_costs_what_its_length_does(record_property):
+def test_the_order_of_a_queue_costs_time_by_its_length(record_property):
     """And not as much as its users times its sets of labels."""
     few, many = Bench(SMALL), Bench(SMALL)
     wait_with_labels(few, MANY_SETS // 8, LABELS["a value of its own"], 1)
@@ -214,7 +214,7 @@ def test_the_order_of_a_queue_costs_what_its_length_does(record_property):
 
 
 @pytest.mark.slow
-def test_requests_for_several_that_wait_do_not_matter(record_property):
+def test_waiting_requests_for_several_devices_do_not_matter(record_property):
     """They are weighed when boards come and go, not when sessions end; and they are bounded."""
     few, many = Bench(SMALL), Bench(SMALL)
     few.request(count=SMALL + 1)
@@ -227,7 +227,7 @@ def test_requests_for_several_that_wait_do_not_matter(record_property):
 
 
 @pytest.mark.slow
-def test_what_is_deployed_elsewhere_does_not_matter(record_property):
+def test_other_deployed_modules_do_not_matter(record_property):
     """Neither to those who ask for one module, nor, beyond a page of them, to those who ask for all."""
     few, many = Bench(SMALL), Bench(10 * SMALL)
     for lab, per_board in ((few, 25), (many, 100)):

@@ -34,7 +34,7 @@ EVENTS = st.one_of(
 
 
 @given(EVENTS)
-def test_there_and_back(event):
+def test_events_and_actions_survive_json(event):
     assert event_json.from_json(json.loads(json.dumps(event_json.to_json(event)))) == event
 
 
@@ -50,7 +50,7 @@ for event in log[1:]:
 """
 
 
-def test_a_log_gives_the_same_actions_whatever_the_hash_seed():
+def test_a_log_gives_the_same_actions_with_any_hash_seed():
     scene = Scene()
     servers = [scene.server(f"key{number}", f"s{number}", number + 1) for number in range(8)]
     clients = [scene.client() for _ in range(8)]

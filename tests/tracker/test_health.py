@@ -1,4 +1,4 @@
-"""Which servers are given to anybody, as transcripts."""
+"""Which servers are offered, as transcripts."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.tracker.transcripts import Scene
 
 
 class Desk:
-    """A server and a client who uses it."""
+    """A server, and sessions of clients on it."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -18,7 +18,7 @@ class Desk:
         self.count = 0
 
     def session(self, outcome="closed", fault="", started=True, address="10.0.0.5", problem="", confirmed=True):
-        """One lease from offer to end; False if the offer is not handed out."""
+        """One lease from offer to end; False if the offer is not granted."""
         scene, self.count = self.scene, self.count + 1
         client = scene.client(address=address)
         scene.put(self.server, f"rpi4:{self.count}")
@@ -50,7 +50,7 @@ def desk(scene):
     return Desk(scene)
 
 
-def test_a_server_that_fails_in_a_row_is_set_aside_and_tried_again(scene, desk):
+def test_failures_in_a_row_set_a_server_aside_until_its_trial(scene, desk):
     for _ in range(FAILURES):
         assert desk.session("crashed", fault="no process")
     row = desk.row
@@ -67,7 +67,7 @@ def test_a_server_that_fails_in_a_row_is_set_aside_and_tried_again(scene, desk):
     assert scene.state.records.conditions == {}
 
 
-def test_pauses_grow_while_trials_fail_and_begin_anew_after_a_success(scene, desk):
+def test_pauses_grow_while_trials_fail_and_begin_anew_after_a_session_that_works(scene, desk):
     for _ in range(FAILURES):
         desk.session("crashed", fault="x")
     pauses = []
@@ -85,33 +85,33 @@ def test_pauses_grow_while_trials_fail_and_begin_anew_after_a_success(scene, des
 
 
 @pytest.mark.parametrize("outcome", ["closed", "lost", "timeout", "crashed", "memory", "ended"])
-def test_what_a_user_does_wrong_never_counts(desk, outcome):
+def test_failures_of_user_code_do_not_count(desk, outcome):
     for _ in range(20):
         assert desk.session(outcome)
     assert desk.row["state"] == "ok"
 
 
-def test_a_success_between_failures_forgets_them(desk):
+def test_a_session_that_works_clears_earlier_failures(desk):
     for _ in range(4 * FAILURES):
         assert desk.session("crashed", fault="x")
         assert desk.session()
     assert desk.row["state"] == "ok"
 
 
-def test_a_client_that_is_not_let_in_counts(desk):
+def test_a_refused_client_counts_as_a_failure(desk):
     for _ in range(FAILURES):
         assert desk.session("unused", started=False, problem="connection refused")
     assert desk.row["state"] == "set aside"
     assert "connection refused" in desk.row["reason"]
 
 
-def test_complaints_about_leases_that_the_server_has_not_heard_of_do_not_count(desk):
+def test_problems_with_a_lease_that_the_server_has_not_confirmed_do_not_count(desk):
     for _ in range(4 * FAILURES):
         assert desk.session("unused", started=False, problem="connection refused", confirmed=False)
     assert desk.row["state"] == "ok"
 
 
-def test_clients_that_complain_are_remembered_in_bounds():
+def test_addresses_of_clients_with_problems_are_bounded():
     scene = Scene()
     desk = Desk(scene)
     scene.state.records.missed.update((f"address {number}", "another board") for number in range(MAX_MISSED))
@@ -120,7 +120,7 @@ def test_clients_that_complain_are_remembered_in_bounds():
     assert len(scene.state.records.missed) == MAX_MISSED
 
 
-def test_a_client_that_reaches_no_server_is_to_blame_itself(scene):
+def test_a_client_that_reaches_no_server_counts_once(scene):
     desks = []
     for number in range(4):
         desk = Desk.__new__(Desk)
@@ -162,7 +162,7 @@ def test_drain_and_enable(scene, desk):
     assert scene.ask(client, "enable", server="bord")[0]["error"] == "BadRequest"
 
 
-def test_a_running_session_outlives_a_drain(scene, desk):
+def test_a_running_session_goes_on_during_a_drain(scene, desk):
     client = scene.client()
     scene.put(desk.server, "rpi4:1")
     scene.request(client)
@@ -178,7 +178,7 @@ def test_tvms_own_servers_can_be_drained(scene):
     assert scene.say(client, [4, "rpi4", "", 1]) == []
 
 
-def test_a_server_that_says_it_is_not_fit(scene, desk):
+def test_an_unhealthy_server_is_not_offered(scene, desk):
     scene.put(desk.server, "rpi4:1")
     assert scene.ask(desk.server, "health", problem="too hot")[0]["ok"]
     assert (desk.row["state"], desk.row["reason"], scene.queue()) == ("unhealthy", "too hot", (0, 0))
@@ -194,7 +194,7 @@ def test_a_server_that_says_it_is_not_fit(scene, desk):
     ]
 
 
-def test_what_is_wrong_in_two_ways_is_right_when_both_are(scene, desk):
+def test_a_server_is_offered_again_when_all_its_problems_are_over(scene, desk):
     client = scene.client()
     scene.put(desk.server, "rpi4:1")
     scene.ask(client, "drain", server="board")
@@ -205,7 +205,7 @@ def test_what_is_wrong_in_two_ways_is_right_when_both_are(scene, desk):
     assert scene.queue() == (1, 0)
 
 
-def test_a_server_cannot_take_a_lease_of_one_of_tvms_over(scene):
+def test_a_server_cannot_take_over_a_lease_of_a_tvm_server(scene):
     client, silent = scene.client(), scene.connect("10.0.0.7")
     scene.put(silent, "rpi4:1")
     (lease,) = scene.request(client, 1)["leases"]
@@ -216,8 +216,8 @@ def test_a_server_cannot_take_a_lease_of_one_of_tvms_over(scene):
     assert scene.recorded("over")[-1]["lease"] == lease["lease"]
 
 
-def test_of_servers_that_are_gone_so_many_are_remembered(scene):
-    """The first to go is forgotten, and who is there never."""
+def test_conditions_of_servers_that_have_left_are_bounded(scene):
+    """The one that left first is dropped; those of connected servers stay."""
     keeper = scene.client("keeper")
     scene.server(name="here")
     scene.ask(keeper, "drain", server="here")
@@ -231,8 +231,8 @@ def test_of_servers_that_are_gone_so_many_are_remembered(scene):
     assert scene.recorded("forgotten") == [{"server": f"s{number}"} for number in range(10)]
 
 
-def test_a_server_that_changes_its_name_has_one(scene):
-    """What was told of the earlier ones ends."""
+def test_a_server_that_changes_its_name_leaves_no_earlier_name(scene):
+    """The records of its earlier names end."""
     conn = scene.server(name="s0")
     for number in range(1, 4):
         scene.ask(conn, "register", number, key="rpi4", name=f"s{number}", port=9090)
@@ -240,8 +240,8 @@ def test_a_server_that_changes_its_name_has_one(scene):
     assert [told["server"] for told in scene.recorded("gone")] == ["s0", "s1", "s2"]
 
 
-def test_a_pause_and_a_lease_that_end_together(scene):
-    """A tracker that was stopped for a while finds both due; the lease's end undoes the pause."""
+def test_a_pause_and_a_lease_may_end_in_the_same_step(scene):
+    """After a pause of the tracker both are due; the lease's end undoes the server's pause."""
     desk = Desk(scene)
     client = scene.client("bob")
     scene.put(desk.server, "rpi4:0")

@@ -46,14 +46,14 @@ def scene():
     assert scene.replayed() == scene.state
 
 
-def test_a_server_that_answers_is_asked_every_few_seconds(scene):
+def test_a_server_that_answers_gets_a_heartbeat_every_few_seconds(scene):
     conn = server(scene)
     scene.put(conn, "rpi4:1")
     assert live(scene, 100, conn) in (20, 21)
     assert (scene.queue(), state(scene)) == ((1, 0), ("ok", ""))
 
 
-def test_a_silent_server_is_asked_once_and_its_offers_are_withdrawn(scene):
+def test_a_silent_server_gets_one_heartbeat_and_its_offers_are_withdrawn(scene):
     conn = server(scene)
     scene.put(conn, "rpi4:1")
     live(scene, 20, conn)
@@ -69,7 +69,7 @@ def test_a_silent_server_is_asked_once_and_its_offers_are_withdrawn(scene):
     assert "1 of the servers is unhealthy" in answer["why"]["reasons"]
 
 
-def test_a_silent_server_is_withdrawn_within_seconds_and_not_before_its_time(scene):
+def test_the_offers_of_a_silent_server_are_withdrawn_in_time_and_not_before(scene):
     conn = server(scene)
     scene.put(conn, "rpi4:1")
     live(scene, 20, conn)
@@ -81,7 +81,7 @@ def test_a_silent_server_is_withdrawn_within_seconds_and_not_before_its_time(sce
     assert scene.queue() == (0, 0)
 
 
-def test_its_offers_come_back_with_it(scene):
+def test_offers_come_back_with_the_servers_answer(scene):
     conn = server(scene)
     scene.put(conn, "rpi4:1")
     scene.wait(SILENT_S)
@@ -95,7 +95,7 @@ def test_its_offers_come_back_with_it(scene):
     assert len(scene.recorded("healthy")) == 1
 
 
-def test_what_it_offers_meanwhile_is_not_handed_out(scene):
+def test_offers_of_a_silent_server_are_not_granted(scene):
     conn = server(scene, slots=2)
     scene.put(conn, "rpi4:1")
     scene.wait(SILENT_S)
@@ -103,7 +103,7 @@ def test_what_it_offers_meanwhile_is_not_handed_out(scene):
     assert scene.queue() == (0, 0)
 
 
-def test_what_it_says_of_its_own_health_is_kept(scene):
+def test_the_health_check_of_a_silent_server_is_kept(scene):
     conn = server(scene)
     scene.put(conn, "rpi4:1")
     scene.ask(conn, "health", problem="too hot")
@@ -115,7 +115,7 @@ def test_what_it_says_of_its_own_health_is_kept(scene):
     assert (scene.queue(), state(scene)) == ((1, 0), ("ok", ""))
 
 
-def test_servers_that_do_not_say_that_they_answer_are_not_asked(scene):
+def test_servers_without_the_capability_get_no_heartbeat(scene):
     older, tvms = scene.server(), scene.tvm_server()
     scene.put(older, "rpi4:1")
     scene.put(tvms, "rpi4:2")
@@ -124,14 +124,14 @@ def test_servers_that_do_not_say_that_they_answer_are_not_asked(scene):
     assert (scene.hear(older), scene.hear(tvms), scene.queue()) == ([], [], (2, 0))
 
 
-def test_a_server_that_is_gone_is_not_asked(scene):
+def test_a_server_that_has_left_gets_no_heartbeat(scene):
     conn = server(scene)
     scene.leave(conn)
     scene.wait(100)
     assert scene.state.next_deadline is None
 
 
-def test_a_tracker_that_was_stopped_itself_blames_nobody(scene):
+def test_a_pause_of_the_tracker_makes_no_server_silent(scene):
     """When it goes on, what is due comes first, and what was answered meanwhile after it."""
     conns = [server(scene, f"board{number}") for number in range(20)]
     for conn in conns:
@@ -145,14 +145,14 @@ def test_a_tracker_that_was_stopped_itself_blames_nobody(scene):
     assert scene.recorded("unhealthy") == []
 
 
-def test_questions_are_spread_over_time(scene):
+def test_heartbeats_are_spread_over_time(scene):
     conns = [server(scene, f"board{number}") for number in range(200)]
     live(scene, 10.0, *conns)
     busiest = max(live(scene, 0.1, *conns) for _ in range(80))
     assert busiest <= 2 * 200 * 0.1 / CHECK_S + 2
 
 
-def test_a_lease_that_nobody_opens_and_no_word_came_of_is_asked_back(scene):
+def test_a_lease_that_stays_unopened_is_ended(scene):
     conn, client = server(scene), scene.client()
     scene.put(conn, "rpi4:1")
     scene.request(client)

@@ -11,7 +11,7 @@ from tests.tracker import entries
 from tests.tracker.stores import NOW, ask
 
 
-def test_a_lease_is_told_with_all_that_was_known_of_it(opened):
+def test_a_past_lease_has_all_its_fields(opened):
     first = opened()
     first.note(entries.granted("a-1", at=NOW, waited_s=2.5, priority=3, limit_s=60.0, user="ann"))
     first.note(entries.begun("a-1", at=NOW + 1))
@@ -66,7 +66,7 @@ def test_history_by_key_user_server_and_time_in_pages(opened):
     assert leases(since=NOW + 1000) == []
 
 
-def test_an_answer_fits_into_a_frame(opened):
+def test_an_answer_fits_a_frame(opened):
     first = opened()
     for number in range(3000):
         first.note(entries.over(f"x-{number}", at=NOW, reason="\N{SNOWMAN}" * 250))
@@ -99,7 +99,7 @@ def test_usage_by_user_and_key(opened):
 
 
 @pytest.mark.parametrize("since", [0, 0.5, 1e15, 2**53, 1e308])
-def test_any_time_can_be_asked_for(opened, since):
+def test_since_may_be_any_time(opened, since):
     first = opened()
     first.note(entries.over("x", at=NOW))
     first.close()
@@ -121,7 +121,7 @@ def test_a_question_that_takes_too_long_is_refused(opened, monkeypatch):
     assert (answer.id, answer.ok, answer.error) == (7, False, "TooLong")
 
 
-def test_a_file_that_cannot_be_read_is_said_and_told(tmp_path):
+def test_an_unreadable_file_is_refused_and_reported(tmp_path):
     told = []
     history = HistoryReader(tmp_path / "none", told.append)
     answer = asyncio.run(history.answer(control.Usage(3)))
@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read_is_said_and_told(tmp_path):
     assert (answer.id, answer.error, len(told)) == (3, "HistoryUnreadable", 1)
 
 
-def test_so_many_questions_wait_and_no_more(opened):
+def test_waiting_questions_are_bounded(opened):
     path = opened().path
 
     async def all_at_once():

@@ -1,4 +1,4 @@
-"""How many Python functions the tracker goes through for a message, printed (``pytest -s``).
+"""How many Python functions the tracker calls for a message, printed (``pytest -s``).
 
 From the bytes of a frame that are read to the bytes of the answer that are written, on the service's own path.
 """
@@ -47,7 +47,7 @@ class Peer:
 
 
 class Near(socket.socket):
-    """One end of a pair, which has an address as a TCP socket has."""
+    """One end of a pair, with an address as a TCP socket has."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock.family, sock.type, fileno=sock.detach())
@@ -82,7 +82,7 @@ async def turns(count: int = 3) -> None:
 
 
 async def shortest(service: TrackerService, asks: Iterator[tuple[Peer, Any]], what: str) -> int:
-    """The fewest functions that the service goes through for one of the messages."""
+    """The fewest functions that the service calls for one of the messages."""
     hops = Hops()
     for peer, message in asks:
         sys.setprofile(hops)
@@ -96,7 +96,7 @@ async def shortest(service: TrackerService, asks: Iterator[tuple[Peer, Any]], wh
 
 @pytest.fixture
 def lab(monkeypatch):
-    """Runs a coroutine with a service, whose servers, one of ours and one of TVM's, have offers."""
+    """Runs a coroutine with a service. One of our servers and one of TVM's have offers there."""
     handler = logging.StreamHandler(io.StringIO())
     handler.setFormatter(logs.Formatter("rpcsys-tracker", "text"))
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
@@ -122,7 +122,7 @@ def lab(monkeypatch):
     return lambda do: asyncio.run(go(do))
 
 
-def test_a_request_that_is_granted_at_once(lab):
+def test_hops_of_a_request_that_is_granted_at_once(lab):
     async def do(service, server, client, tvm_client):
         asks = ((client, {"op": "request", "id": number, "key": "rpi4"}) for number in range(1, TRIES))
         return await shortest(service, asks, "a request of ours, of which a server of ours is told first")
@@ -130,7 +130,7 @@ def test_a_request_that_is_granted_at_once(lab):
     assert lab(do) <= 40
 
 
-def test_a_request_of_tvms(lab):
+def test_hops_of_a_tvm_request(lab):
     async def do(service, server, client, tvm_client):
         asks = itertools.repeat((tvm_client, [4, "gpu", "", 1]), TRIES)
         return await shortest(service, asks, "a request of TVM's for a server of TVM's")
@@ -138,7 +138,7 @@ def test_a_request_of_tvms(lab):
     assert lab(do) <= 40
 
 
-def test_an_offer(lab):
+def test_hops_of_an_offer(lab):
     async def do(service, server, client, tvm_client):
         asks = ((server, [3, "rpi4", [9090, f"rpi4:x{number}"], None]) for number in range(TRIES))
         return await shortest(service, asks, "an offer")
@@ -146,8 +146,8 @@ def test_an_offer(lab):
     assert lab(do) <= 40
 
 
-def test_a_heartbeat_that_is_answered(lab):
-    """Nothing is written for it, so a ping follows, which has 31 hops of its own at most."""
+def test_hops_of_an_answered_heartbeat(lab):
+    """It gets no reply, so a ping follows, which has 31 hops of its own at most."""
 
     async def do(service, server, client, tvm_client):
         hops = Hops()

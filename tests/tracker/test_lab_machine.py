@@ -1,4 +1,4 @@
-"""Small labs, in which anything may happen in any order: the lab's own accounts and the tracker's always agree."""
+"""Small labs with all events in any order: the lab's own accounts and the tracker's always agree."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ TestLab = LabMachine.TestCase
 TestLab.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 
-def test_a_board_whose_link_breaks_again_after_its_session_died_holds_no_lease():
-    """It returned without the session; that the link broke once more does not bring the session back."""
+def test_a_board_that_comes_back_without_its_session_holds_no_lease():
+    """It came back without the session; a second break of its link does not bring the session back."""
     machine = LabMachine()
     machine.begin(seed=0, boards=1)
     machine.lab.length_s = lambda key: 400.0

@@ -22,7 +22,7 @@ def test_a_device_fits_if_every_label_does(has, exact, least):
     assert wants_of("rpi4", wants.labels) == wants
 
 
-def test_what_the_tracker_says_of_a_device_counts_and_not_what_it_says_itself():
+def test_labels_that_the_tracker_sets_cannot_be_set_by_a_server():
     facts = facts_of("rpi4", "board", {"key": "gpu", "server": "other", "site": "x"}, ("so", "onnx"))
     assert wants_of("rpi4", {"server": "board", "loads": "onnx", "site": "x"}).fit(facts)
     assert wants_of("", {"loads": "so"}).fit(facts)
@@ -30,7 +30,7 @@ def test_what_the_tracker_says_of_a_device_counts_and_not_what_it_says_itself():
     assert not wants_of("", {"server": "other"}).fit(facts)
 
 
-def test_a_key_alone_is_any_device_of_it():
+def test_a_key_alone_fits_any_device_of_the_key():
     assert wants_of("rpi4", {}) is wants_of_key("rpi4")
     assert wants_of_key("rpi4").bare
     assert wants_of_key("rpi4").fit(facts_of_key("rpi4"))
@@ -38,11 +38,11 @@ def test_a_key_alone_is_any_device_of_it():
 
 
 @pytest.mark.parametrize(("key", "labels"), [("", {}), ("", {"cores": ">=4"}), ("rpi4", {"cores": ">=many"})])
-def test_what_cannot_be_wanted_is_said(key, labels):
+def test_invalid_wants_are_refused(key, labels):
     with pytest.raises(ValueError, match="label"):
         wants_of(key, labels)
 
 
-def test_in_words():
+def test_wants_as_text():
     assert str(wants_of("rpi4", {"site": "x", "cores": ">=4"})) == "'rpi4' with cores=>=4, site=x"
     assert str(wants_of("", {"site": "x"})) == "any device with site=x"

@@ -47,7 +47,7 @@ def test_a_late_message_about_an_old_lease_changes_nothing(scene):
     assert scene.ask(server, "lease_ended", lease="never was", epoch=0, outcome="closed")[0]["ok"]
 
 
-def test_a_client_that_leaves_before_its_session_gives_the_device_back(scene):
+def test_the_lease_of_a_client_that_leaves_before_its_session_ends(scene):
     server, client = scene.server(), scene.client()
     lease = lease_of(scene, server, client)
     scene.leave(client)
@@ -57,7 +57,7 @@ def test_a_client_that_leaves_before_its_session_gives_the_device_back(scene):
     assert scene.summary()["leases"] == []
 
 
-def test_so_does_one_of_tvms(scene):
+def test_the_lease_of_a_tvm_client_that_leaves_before_its_session_ends(scene):
     """It has one connection to the tracker, which it closes after it has opened its session."""
     server, client = scene.server(), scene.connect()
     scene.put(server, "rpi4:1")
@@ -73,7 +73,7 @@ def test_so_does_one_of_tvms(scene):
     assert scene.state.records.shares.users == {}
 
 
-def test_one_of_tvms_that_leaves_after_it_has_opened_its_session_keeps_it(scene):
+def test_a_tvm_client_that_leaves_after_its_session_is_open_keeps_its_lease(scene):
     server, client = scene.server(), scene.connect()
     scene.put(server, "rpi4:1")
     scene.say(client, [4, "rpi4", "", 1])
@@ -99,7 +99,7 @@ def test_a_session_opened_while_its_server_was_away_keeps_its_lease(scene):
     assert scene.summary()["leases"] == []
 
 
-def test_a_client_is_known_to_have_had_its_session_though_the_news_of_that_came_late(scene):
+def test_a_late_report_of_an_opened_session_counts(scene):
     server, client = scene.server(), scene.client()
     lease = lease_of(scene, server, client)
     scene.leave(client)
@@ -109,7 +109,7 @@ def test_a_client_is_known_to_have_had_its_session_though_the_news_of_that_came_
     assert (over["outcome"], over["reason"]) == ("lost", "its client is gone")
 
 
-def test_a_client_that_leaves_during_its_session_keeps_it(scene):
+def test_a_client_that_leaves_during_its_session_keeps_its_lease(scene):
     server, client = scene.server(), scene.client()
     lease = lease_of(scene, server, client)
     scene.ask(server, "lease_started", **lease)
@@ -118,7 +118,7 @@ def test_a_client_that_leaves_during_its_session_keeps_it(scene):
     assert len(scene.summary()["leases"]) == 1
 
 
-def test_release(scene):
+def test_a_released_lease_ends(scene):
     server, client, other = scene.server(), scene.client(), scene.client("bob")
     lease = lease_of(scene, server, client)
     assert scene.ask(other, "release", lease=lease["lease"])[0]["ok"]
@@ -128,7 +128,7 @@ def test_release(scene):
     assert (end["op"], end["reason"]) == ("end", "released")
 
 
-def test_leases_outlive_their_servers_connection_for_a_moment(scene):
+def test_leases_outlive_their_servers_connection_for_some_seconds(scene):
     server, client = scene.server(), scene.client()
     lease = lease_of(scene, server, client)
     scene.ask(server, "lease_started", **lease)
@@ -147,7 +147,7 @@ def test_leases_outlive_their_servers_connection_for_a_moment(scene):
     assert over["reason"] == "its server board has been gone for 10 s"
 
 
-def test_a_lease_that_ended_while_its_server_was_away_is_told_afterwards(scene):
+def test_the_end_of_a_lease_is_reported_after_the_server_is_back(scene):
     server, client = scene.server(), scene.client()
     lease = lease_of(scene, server, client)
     scene.ask(server, "lease_started", **lease)
@@ -174,7 +174,7 @@ def tvm_lease(scene, server, client, number=1):
     scene.hear(client)
 
 
-def test_a_tvm_server_that_went_on_polling_was_never_used(scene):
+def test_a_lease_whose_tvm_server_goes_on_polling_was_not_used(scene):
     """It asks every 2 s, and makes a new match key after 8; in a session it is silent."""
     server, client = scene.tvm_server(), scene.connect()
     tvm_lease(scene, server, client)
@@ -230,7 +230,7 @@ def limited():
 
 
 @pytest.mark.parametrize(("asked", "given"), [(None, 600), (0, 600), (60, 60), (6000, 600)])
-def test_the_keys_limit_holds_for_all(limited, asked, given):
+def test_the_keys_limit_holds_for_all_requests(limited, asked, given):
     server, client = limited.server(), limited.client()
     limited.put(server, "rpi4:1")
     answer = limited.request(client, session_timeout=asked)
@@ -250,7 +250,7 @@ def test_the_keys_limit_holds_for_tvms_clients_but_not_on_tvms_servers(limited):
     assert {row["name"]: row["limits"] for row in summary["servers"]} == {"board": True, "10.0.0.7:9090": False}
 
 
-def test_renewal(limited):
+def test_a_renewal_sets_the_limit_anew(limited):
     server, client = limited.server(), limited.client()
     limited.put(server, "rpi4:1")
     lease = limited.request(client, session_timeout=60)["leases"][0]
@@ -304,7 +304,7 @@ def test_every_end_has_a_reason(scene):
 LIMIT = 2**53
 
 
-def test_no_server_raises_the_epochs_to_their_limit(scene):
+def test_a_server_cannot_raise_the_epochs_to_their_limit(scene):
     for number, epoch in enumerate((LIMIT, LIMIT - 1, int(scene.now * 1000) + EPOCHS_AHEAD + 1)):
         scene.server(port=number, running=[{"lease": "old-1", "epoch": epoch}])
     assert scene.summary()["leases"] == []
@@ -329,7 +329,7 @@ def test_a_lease_comes_back_with_its_own_server_alone(scene, back):
     assert [row["state"] for row in scene.summary()["leases"]] == ["running"]
 
 
-def test_a_lease_that_is_over_or_to_come_is_nobodys(scene):
+def test_a_server_cannot_take_over_past_or_future_leases(scene):
     lease = lease_of(scene, scene.server(), scene.client())
     later = {"lease": f"run-{lease['epoch'] + 1}", "epoch": lease["epoch"] + 1}
     wrong = {"lease": f"run-{lease['epoch'] + 1}", "epoch": lease["epoch"]}
@@ -339,14 +339,14 @@ def test_a_lease_that_is_over_or_to_come_is_nobodys(scene):
     assert row["holder"] == "ann"
 
 
-def test_how_long_a_session_ran_before_goes_into_no_estimate(scene):
+def test_the_length_of_an_unknown_session_does_not_count_in_estimates(scene):
     server = scene.server(running=[{"lease": "old-1", "epoch": 1, "since_s": 1e300}])
     scene.ask(server, "lease_ended", lease="old-1", epoch=1, outcome="closed")
     assert scene.recorded("over")[0]["held_s"] == LONGEST_S
     assert not scene.state.records.queues["rpi4"].lengths
 
 
-def test_leases_that_outlived_the_tracker_come_back(scene):
+def test_leases_that_outlive_the_tracker_come_back(scene):
     epoch = int((scene.now + 3600) * 1000)
     server = scene.server(running=[{"lease": "old-1", "epoch": epoch, "since_s": 30}])
     (row,) = scene.summary()["leases"]

@@ -35,7 +35,7 @@ def test_the_first_offer_that_fits_is_found(offered, wants):
 
 
 @given(st.lists(st.tuples(WANTS, USERS, st.integers(0, 2), st.booleans()), max_size=12), FACTS, st.integers(0, 2))
-def test_who_is_next_is_the_best_of_all_that_fit(asked, facts, running):
+def test_the_next_request_is_the_best_that_fits(asked, facts, running):
     shares = Shares(0.0)
     subqueues, empty = Subqueues(shares), Subqueues(shares)
     for _ in range(running):

@@ -50,13 +50,13 @@ OTHERS = st.builds(
 
 
 @given(st.lists(OFFERS | OTHERS | st.binary(max_size=20), max_size=30))
-def test_what_is_remembered_changes_nothing(frames):
+def test_the_cache_gives_the_same_messages(frames):
     cache = MessageCache()
     for frame in frames:
         assert read(cache, frame) == plainly(frame)
 
 
-def test_an_offer_is_read_by_its_likes(monkeypatch):
+def test_an_offer_like_an_earlier_one_is_not_parsed(monkeypatch):
     cache = MessageCache()
     first = cache.read(b'[3, "rpi4", [9090, "rpi4:0.123"], null]')
     assert first == tracker.Put("rpi4", 9090, "rpi4:0.123")
@@ -64,25 +64,25 @@ def test_an_offer_is_read_by_its_likes(monkeypatch):
     assert cache.read(b'[3, "rpi4", [9090, "rpi4:0.4567"], null]') == tracker.Put("rpi4", 9090, "rpi4:0.4567")
 
 
-def test_what_only_looks_like_the_end_of_a_match_key_is_not_taken_for_it():
+def test_only_the_end_of_a_match_key_counts_as_its_random_part():
     cache = MessageCache()
     for address in ("rpi4:12", "rpi4:13"):
         offer = tracker.Put("rpi4", 1, "rpi4:12", address)
         assert cache.read(json.dumps(offer.to_json()).encode()) == offer
 
 
-def test_no_match_key_in_what_is_remembered_can_be_too_long():
+def test_match_keys_of_cached_offers_are_never_too_long():
     assert MAX_REMEMBERED_BYTES + len(message_cache._OTHER) < MAX_MATCH_KEY
 
 
-def test_frames_that_repeat_are_read_once():
+def test_repeated_frames_are_parsed_once():
     cache = MessageCache()
     frame = b'[4, "rpi4", "ann", 2]'
     assert cache.read(frame) == tracker.TvmRequest("rpi4", "ann", 2)
     assert cache.read(frame) is cache.read(frame)
 
 
-def test_few_frames_are_remembered_and_no_long_ones():
+def test_cached_frames_are_bounded_in_number_and_length():
     cache = MessageCache()
     for number in range(3 * MAX_REMEMBERED):
         cache.read(f'[4, "k{number}", "", 1]'.encode())
@@ -95,7 +95,7 @@ def test_few_frames_are_remembered_and_no_long_ones():
         assert not any(long in str(name) for name in table)
 
 
-def test_bad_frames_stay_bad():
+def test_invalid_frames_are_refused_again():
     cache = MessageCache()
     for _ in range(2):
         with pytest.raises(tracker.BadMessage):

@@ -38,7 +38,7 @@ def in_any_order(text):
 
 
 @given(GRANTED)
-def test_granted(fields):
+def test_a_granted_line_equals_the_general_form(fields):
     lease = fields["lease"] = fields["lease"] or "4f2a-17"
     text = log_words("granted", fields)
     assert in_any_order(text) == in_any_order(pairs(fields, QUIET))
@@ -46,11 +46,11 @@ def test_granted(fields):
 
 
 @given(OVER)
-def test_over(fields):
+def test_an_over_line_equals_the_general_form(fields):
     fields["lease"] = fields["lease"] or "4f2a-17"
     assert in_any_order(log_words("over", fields)) == in_any_order(pairs(fields, QUIET))
 
 
 @pytest.mark.parametrize("kind", ["begun", "joined", "something new"])
-def test_other_records_are_told_as_they_are(kind):
+def test_other_entries_use_the_general_form(kind):
     assert log_words(kind, {"lease": "a-1", "epoch": 7, "peer": "10.0.0.9"}) == "lease=a-1 peer=10.0.0.9"

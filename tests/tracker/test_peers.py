@@ -11,7 +11,7 @@ def granted(heard):
     return match_key
 
 
-def test_what_a_client_waited_for_goes_with_it(scene):
+def test_a_clients_requests_end_with_its_connection(scene):
     gone, stays, server = scene.connect(), scene.connect(), scene.tvm_server()
     scene.say(gone, [4, "rpi4", "", 9])
     scene.say(gone, [4, "rpi4", "", 1])
@@ -23,7 +23,7 @@ def test_what_a_client_waited_for_goes_with_it(scene):
     assert scene.hear(gone) == []
 
 
-def test_what_a_server_offered_goes_with_it(scene):
+def test_a_servers_offers_end_with_its_connection(scene):
     server, client = scene.tvm_server(), scene.connect()
     scene.put(server, "rpi4:1")
     scene.leave(server)
@@ -31,7 +31,7 @@ def test_what_a_server_offered_goes_with_it(scene):
     assert scene.summary()["server_info"] == []
 
 
-def test_nothing_of_a_key_is_left_when_all_have_gone(scene):
+def test_a_key_is_dropped_when_all_have_left(scene):
     server, client = scene.tvm_server(), scene.connect()
     scene.put(server, "rpi4:1")
     scene.say(client, [4, "rpi4", "", 1])
@@ -45,14 +45,14 @@ def test_nothing_of_a_key_is_left_when_all_have_gone(scene):
     assert scene.state.next_deadline is None
 
 
-def test_a_message_of_a_connection_that_is_gone_changes_nothing(scene):
+def test_a_message_of_an_ended_connection_changes_nothing(scene):
     server = scene.tvm_server()
     scene.leave(server)
     assert scene.put(server, "rpi4:1") == []
     scene.leave(server)
 
 
-def test_stop_wants_the_stop_key():
+def test_stop_needs_the_stop_key():
     closed, open_ = Scene(), Scene(stop_key="open sesame")
     assert closed.say(closed.connect(), [2, ""]) == [-1]
     assert open_.say(open_.connect(), [2, "x"]) == [-1]

@@ -47,32 +47,32 @@ def test_clients_are_sent_to_the_proxy(scene):
     assert granted(scene) == (PROXY, 9090, "rpi4:1")
 
 
-def test_tvms_clients_too(scene):
+def test_tvm_clients_are_sent_to_the_proxy(scene):
     board(scene)
     assert scene.say(scene.connect(), [4, "rpi4", "", 1]) == [[0, [PROXY, 9090, "rpi4:1"]]]
 
 
-def test_a_proxy_that_says_where_it_is(scene):
+def test_clients_are_sent_to_the_address_that_the_proxy_sends(scene):
     board(scene, via(proxy=("proxy.example", 7000)))
     assert granted(scene) == ("proxy.example", 7000, "rpi4:1")
 
 
-def test_of_several_proxies_the_one_next_to_the_tracker(scene):
+def test_of_several_proxies_clients_use_the_one_next_to_the_tracker(scene):
     board(scene, via("10.1.0.2", (None, 9090)), via(BOARD, ("10.1.0.2", 9999)))
     assert granted(scene) == (PROXY, 9090, "rpi4:1")
 
 
-def test_a_proxy_on_the_trackers_machine(scene):
+def test_a_proxy_on_the_trackers_machine_has_the_trackers_address(scene):
     board(scene, at="127.0.0.1")
     assert granted(scene) == ("10.0.0.1", 9090, "rpi4:1")
 
 
-def test_and_for_a_client_there(scene):
+def test_a_client_on_the_trackers_machine_gets_the_loopback_address(scene):
     board(scene, at="127.0.0.1")
     assert granted(scene, address="127.0.0.1") == ("127.0.0.1", 9090, "rpi4:1")
 
 
-def test_an_address_that_the_server_asks_for(scene):
+def test_an_address_that_the_server_sends_counts(scene):
     conn = board(scene, address="boards.example")
     scene.leave(scene.client())
     assert scene.put(conn, "rpi4:2", port=0, custom="boards.example") == [0]
@@ -87,7 +87,7 @@ def test_each_slot_of_a_proxied_server_is_a_row(scene):
     assert rows == 3 * [{"key": "server:rpi4", "addr": [PROXY, 9090]}]
 
 
-def test_a_lease_and_its_fairness_are_the_clients_own(scene):
+def test_a_proxied_client_has_its_own_address_and_device_time(scene):
     server = board(scene)
     client = scene.connect(PROXY)
     scene.say(client, via("172.16.0.9"))
@@ -99,14 +99,14 @@ def test_a_lease_and_its_fairness_are_the_clients_own(scene):
 
 
 @pytest.mark.parametrize("first", [[1], [6], {"op": "summary", "id": 1}])
-def test_a_way_that_is_told_too_late(scene, first):
+def test_a_late_via_ends_the_connection(scene, first):
     conn = scene.connect(PROXY)
     scene.say(conn, first)
     scene.say(conn, via())
     assert scene.closed == [conn]
 
 
-def test_a_way_through_too_many(scene):
+def test_a_chain_of_too_many_proxies_ends_the_connection(scene):
     conn = scene.connect(PROXY)
     for _ in range(MAX_PROXIES):
         scene.say(conn, via())
@@ -115,7 +115,7 @@ def test_a_way_through_too_many(scene):
     assert scene.closed == [conn]
 
 
-def test_a_server_that_comes_back_another_way_is_the_same(scene):
+def test_a_server_that_comes_back_by_another_proxy_is_the_same(scene):
     before = board(scene, identity="1f2e")
     client = scene.client()
     (lease,) = scene.request(client)["leases"]
@@ -146,7 +146,7 @@ def test_an_identity_is_free_when_its_server_has_left(scene):
 STRANGER = "172.16.0.66"
 
 
-def test_a_proxy_that_was_not_named_is_not_believed(scene):
+def test_a_proxy_outside_the_networks_is_not_trusted(scene):
     client = scene.connect(STRANGER)
     assert scene.say(client, via("10.9.9.9")) == []
     scene.say(client, [4, "rpi4", "", 1])
@@ -156,14 +156,14 @@ def test_a_proxy_that_was_not_named_is_not_believed(scene):
     assert f"--proxy-from {STRANGER}" in told["reason"]
 
 
-def test_it_is_told_of_once_and_of_so_many(scene):
+def test_untrusted_proxies_are_logged_once_and_bounded(scene):
     for number in range(MAX_NOT_NAMED + 9):
         for _ in range(2):
             scene.say(scene.connect(f"172.16.{number // 250}.{number % 250}"), via("10.9.9.9"))
     assert len(scene.recorded("not_named")) == MAX_NOT_NAMED
 
 
-def test_a_server_behind_it_is_told_that_no_link_leads_there(scene):
+def test_a_server_behind_an_untrusted_proxy_is_refused(scene):
     conn = scene.connect(STRANGER)
     scene.say(conn, via())
     (answer,) = scene.ask(conn, "register", key="rpi4", name="board", port=None)
@@ -172,14 +172,14 @@ def test_a_server_behind_it_is_told_that_no_link_leads_there(scene):
     assert scene.summary()["servers"] == []
 
 
-def test_in_a_chain_only_what_named_ones_say_is_believed(scene):
+def test_in_a_chain_only_trusted_proxies_count(scene):
     board(scene, via(STRANGER, (None, 9090)), via("10.9.9.9", (None, 7)))
     assert granted(scene) == (PROXY, 9090, "rpi4:1")
     assert scene.recorded("not_named")[0]["address"] == STRANGER
     assert {peer.address for peer in scene.state.records.peers.values() if peer.server} == {STRANGER}
 
 
-def test_by_default_proxies_on_the_trackers_machine_are_believed():
+def test_by_default_proxies_on_the_trackers_machine_are_trusted():
     scene = Scene()
     for at, believed in (("127.0.0.1", True), ("::1", True), ("10.0.0.1", True), ("10.0.0.2", False)):
         conn = scene.connect(at)  # the tracker is at 10.0.0.1

@@ -46,13 +46,13 @@ def test_a_clock_that_is_behind_deletes_nothing(run) -> None:
     assert run(NOW + 2) == ["a", "b"]  # which looks old, and the clock is as it was
 
 
-def test_a_tracker_that_runs_through_forgets_in_time(run) -> None:
+def test_a_tracker_that_runs_on_deletes_old_rows(run) -> None:
     for day in range(0, 100, 1):
         kept = run(NOW + day * DAY, f"d{day}")
     assert kept == [f"d{day}" for day in range(9, 100)]
 
 
-def test_a_clock_that_stays_ahead_is_believed_in_the_end(run, monkeypatch) -> None:
+def test_a_clock_that_stays_ahead_is_trusted_after_a_day(run, monkeypatch) -> None:
     run(NOW, "a")
     monkeypatch.setattr(pruning, "DOUBT_S", -1.0)
     assert run(NOW + 91 * DAY, "b") == ["b"]
@@ -65,7 +65,7 @@ def newest(path) -> str | None:
     return found and found[0]
 
 
-def test_history_is_bounded_in_bytes_and_what_was_written_first_goes(tmp_path, monkeypatch) -> None:
+def test_history_is_bounded_in_bytes_and_the_first_rows_are_deleted(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(pruning, "MAX_BYTES", 8 << 20)
     lab = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)
     for turn in range(8):
@@ -94,7 +94,7 @@ def test_history_is_bounded_in_bytes_and_what_was_written_first_goes(tmp_path, m
         assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_drain_of_a_server_that_is_gone_is_forgotten_with_the_history(tmp_path) -> None:
+def test_a_drain_of_a_server_that_has_left_is_dropped_with_the_history(tmp_path) -> None:
     lab = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)
     for name in ("gone", "here"):
         lab.note(entries.drained(name, at=NOW), entries.set_aside(name, at=NOW))

@@ -26,7 +26,7 @@ def waiting(scene, address, count):
     return count - len(refused), refused
 
 
-def test_so_much_of_one_address_and_so_much_in_all(narrow, scene):
+def test_waiting_requests_are_bounded_by_address_and_in_all(narrow, scene):
     count, refused = waiting(scene, "10.0.0.5", 20)
     assert count == 9
     assert refused[0]["error"] == "BadRequest"
@@ -36,19 +36,19 @@ def test_so_much_of_one_address_and_so_much_in_all(narrow, scene):
     assert "try again" in refused[-1]["message"]
 
 
-def test_tvms_clients_too(narrow, scene):
+def test_the_bounds_hold_for_tvm_clients(narrow, scene):
     answers = [scene.say(scene.connect(), [4, f"key-{number}", "", 1]) for number in range(12)]
     assert answers[:9] == [[]] * 9
     assert [code for ((code, _),) in answers[9:]] == [-1] * 3
 
 
-def test_who_need_not_wait_is_served_all_the_same(narrow, scene):
+def test_a_request_that_need_not_wait_is_granted_beyond_the_bounds(narrow, scene):
     waiting(scene, "10.0.0.5", 20)
     scene.put(scene.server(), "rpi4:1")
     assert scene.request(scene.client(address="10.0.0.5"))["leases"]
 
 
-def test_nothing_is_held_of_those_that_left(narrow, scene):
+def test_ended_requests_free_their_memory(narrow, scene):
     client = scene.client()
     for number in range(5):
         scene.ask(client, "request", number, key="x", wait_for_key=True, labels=LONG if number == 0 else {})
@@ -58,7 +58,7 @@ def test_nothing_is_held_of_those_that_left(narrow, scene):
     assert (scene.state.records.memory.bytes, dict(scene.state.records.memory.by_address)) == (0, {})
 
 
-def test_places_of_those_that_left_are_bounded_too(monkeypatch, scene):
+def test_places_without_a_connection_are_bounded(monkeypatch, scene):
     monkeypatch.setattr(quotas, "MAX_PLACES_BYTES", 20 * REQUEST_BYTES)
     for number in range(30):
         client = scene.client()

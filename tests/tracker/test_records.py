@@ -1,4 +1,4 @@
-"""Records stay consistent: what is in one place is in all places, or in none."""
+"""Records and their indexes stay consistent."""
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,7 @@ def server(name, key="rpi4", identity="", **labels):
     return Server(name, key, 1, "10.0.0.7", 9090, labels, (), facts_of(key, name, labels, ()), identity)
 
 
-def test_names_are_given_once_and_taken_back(records):
+def test_names_are_unique_and_freed(records):
     one, two = records.peers.values()
     assert [records.name_peer(one, "board"), records.name_peer(two, "board")] == ["board", "board-2"]
     records.unname_peer(one)
@@ -44,7 +44,7 @@ def test_servers_are_found_by_their_labels(records):
     assert records.by_fact == {}
 
 
-def test_modules_are_those_told_last(records):
+def test_the_last_list_of_modules_counts(records):
     one, two = records.peers.values()
     records.deploy(one, (DeployedModule("m", "1"), DeployedModule("n", "1")), "")
     records.deploy(two, (DeployedModule("m", "2"),), "")
@@ -69,12 +69,12 @@ def test_a_key_is_known_for_a_while_after_its_last_server(records):
 
 
 @pytest.mark.parametrize(("epoch", "believed"), [(1_000_000, True), (1_000_000 + EPOCHS_AHEAD, True), (1 << 50, False)])
-def test_epochs_that_cannot_be_are_not_believed(records, epoch, believed):
+def test_epochs_beyond_the_limit_are_refused(records, epoch, believed):
     assert records.believe(epoch) == believed
     assert records.epoch == (epoch if believed else 0)
 
 
-def test_a_lease_is_in_all_places_until_it_is_over(records):
+def test_a_lease_is_in_all_indexes_until_it_is_over(records):
     before = Records(TrackerStarted(1000.0, "run"))
     lease = LeaseRecord("run-1", 1, "rpi4", 1, "board", 2, "ann", "10.0.0.2", 1000.0, None)
     records.add_lease(lease)
@@ -89,7 +89,7 @@ def test_a_lease_is_in_all_places_until_it_is_over(records):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(0, 20), st.booleans()), max_size=200))
-def test_deadlines_come_when_they_were_last_set(steps):
+def test_deadlines_are_due_at_the_last_time_that_was_set(steps):
     deadlines, model = Deadlines(), {}
     for name, at, take in steps:
         if at is None:
@@ -107,7 +107,7 @@ def test_deadlines_come_when_they_were_last_set(steps):
         assert len(deadlines._heap) <= 2 * len(model) + 64 + 1
 
 
-def test_what_is_due_may_drop_move_and_set_what_is_due_after_it():
+def test_a_due_deadline_may_drop_move_and_set_later_ones():
     deadlines = Deadlines()
     for at, name in enumerate(["first", "dropped", "moved", "set again", "last"]):
         deadlines.set((name,), at)

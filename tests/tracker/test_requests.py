@@ -6,7 +6,7 @@ from rpcsys.tracker.records import GRACE_S
 from tests.tracker.transcripts import START, Scene
 
 
-def test_our_clients_get_a_lease_and_our_servers_hear_of_it(scene):
+def test_a_lease_is_sent_to_our_client_and_our_server(scene):
     server, client = scene.server(), scene.client()
     scene.put(server, "rpi4:1")
     (answer,) = scene.ask(client, "request", id=3, key="rpi4", session_timeout=60)
@@ -35,7 +35,7 @@ def test_our_clients_get_a_lease_and_our_servers_hear_of_it(scene):
     assert scene.say(server, {"id": 1, "ok": True}) == []
 
 
-def test_our_server_hears_of_tvms_clients_too(scene):
+def test_our_server_receives_leases_of_tvm_clients(scene):
     server, client = scene.server(), scene.connect()
     scene.put(server, "rpi4:1")
     scene.say(client, [4, "rpi4", "bob", 1])
@@ -43,7 +43,7 @@ def test_our_server_hears_of_tvms_clients_too(scene):
     assert (taken["op"], taken["user"], taken["limit_s"]) == ("taken", "bob", None)
 
 
-def test_who_waits_is_told_its_position_and_when_it_changes(scene):
+def test_a_waiting_client_gets_its_position_and_each_change(scene):
     server = scene.server()
     first, second, third = (scene.client() for _ in range(3))
     assert scene.ask(first, "request", key="rpi4")[0]["position"] == 1
@@ -74,7 +74,7 @@ def test_who_waits_is_told_its_position_and_when_it_changes(scene):
     assert scene.hear(second) == []
 
 
-def test_wait_timeout(scene):
+def test_a_request_ends_after_its_wait_timeout(scene):
     scene.server()
     client = scene.client()
     scene.ask(client, "request", key="rpi4", wait_timeout=5)
@@ -86,7 +86,7 @@ def test_wait_timeout(scene):
     assert scene.queue() == (0, 0)
 
 
-def test_no_wait_at_all(scene):
+def test_a_wait_timeout_of_zero_does_not_wait(scene):
     server, client = scene.server(), scene.client()
     scene.ask(client, "request", key="rpi4", wait_timeout=0)
     scene.wait(0)
@@ -95,7 +95,7 @@ def test_no_wait_at_all(scene):
     assert scene.ask(client, "request", key="rpi4", wait_timeout=0)[0]["ok"]
 
 
-def test_cancel(scene):
+def test_a_cancelled_request_leaves_the_queue(scene):
     scene.server()
     client, other = scene.client(), scene.client()
     scene.ask(client, "request", id=1, key="rpi4")
@@ -155,7 +155,7 @@ def test_a_key_is_still_known_while_its_server_restarts(scene):
     assert scene.hear(client)[-1]["ok"]
 
 
-def test_who_asked_while_the_key_was_served_waits_on(scene):
+def test_a_request_waits_on_after_its_keys_last_server_leaves(scene):
     server, client = scene.server(), scene.client()
     scene.ask(client, "request", key="rpi4")
     scene.leave(server)
@@ -172,7 +172,7 @@ def test_who_asked_while_the_key_was_served_waits_on(scene):
         *({"op": "renew", "lease": "x"}, {"op": "end", "lease": "x"}),
     ],
 )
-def test_what_makes_no_sense_or_is_not_supported_is_refused(scene, fields):
+def test_invalid_or_unsupported_requests_are_refused(scene, fields):
     (answer,) = scene.say(scene.client(), {"id": 1, **fields})
     assert answer["error"] == "BadRequest"
 
@@ -186,7 +186,7 @@ def test_an_id_in_use_is_refused(scene):
     assert scene.queue() == (0, 1)
 
 
-def test_a_client_that_leaves_gets_nothing_of_what_it_had_gathered_itself(scene):
+def test_gathered_devices_do_not_go_to_the_same_clients_other_requests(scene):
     """Its other requests leave with it: the device goes to the next one's client."""
     servers = [scene.server(name=f"s{number}", port=number) for number in (1, 2)]
     pair, other = scene.client(), scene.client("bob")

@@ -1,4 +1,4 @@
-"""A tracker that starts again with the records of its last run."""
+"""A tracker that restarts with the records of its last run."""
 
 import json
 
@@ -22,7 +22,7 @@ _ENDS = {
 
 
 def remembered(records):
-    """What the docstring of `rpcsys.tracker.events` says comes back."""
+    """The entries of `rpcsys.tracker.events.Restored`."""
     open_: dict[tuple, events.HistoryEntry] = {}
     for number, record in enumerate(records):
         for kind, field in _ENDS.get(record.kind, ()):
@@ -35,7 +35,7 @@ def remembered(records):
 
 
 def again(scene: Scene, after_s: float = 1.0) -> Scene:
-    """The next run, `after_s` later. Nobody was told anything: it was killed."""
+    """The next run, `after_s` after the last one was killed."""
     following = Scene(now=scene.now + after_s)
     records = json.loads(json.dumps([event_json.to_json(record) for record in remembered(scene.entries)]))
     following.apply(events.Restored(following.now, tuple(map(event_json.from_json, records))))
@@ -49,7 +49,7 @@ def before():
     return scene
 
 
-def test_running_sessions_are_known_again(before):
+def test_leases_of_running_sessions_are_restored(before):
     server, client = before.server(), before.client("bob")
     before.put(server, "rpi4:1")
     lease = before.request(client, session_timeout=500)["leases"][0]
@@ -92,7 +92,7 @@ def test_epochs_and_arrivals_rise_over_restarts(before):
     assert scene.state.records.arrivals > before.state.records.arrivals
 
 
-def test_a_file_with_an_epoch_at_its_limit_heals(before):
+def test_an_epoch_at_its_limit_is_not_restored(before):
     server, client = before.server(), before.client()
     before.state.records.epoch = 2**53 - 2
     before.put(server, "rpi4:1")
@@ -105,7 +105,7 @@ def test_a_file_with_an_epoch_at_its_limit_heals(before):
     assert scene.replayed() == scene.state
 
 
-def test_places_are_kept_and_nothing_is_handed_out_before_all_are_back(before):
+def test_places_are_kept_and_nothing_is_granted_before_all_are_back(before):
     server = before.server()
     clients = [before.client(user) for user in ("ann", "bob", "eve")]
     tickets = [before.request(client)["ticket"] for client in clients]
@@ -129,7 +129,7 @@ def test_places_are_kept_and_nothing_is_handed_out_before_all_are_back(before):
     assert scene.replayed() == scene.state
 
 
-def test_nobody_is_waited_for_longer_than_three_seconds(before):
+def test_settling_ends_after_three_seconds(before):
     before.server()
     gone = before.client("gone")
     before.request(gone)
@@ -145,8 +145,8 @@ def test_nobody_is_waited_for_longer_than_three_seconds(before):
     assert scene.recorded("waited")[-1]["why"] == "left"
 
 
-def test_a_request_that_the_records_lack_keeps_its_place_too(before):
-    """Written at most a second before the crash, it may not have reached the disk."""
+def test_a_request_that_the_history_lacks_keeps_its_place(before):
+    """A record of the last second before a kill may not have reached the disk."""
     before.server()
     for user in ("ann", "bob"):
         before.wait(0.1)
@@ -162,14 +162,14 @@ def test_a_request_that_the_records_lack_keeps_its_place_too(before):
     assert scene.request(scene.client("x"), ticket=forged)["position"] == 4
 
 
-def test_nothing_known_means_nothing_to_wait_for():
+def test_without_records_there_is_no_settling():
     scene = again(Scene())
     client = scene.client()
     scene.put(scene.server(), "rpi4:1")
     assert scene.request(client)["ok"]
 
 
-def test_device_time_and_lengths_are_remembered(before):
+def test_device_time_and_lease_lengths_are_restored(before):
     server = before.server()
     for number in range(4):
         client = before.client("ann")
@@ -189,7 +189,7 @@ def test_device_time_and_lengths_are_remembered(before):
     assert scene.request(scene.client())["eta_s"] == [100, 100]
 
 
-def test_quarantine_and_drain_survive(before):
+def test_set_aside_and_drained_survive_a_restart(before):
     for name, port in (("bad", 1), ("out", 2)):
         server = before.server(name=name, port=port)
         for number in range(3 if name == "bad" else 0):
@@ -211,7 +211,7 @@ def test_quarantine_and_drain_survive(before):
     assert scene.replayed() == scene.state
 
 
-def test_silent_leases_are_forgotten(before):
+def test_leases_of_tvm_servers_are_not_restored(before):
     server, client = before.tvm_server(), before.connect()
     before.put(server, "rpi4:1")
     before.say(client, [4, "rpi4", "", 1])
@@ -220,8 +220,8 @@ def test_silent_leases_are_forgotten(before):
 
 
 @pytest.mark.parametrize("days", [400, 91, 0.01, -400])
-def test_a_clock_that_was_ahead_or_behind_breaks_nothing(days):
-    """Nobody has had device time that is still to come, and what is so began now at the latest."""
+def test_a_clock_that_was_ahead_or_behind_does_no_harm(days):
+    """Device time in the future does not count, and what still holds began now at the latest."""
     scene = Scene()
     scene.wait(60)
     server, ann, bob = scene.server(slots=2), scene.client("ann"), scene.client("bob")

@@ -87,7 +87,7 @@ def serves(place):
 
 @pytest.mark.parametrize("kind", damage.ALL, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 12), marks=pytest.mark.slow)], ids=["few", "many"])
-def test_it_begins_and_serves_with_any_damage(lived, tmp_path, caplog, kind, seeds) -> None:
+def test_a_tracker_starts_and_serves_with_any_damage(lived, tmp_path, caplog, kind, seeds) -> None:
     for seed in seeds:
         place = tmp_path / str(seed)
         shutil.copytree(lived, place)
@@ -102,7 +102,7 @@ def test_it_begins_and_serves_with_any_damage(lived, tmp_path, caplog, kind, see
         shutil.rmtree(place)
 
 
-def test_what_can_be_read_is_kept_and_one_line_says_so(lived, tmp_path, caplog) -> None:
+def test_readable_rows_are_kept_and_one_line_is_logged(lived, tmp_path, caplog) -> None:
     place = tmp_path / "state"
     shutil.copytree(lived, place)
     path = place / store.FILE
@@ -133,7 +133,7 @@ def test_damaged_files_do_not_pile_up(tmp_path) -> None:
     assert len(list(place.glob("*.damaged-*"))) == 3
 
 
-def test_damage_that_is_found_while_it_writes(lived, tmp_path, caplog) -> None:
+def test_damage_that_is_found_during_a_write_is_repaired(lived, tmp_path, caplog) -> None:
     place = tmp_path / "state"
     shutil.copytree(lived, place)
     lab = HistoryStore(place, history_days=90, clock=lambda: NOW)
@@ -149,7 +149,7 @@ def test_damage_that_is_found_while_it_writes(lived, tmp_path, caplog) -> None:
 
 
 @pytest.mark.parametrize("what", ["directory", "pipe to nowhere"])
-def test_a_path_that_is_no_file_is_one_line(tmp_path, what) -> None:
+def test_a_path_that_is_no_file_is_refused_in_one_line(tmp_path, what) -> None:
     path = tmp_path / store.FILE
     if what == "directory":
         path.mkdir()
@@ -160,7 +160,7 @@ def test_a_path_that_is_no_file_is_one_line(tmp_path, what) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_link_to_a_file_is_a_file(lived, tmp_path) -> None:
+def test_a_symbolic_link_to_a_file_works(lived, tmp_path) -> None:
     shutil.copytree(lived, tmp_path / "elsewhere")
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / store.FILE).symlink_to(tmp_path / "elsewhere" / store.FILE)

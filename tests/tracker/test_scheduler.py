@@ -32,7 +32,7 @@ def order(scene, server, clients, key="rpi4"):
 # --- priority, and time that makes up for it -----------------------------------------------------
 
 
-def test_every_ten_minutes_of_waiting_are_one_step_three_at_most(scene):
+def test_each_ten_minutes_of_waiting_are_one_step(scene):
     server, clients = scene.server(), []
     for priority in (1, 2, 3, 4, 5):
         clients.append(scene.client(f"user{priority}"))
@@ -53,7 +53,7 @@ def test_the_third_step_is_the_last(scene):
     assert order(scene, server, [old, new]) == [1, 0]
 
 
-def test_tvms_requests_rise_too(scene):
+def test_tvm_requests_rise_too(scene):
     server, old, new = scene.tvm_server(), scene.connect("10.0.0.1"), scene.connect("10.0.0.2")
     scene.say(old, [4, "rpi4", "", 1])
     scene.wait(1800)
@@ -64,7 +64,7 @@ def test_tvms_requests_rise_too(scene):
 # --- device time -------------------------------------------------------------------------------------
 
 
-def test_who_has_had_less_goes_first(scene):
+def test_the_user_with_less_device_time_is_first(scene):
     server = scene.server()
     hold(scene, server, "ann", 300, 1)
     hold(scene, server, "bob", 100, 2)
@@ -74,7 +74,7 @@ def test_who_has_had_less_goes_first(scene):
     assert order(scene, server, clients) == [2, 1, 0]
 
 
-def test_what_was_long_ago_counts_less(scene):
+def test_old_device_time_counts_less(scene):
     server = scene.server()
     hold(scene, server, "ann", 1000, 1)
     scene.wait(3600)  # half of it is forgotten
@@ -86,7 +86,7 @@ def test_what_was_long_ago_counts_less(scene):
     assert scene.state.records.shares.spent(scene.now, "bob") > 650
 
 
-def test_leases_count_as_they_run(scene):
+def test_running_leases_count(scene):
     servers = [scene.server(name=f"s{n}", port=n) for n in (1, 2)]
     holder, other = scene.client("ann"), scene.client("bob")
     hold(scene, servers[0], "bob", 100, 0)
@@ -103,7 +103,7 @@ def test_leases_count_as_they_run(scene):
     assert order(scene, servers[0], [other, again]) == [0, 1]
 
 
-def test_users_take_turns_and_a_users_own_requests_stay_in_order(scene):
+def test_users_take_turns_and_each_users_requests_stay_in_order(scene):
     server, ann, bob = scene.server(), scene.client("ann"), scene.client("bob")
     for number in range(3):
         scene.request(ann, number)
@@ -144,7 +144,7 @@ def board(scene, number):
     return scene.server(name=f"s{number}", port=number, labels={"rev": str(number)})
 
 
-def test_several_are_had_together(scene):
+def test_several_devices_are_granted_together(scene):
     servers = [board(scene, number) for number in range(3)]
     client = scene.client()
     for number, server in enumerate(servers):
@@ -154,7 +154,7 @@ def test_several_are_had_together(scene):
     assert len(scene.recorded("granted")) == 3
 
 
-def test_several_are_gathered_when_it_is_their_turn(scene):
+def test_the_first_request_gathers_several_devices(scene):
     servers = [board(scene, number) for number in range(2)]
     first, pair, last = scene.client("ann"), scene.client("bob"), scene.client("eve")
     scene.request(first)
@@ -172,7 +172,7 @@ def test_several_are_gathered_when_it_is_their_turn(scene):
     assert scene.granted(last) == ["rpi4:4"]
 
 
-def test_a_higher_priority_takes_from_what_is_gathered(scene):
+def test_a_higher_priority_takes_gathered_devices(scene):
     servers = [board(scene, number) for number in range(2)]
     pair, urgent = scene.client("bob"), scene.client("eve")
     scene.request(pair, count=2)
@@ -184,7 +184,7 @@ def test_a_higher_priority_takes_from_what_is_gathered(scene):
 
 
 @pytest.mark.parametrize("leaves", ["cancel", "leave", "timeout"])
-def test_what_was_gathered_is_had_by_others_when_its_request_goes(scene, leaves):
+def test_gathered_devices_are_offered_again_when_the_request_ends(scene, leaves):
     servers = [board(scene, number) for number in range(2)]
     pair, other = scene.client("bob"), scene.client("eve")
     scene.request(pair, count=2, wait_timeout=30)
@@ -199,7 +199,7 @@ def test_what_was_gathered_is_had_by_others_when_its_request_goes(scene, leaves)
     assert scene.granted(other) == ["rpi4:1"]
 
 
-def test_more_than_there_are_is_passed_over(scene):
+def test_a_request_for_too_many_devices_is_passed_over(scene):
     servers = [board(scene, number) for number in range(2)]
     many, other = scene.client("bob"), scene.client("eve")
     assert "not so many" in scene.request(many, count=3)["note"]
@@ -212,7 +212,7 @@ def test_more_than_there_are_is_passed_over(scene):
     assert len(scene.granted(many)) == 3
 
 
-def test_boards_do_not_idle_for_ever(scene):
+def test_a_request_that_gathers_for_too_long_is_parked(scene):
     servers = [board(scene, number) for number in range(2)]
     pair, other = scene.client("bob"), scene.client("eve")
     scene.request(pair, count=2)
@@ -229,7 +229,7 @@ def test_boards_do_not_idle_for_ever(scene):
     assert scene.granted(pair) == ["rpi4:2", "rpi4:3"]
 
 
-def test_two_that_gather_do_not_hold_what_the_other_wants(scene):
+def test_two_gatherers_do_not_block_each_other(scene):
     servers = [board(scene, number) for number in range(2)]
     pairs = [scene.client("bob"), scene.client("eve")]
     for pair in pairs:
@@ -243,7 +243,7 @@ def test_two_that_gather_do_not_hold_what_the_other_wants(scene):
 # --- labels ----------------------------------------------------------------------------------------------
 
 
-def test_nobody_waits_behind_one_who_wants_other_labels(scene):
+def test_requests_do_not_wait_behind_others_labels(scene):
     one, two = board(scene, 1), board(scene, 2)
     picky, easy = scene.client("bob"), scene.client("eve")
     scene.request(picky, labels={"rev": "2"}, priority=9)
@@ -254,7 +254,7 @@ def test_nobody_waits_behind_one_who_wants_other_labels(scene):
     assert scene.granted(picky) == ["rpi4:2"]
 
 
-def test_labels_without_a_key(scene):
+def test_a_request_may_name_labels_without_a_key(scene):
     scene.put(scene.server("gpu", "g", 1, labels={"arch": "x86_64"}), "gpu:1")
     scene.put(scene.server("rpi4", "r", 2, labels={"arch": "aarch64", "cores": "4"}, loads=[".onnx"]), "rpi4:1")
     client = scene.client()
@@ -277,7 +277,7 @@ def test_labels_without_a_key(scene):
         ({"key": "rpi5"}, "UnknownKey", "rpi4"),
     ],
 )
-def test_what_nobody_is_is_said_at_once(scene, fields, error, named):
+def test_unknown_or_invalid_keys_and_labels_are_refused_at_once(scene, fields, error, named):
     board(scene, 1)
     board(scene, 2)
     answer = scene.request(scene.client(), **fields)
@@ -285,14 +285,14 @@ def test_what_nobody_is_is_said_at_once(scene, fields, error, named):
     assert named in answer["message"]
 
 
-def test_what_nobody_is_yet_can_be_waited_for(scene):
+def test_wait_for_key_waits_for_labels_too(scene):
     client = scene.client()
     scene.request(client, key=None, labels={"rev": "7"}, wait_for_key=True)
     scene.put(board(scene, 7), "rpi4:7")
     assert scene.granted(client) == ["rpi4:7"]
 
 
-def test_a_board_with_labels_may_be_restarting(scene):
+def test_labels_of_a_restarting_board_count(scene):
     board(scene, 1)
     gone = board(scene, 2)
     scene.leave(gone)
@@ -318,7 +318,7 @@ def test_a_ticket_keeps_its_place(scene):
 
 
 @pytest.mark.parametrize("why", ["late", "another's", "another key's", "nonsense", "used"])
-def test_a_ticket_that_keeps_no_place(scene, why):
+def test_an_invalid_ticket_keeps_no_place(scene, why):
     server, first, second = scene.server(), scene.client("ann"), scene.client("bob")
     ticket = scene.request(first)["ticket"]
     scene.request(second)
@@ -337,7 +337,7 @@ def test_a_ticket_that_keeps_no_place(scene, why):
     assert scene.request(again, 2, **fields)["position"] == 2
 
 
-def test_a_ticket_presented_while_its_old_connection_lives(scene):
+def test_a_ticket_replaces_the_request_of_its_old_connection(scene):
     scene.server()
     old, new = scene.client("ann"), scene.client("ann")
     ticket = scene.request(old)["ticket"]
@@ -346,7 +346,7 @@ def test_a_ticket_presented_while_its_old_connection_lives(scene):
     assert scene.queue() == (0, 1)
 
 
-def test_places_are_bounded(monkeypatch):
+def test_places_of_tickets_are_bounded(monkeypatch):
     from rpcsys.tracker import quotas
 
     monkeypatch.setattr(quotas, "MAX_PLACES", 3)
@@ -363,7 +363,7 @@ def test_places_are_bounded(monkeypatch):
 # --- what those who wait are told ------------------------------------------------------------------------------
 
 
-def test_who_has_it_and_how_long_it_may_take(scene):
+def test_position_events_have_holders_and_an_estimate(scene):
     limited = Scene(limits={"rpi4": 600})
     limited.wait(60)
     server = limited.server()
@@ -383,7 +383,7 @@ def test_who_has_it_and_how_long_it_may_take(scene):
     assert high == 200  # its limit
 
 
-def test_why(scene):
+def test_why_explains_a_wait(scene):
     server, tvm = scene.server(), scene.tvm_server()
     client, other = scene.client("ann"), scene.client("bob")
     scene.put(server, "rpi4:1")

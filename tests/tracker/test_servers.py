@@ -3,7 +3,7 @@
 import pytest
 
 
-def test_pending_match_keys_are_those_not_handed_out(scene):
+def test_pending_match_keys_are_those_not_granted(scene):
     server, client = scene.tvm_server(), scene.connect()
     scene.put(server, "rpi4:1")
     scene.put(server, "rpi4:2")
@@ -12,7 +12,7 @@ def test_pending_match_keys_are_those_not_handed_out(scene):
     assert scene.say(server, [7]) == [["rpi4:2"]]
 
 
-def test_a_java_server_offers_the_same_match_key_again(scene):
+def test_a_repeated_offer_replaces_the_first(scene):
     server, client = scene.tvm_server(), scene.connect()
     scene.put(server, "rpi4:1", port="9090")
     scene.put(server, "rpi4:1", port="9091")
@@ -32,7 +32,7 @@ def test_match_keys_of_two_servers_may_collide(scene):
     assert scene.say(client, [4, "rpi4", "", 1])[0][1][1] == 2
 
 
-def test_one_of_tvms_proxies_offers_for_its_servers(scene):
+def test_a_tvm_proxy_offers_for_its_servers(scene):
     proxy, client = scene.connect("10.0.0.9"), scene.client()
     scene.put(proxy, "rpi4:1")
     scene.put(proxy, "rpi3:1")
@@ -42,7 +42,7 @@ def test_one_of_tvms_proxies_offers_for_its_servers(scene):
     assert answer["leases"][0]["host"] == "10.0.0.9"
 
 
-def test_a_row_for_each_slot(scene):
+def test_the_summary_has_a_row_for_each_slot(scene):
     server = scene.server(slots=3, labels={"os": "linux"}, loads=["so"])
     scene.put(server, "rpi4:1")
     summary = scene.summary()
@@ -70,7 +70,7 @@ def test_a_server_behind_a_proxy_has_a_row_too(scene):
     assert scene.summary()["server_info"] == [{"key": "server:rpi4", "addr": ["proxy.lab", None]}]
 
 
-def test_names_are_made_different(scene):
+def test_equal_names_get_a_number(scene):
     first, second = scene.server(port=1), scene.server(port=2)
     assert [row["name"] for row in scene.summary()["servers"]] == ["board", "board-2"]
     scene.leave(first)
@@ -92,7 +92,7 @@ def test_a_server_that_registers_again_replaces_its_dead_connection(scene):
 
 
 @pytest.mark.parametrize("identity", ["", "9a8b"])
-def test_nobody_else_takes_a_servers_name(scene, identity):
+def test_another_server_cannot_take_a_servers_name(scene, identity):
     board = scene.server(identity="1f2e")
     scene.put(board, "rpi4:1")
     other = scene.server(identity=identity, address="10.0.0.8")
@@ -103,7 +103,7 @@ def test_nobody_else_takes_a_servers_name(scene, identity):
     assert [row["name"] for row in scene.summary()["servers"]] == ["board"]
 
 
-def test_a_board_that_was_started_anew_gets_its_name_when_its_old_connection_ends(scene):
+def test_a_restarted_board_gets_its_name_when_its_old_connection_ends(scene):
     before, after = scene.server(identity="before"), scene.server(identity="after")
     scene.leave(before)
     assert scene.closed == [after], "so that it registers again"
@@ -113,7 +113,7 @@ def test_a_board_that_was_started_anew_gets_its_name_when_its_old_connection_end
     assert not scene.state.records.heirs
 
 
-def test_one_elsewhere_keeps_the_name_it_got(scene):
+def test_a_server_at_another_address_keeps_its_numbered_name(scene):
     before = scene.server()
     scene.server(port=9091)
     scene.leave(before)
@@ -128,7 +128,7 @@ def test_the_identity_is_kept_as_a_digest(scene):
     assert scene.recorded("granted")[0]["identity"]
 
 
-def test_no_more_sessions_than_slots(scene):
+def test_more_sessions_than_slots_are_refused(scene):
     running = [{"lease": f"old-{number}", "epoch": number} for number in (1, 2, 3)]
     conn = scene.connect()
     (answer,) = scene.ask(conn, "register", key="rpi4", name="board", port=1, slots=2, running=running)

@@ -1,4 +1,4 @@
-"""A tracker as a process, met over sockets by peers of every manner."""
+"""A tracker as a process, with valid and invalid peers over sockets."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def connections(tracker):
 # --- start and end -----------------------------------------------------------------------------
 
 
-def test_ready_line_and_graceful_end(daemons):
+def test_it_prints_a_ready_line_and_ends_on_a_signal(daemons):
     for number in (signal.SIGTERM, signal.SIGINT):
         tracker = daemons.tracker()
         assert tracker.ready["ready"] == "tracker"
@@ -61,7 +61,7 @@ def test_ready_line_and_graceful_end(daemons):
         assert "Traceback" not in tracker.stderr()
 
 
-def test_silent_logs_nothing_that_is_not_wrong(daemons):
+def test_silent_logs_warnings_and_errors_only(daemons):
     tracker = daemons.tracker("--silent")
     tracker.terminate()
     assert tracker.stderr() == ""
@@ -98,7 +98,7 @@ def test_a_full_range_is_one_line_and_status_3(tracker):
     assert f"[{port}, {port + 1})" in done.stderr
 
 
-def test_the_stop_message(daemons, tracker, connect):
+def test_the_stop_message_ends_the_tracker(daemons, tracker, connect):
     assert connect().ask([2, ""]) == -1
     stoppable = daemons.tracker("--stop-key", "sesame")
     with TrackerProbe(stoppable.address) as probe:
@@ -117,7 +117,7 @@ sys.exit(main(["--host", "127.0.0.1", "--port", "0"]))
 """
 
 
-def test_it_serves_where_there_is_no_uvloop(daemons):
+def test_it_serves_without_uvloop(daemons):
     tracker = daemons.launch("tracker", [sys.executable, "-c", WITHOUT_UVLOOP])
     tracker.await_ready_line()
     throw(tracker.address, random.Random(5), 200)
@@ -131,7 +131,7 @@ def test_it_serves_where_there_is_no_uvloop(daemons):
 # --- frames over real sockets ------------------------------------------------------------------
 
 
-def test_frames_in_tiny_pieces_and_many_in_one_write(connect):
+def test_split_and_joined_frames_are_read(connect):
     server, client = connect(), connect()
     offer = raw([5, {"key": "server:rpi4", "addr": [None, "9090"]}]) + raw([3, "rpi4", ["9090", "rpi4:1"], None])
     for byte in offer:
@@ -145,7 +145,7 @@ def test_frames_in_tiny_pieces_and_many_in_one_write(connect):
     assert client.receive()[1]["queue_info"] == {"rpi4": {"free": 0, "pending": 0}}
 
 
-def test_the_magic_and_requests_in_one_write(tracker):
+def test_the_magic_and_requests_may_come_in_one_write(tracker):
     with socket.create_connection(tracker.address, timeout=30) as sock:
         sock.sendall(struct.pack("<i", 0x2F271) + raw([1]) * 1000)
         wanted = struct.pack("<i", 0x2F271) + raw(0) * 1000
@@ -170,7 +170,7 @@ def test_tvm_style_writes_get_their_replies_without_delay(connect):
     assert time.monotonic() - before < 4  # delayed: 8 s and more
 
 
-def test_our_client_and_server_from_request_to_end(connect):
+def test_a_lease_of_our_client_and_server_from_request_to_end(connect):
     server, client = connect(), connect()
     assert server.ask(HELLO)["tracker"] == "rpcsys"
     assert client.ask(HELLO)["ok"]
@@ -187,14 +187,14 @@ def test_our_client_and_server_from_request_to_end(connect):
     assert server.receive()["op"] == "end"
 
 
-def test_timers_run_without_anybody_speaking(connect):
+def test_timers_run_without_messages(connect):
     client = connect()
     client.ask(HELLO)
     assert client.ask({"op": "request", "id": 1, "key": "k", "wait_for_key": True, "wait_timeout": 0.2})["event"]
     assert client.receive()["error"] == "WaitTimeout"
 
 
-def test_wrong_objects_and_requests_are_answered_and_other_wrong_lists_end_the_connection(connect):
+def test_invalid_objects_and_requests_are_refused_and_other_invalid_lists_end_the_connection(connect):
     client = connect()
     client.ask(HELLO)
     assert client.ask({"op": "request", "id": 5})["error"] == "BadRequest"
@@ -222,7 +222,7 @@ probe.receive()
 """
 
 
-def test_killed_while_waiting_leaves_no_trace(tracker, connect):
+def test_the_request_of_a_killed_client_leaves_the_queue(tracker, connect):
     waiter = subprocess.Popen(
         [sys.executable, "-c", WAITER, str(tracker.address[1])],
         cwd=ROOT,
@@ -241,7 +241,7 @@ def test_killed_while_waiting_leaves_no_trace(tracker, connect):
     assert viewer.ask([4, "rpi4", "", 1]) == [0, ["127.0.0.1", 9090, "rpi4:1"]]
 
 
-def test_a_reset_takes_what_was_offered(tracker, connect):
+def test_a_reset_connection_loses_its_offers(tracker, connect):
     server = connect()
     server.ask([3, "rpi4", [9090, "rpi4:1"], None])
     server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -253,7 +253,7 @@ def test_a_reset_takes_what_was_offered(tracker, connect):
 
 
 @pytest.mark.slow
-def test_silence_in_the_middle_of_something_is_dropped_within_10_s(tracker, connect):
+def test_an_incomplete_frame_ends_the_connection_within_10_s(tracker, connect):
     silent = [socket.create_connection(tracker.address, timeout=30) for _ in range(3)]
     silent[1].sendall(b"\x71")
     silent[2].sendall(struct.pack("<i", 0x2F271) + struct.pack("<i", 100) + b"[")
@@ -271,7 +271,7 @@ def test_silence_in_the_middle_of_something_is_dropped_within_10_s(tracker, conn
 
 
 def garbage(rng):
-    """Something a stranger might send."""
+    """Random bytes, partly in the protocol's form."""
     size = rng.randrange(1, 3000)
     noise = rng.randbytes(size)
     magic = struct.pack("<i", 0x2F271)
@@ -303,7 +303,7 @@ def throw(address, rng, count):
                 pass
 
 
-def test_garbage_kills_nothing_and_takes_no_memory(tracker, connect):
+def test_random_bytes_neither_end_the_tracker_nor_take_memory(tracker, connect):
     rng = random.Random(7)
     throw(tracker.address, rng, 500)
     wait_until(lambda: connections(tracker) == 0, 15, "everybody is gone")
@@ -317,8 +317,8 @@ def test_garbage_kills_nothing_and_takes_no_memory(tracker, connect):
 
 
 @pytest.mark.slow
-def test_who_never_reads_is_dropped_and_costs_bounded_memory(tracker, connect):
-    """The replies it asks for would fill gigabytes."""
+def test_a_client_that_never_reads_is_dropped_and_costs_bounded_memory(tracker, connect):
+    """The replies to its requests would fill gigabytes."""
     servers = connect()
     for number in range(2000):
         servers.send([3, f"key-{number}", [9090, f"key-{number}:1"], None])
@@ -346,7 +346,7 @@ def test_who_never_reads_is_dropped_and_costs_bounded_memory(tracker, connect):
     assert servers.ask([1]) == 0
 
 
-def test_a_flood_of_frames_does_not_keep_others_waiting(tracker, connect):
+def test_a_flood_of_frames_does_not_delay_other_connections(tracker, connect):
     flooder, other = connect(), connect()
     flooder.socket.setblocking(False)
     frames = raw([1]) * 20_000
@@ -364,7 +364,7 @@ def test_a_flood_of_frames_does_not_keep_others_waiting(tracker, connect):
     assert slowest < 1
 
 
-def test_out_of_descriptors_it_neither_dies_nor_spins(daemons, descriptors):
+def test_without_descriptors_it_neither_ends_nor_spins(daemons, descriptors):
     command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0"]
     limited = daemons.launch("tracker", ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", *command])
     limited.await_ready_line()
@@ -394,8 +394,8 @@ def test_an_http_port_that_is_taken_is_one_line_and_status_3(tracker):
 # --- a very large lab --------------------------------------------------------------------------
 
 
-def test_a_summary_longer_than_a_frame_reaches_everybody(tracker, connect):
-    """Ours in pages; TVM's client, which reads any length, at one go."""
+def test_a_summary_longer_than_a_frame_is_received_whole(tracker, connect):
+    """Our client reads pages; TVM's client reads one text of any length."""
     servers = [connect() for _ in range(16)]
     labels = {str(number): "x" * 256 for number in range(32)}
     for number, server in enumerate(servers):

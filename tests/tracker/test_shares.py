@@ -1,4 +1,4 @@
-"""Device time against the plain formula, and queues against a plain sort of it."""
+"""Device time compared with the plain formula, and queues compared with a plain sort by it."""
 
 from math import log
 
@@ -18,7 +18,7 @@ USERS = st.sampled_from("abc")
 
 
 class Plain:
-    """The same by decay and growth from one event to the next."""
+    """Device time by decay and growth from one event to the next."""
 
     def __init__(self):
         self.spent, self.running, self.at = 0.0, 0, START
@@ -31,7 +31,7 @@ class Plain:
 
 
 @given(st.lists(st.tuples(USERS, st.booleans(), st.sampled_from([0.0, 1.0, 600.0, 90_000.0, 4e6])), max_size=40))
-def test_device_time_is_what_the_plain_formula_says(steps):
+def test_device_time_equals_the_plain_formula(steps):
     shares, plain, at = Shares(START), {user: Plain() for user in "abc"}, START
     for user, begins, passed in steps:
         at += passed
@@ -45,7 +45,7 @@ def test_device_time_is_what_the_plain_formula_says(steps):
         assert abs(shares.spent(at, user) - model.move(at)) <= 1 + 1e-6 * model.spent
 
 
-def test_users_without_noticeable_time_are_forgotten(monkeypatch):
+def test_users_with_negligible_device_time_are_dropped(monkeypatch):
     monkeypatch.setattr(module, "_MANY", 10)
     shares = Shares(START)
     shares.many = 10
@@ -55,8 +55,8 @@ def test_users_without_noticeable_time_are_forgotten(monkeypatch):
     assert len(shares.users) < 40
 
 
-def test_who_has_had_nothing_is_forgotten():
-    """A lease that ends when it begins adds nothing, and leaves nobody behind; who still waits or runs another stays."""
+def test_a_user_without_device_time_is_dropped():
+    """A lease of no duration adds no device time. A user with another lease or request stays."""
     shares = Shares(START)
     shares.remember("from before", START - 9, START - 9)
     for _ in range(2):
@@ -81,8 +81,8 @@ def test_who_has_had_nothing_is_forgotten():
         max_size=60,
     )
 )
-def test_a_line_is_served_by_priority_then_device_time_then_arrival(steps):
-    """Whatever happened to the users' device time since the requests came."""
+def test_a_queue_is_served_by_priority_then_device_time_then_arrival(steps):
+    """Also if the users' device time has changed since the requests came."""
     shares, at, waiting, running = Shares(START), START, [], []
     lines, wants = Subqueues(shares), wants_of_key("k")
     for arrival, (what, user, priority, passed) in enumerate(steps):
@@ -115,7 +115,7 @@ def rank(shares, at, request):
 
 
 def alike(shares, one, other):
-    """Whether two are before each other by arrival alone: what a sum rounds off may still tell two users apart."""
+    """Whether arrival alone decides between two requests; rounding may still make their users differ."""
     shares = [shares.of(request.user) for request in (one, other)]
     return one.standing == other.standing and len({(share.base, share.running) for share in shares}) == 1
 
@@ -133,7 +133,7 @@ def test_a_band_has_one_entry_for_each_user():
 
 
 def foretold(requests, held):
-    """Each request's foretold place, in the foretold order."""
+    """Each request's forecast position, in the forecast order."""
     scene = Scene()
     scene.wait(60)
     for number, rev in enumerate("12"):
@@ -158,12 +158,12 @@ HELD = st.lists(st.tuples(USERS, st.integers(1, 900)), max_size=3)
 
 
 @given(st.lists(REQUEST, min_size=1, max_size=4, unique_by=lambda request: request[0]), HELD)
-def test_the_place_of_a_users_first_request_is_exact(requests, held):
+def test_the_position_of_a_users_first_request_is_exact(requests, held):
     assert foretold(requests, held) == list(range(len(requests)))
 
 
 @given(st.lists(REQUEST, min_size=1, max_size=25), HELD)
-def test_the_places_of_others_are_about_right(requests, held):
+def test_the_positions_of_further_requests_are_nearly_right(requests, held):
     for index, place in enumerate(foretold(requests, held)):
         assert abs(index - place) <= 3, "by no more than there are users"
 
@@ -172,5 +172,5 @@ LABELLED = st.tuples(USERS, st.integers(0, 2), st.sampled_from([None, "1", "2"])
 
 
 @given(st.lists(LABELLED, min_size=1, max_size=25), HELD)
-def test_a_place_among_others_labels_is_a_place_in_the_queue(requests, held):
+def test_positions_count_requests_with_other_labels(requests, held):
     assert all(0 <= place < 2 * len(requests) for place in foretold(requests, held))

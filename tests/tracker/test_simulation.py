@@ -12,7 +12,7 @@ DAY_S = 86400.0
 
 
 def spread(lab, requests, users, keys, seconds):
-    """Requests of many kinds, and deaths of every kind, over the time."""
+    """Spread requests and failures of many kinds over the time."""
     choose = lab.random
     for _ in range(requests):
         lab.later(choose.uniform(0, seconds), ask, lab, choose.choice(users), f"key{choose.randrange(keys)}")
@@ -44,7 +44,7 @@ def cancel(lab, asked):
 
 
 def live(boards, hot_boards, eager_users, other_users, requests, seconds, seed=1):
-    """A lab's life from its first day to its last: what users with work waiting throughout had of the hot key."""
+    """Run a whole simulation; the device time of the hot key for users who always have waiting requests."""
     keys = boards // 25
     lab = Lab(boards, keys, seed, {"hot": hot_boards})
     usual_s = 0.7 * seconds * boards / requests  # most boards are leased most of the time
@@ -66,7 +66,7 @@ def check(lab, shares, boards):
     print(f"{len(lab.log)} events, {dict(lab.figures)}")
     print(f"shares of the mean: {min(shares) / mean:.3f} to {max(shares) / mean:.3f}")
     assert 0.9 < min(shares) / mean < max(shares) / mean < 1.1
-    assert not lab.asked, "every request was served, given up or taken back"
+    assert not lab.asked, "every request was served, given up or cancelled"
     free = sum(lab.state.records.free_offers.count(key) for key in lab.state.records.queues)
     assert free == len(lab.boards) == boards, "no board is lost"
     assert (lab.state.records.leases, lab.state.records.waiting) == ({}, {})

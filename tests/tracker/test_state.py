@@ -17,7 +17,7 @@ def granted(heard):
 # --- TVM's codes -------------------------------------------------------------------------------
 
 
-def test_a_request_gets_what_was_offered(scene):
+def test_a_request_gets_an_earlier_offer(scene):
     server, client = scene.tvm_server(), scene.connect()
     assert scene.put(server, "rpi4:1") == [0]
     assert scene.queue() == (1, 0)
@@ -42,7 +42,7 @@ def test_tvms_request_for_an_unknown_key_waits(scene):
     assert scene.queue("gpu") == (0, 1)
 
 
-def test_higher_priority_first_then_by_arrival(scene):
+def test_requests_are_served_by_priority_then_arrival(scene):
     clients = [scene.connect() for _ in range(5)]
     for client, priority in zip(clients, [1, 2, 1, 2, 1.5], strict=True):
         scene.say(client, [4, "rpi4", "", priority])
@@ -53,7 +53,7 @@ def test_higher_priority_first_then_by_arrival(scene):
     assert [order[f"rpi4:{number}"] for number in range(5)] == [1, 3, 4, 0, 2]
 
 
-def test_offers_are_handed_out_in_the_order_they_came(scene):
+def test_offers_are_granted_in_the_order_in_which_they_came(scene):
     servers = [scene.tvm_server(port=port) for port in (1, 2, 3)]
     for number, server in enumerate(servers):
         scene.put(server, f"rpi4:{number}")
@@ -80,7 +80,7 @@ def test_keys_with_colons(scene):
 # --- bounds ------------------------------------------------------------------------------------
 
 
-def test_one_connection_can_offer_and_want_so_much_only(monkeypatch, scene):
+def test_offers_and_requests_of_one_connection_are_bounded(monkeypatch, scene):
     monkeypatch.setattr(servers, "MAX_OFFERS", 10)
     monkeypatch.setattr(requests_module, "MAX_WAITING", 10)
     server, client = scene.connect(), scene.client()
@@ -92,7 +92,7 @@ def test_one_connection_can_offer_and_want_so_much_only(monkeypatch, scene):
     assert scene.queue("gpu") == (0, 10)
 
 
-def test_requests_made_and_taken_back_leave_nothing(scene):
+def test_cancelled_requests_leave_nothing(scene):
     scene.server()
     client = scene.client()
     for number in range(2000):
@@ -102,7 +102,7 @@ def test_requests_made_and_taken_back_leave_nothing(scene):
     assert scene.state.records.waiting == {}
 
 
-def test_a_lab_of_ten_thousand_boards():
+def test_ten_thousand_boards_serve_twice_as_many_requests():
     """Everybody comes, twice as many want a board as there are, all are served, and all go."""
     boards, keys = 10_000, 40
     state = TrackerState(events.TrackerStarted(START, "run"))

@@ -29,7 +29,7 @@ def needed(over):
     return HistoryEntry(over.at, "over", {name: over.details[name] for name in names})
 
 
-def test_what_holds_comes_back_in_order_and_what_ended_does_not(opened):
+def test_live_records_come_back_in_order_without_those_that_ended(opened):
     first = opened()
     kept = [
         entries.joined("board", at=NOW),
@@ -65,7 +65,7 @@ def test_what_holds_comes_back_in_order_and_what_ended_does_not(opened):
     assert kinds == ["joined", "over", "waiting", "over"]
 
 
-def test_leases_of_long_ago_weigh_nothing(opened):
+def test_old_leases_are_not_restored(opened):
     first = opened()
     first.note(entries.over("x-1", at=NOW - 11 * 3600, user="old"))
     first.note(entries.over("x-2", at=NOW - 9 * 3600, user="new"))
@@ -74,7 +74,7 @@ def test_leases_of_long_ago_weigh_nothing(opened):
     assert [record.details["user"] for record in opened().restored(NOW)] == ["new"]
 
 
-def test_begun_and_ended_within_a_batch_leaves_no_trace_in_the_present(opened, tmp_path):
+def test_a_record_that_ends_within_a_batch_is_not_written_to_present(opened, tmp_path):
     first = opened()
     for number in range(50):
         first.note(entries.granted(f"x-{number}", at=NOW))
@@ -92,7 +92,7 @@ def test_a_record_is_in_the_file_within_a_second(opened):
     assert time.monotonic() - before < 5  # a second, on a machine that does nothing else
 
 
-def test_what_nobody_can_tell_the_end_of_ends(opened):
+def test_leases_of_tvm_servers_end_with_a_restart(opened):
     first = opened()
     first.note(entries.granted("ours", at=NOW))
     first.note(entries.granted("silent", at=NOW, how="silent"))
@@ -108,7 +108,7 @@ def test_what_nobody_can_tell_the_end_of_ends(opened):
     ]
 
 
-def test_servers_that_do_not_come_back_are_not_waited_for_twice(opened):
+def test_absent_servers_are_awaited_after_one_restart_only(opened):
     first = opened()
     for name in ("back", "lost"):
         first.note(entries.joined(name, at=NOW))
@@ -124,7 +124,7 @@ def test_servers_that_do_not_come_back_are_not_waited_for_twice(opened):
 # --- what goes ---------------------------------------------------------------------------------
 
 
-def test_old_history_goes(opened):
+def test_old_history_is_deleted(opened):
     first = opened(clock=lambda: NOW)
     for number in range(100):
         first.note(entries.over(f"x-{number}", at=NOW + number * 86400, key=f"k{number}"))
@@ -139,7 +139,7 @@ def test_old_history_goes(opened):
     assert rows(first.path, "SELECT count(*) FROM present") == [(100,)]  # that is no history
 
 
-def test_a_file_shrinks_when_history_goes(opened):
+def test_a_file_shrinks_when_history_is_deleted(opened):
     first = opened()
     for number in range(6000):
         first.note(entries.over(f"x-{number}", at=NOW, reason="x" * 2000))
@@ -168,13 +168,13 @@ def test_a_directory_serves_one_tracker(opened, tmp_path):
     HistoryStore(tmp_path, history_days=90).close()
 
 
-def test_a_directory_that_is_none(tmp_path):
+def test_an_invalid_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be used"):
         HistoryStore(tmp_path / "file", history_days=90)
 
 
-def test_a_later_versions_file_is_left_alone(opened, tmp_path):
+def test_a_file_of_a_later_version_is_not_changed(opened, tmp_path):
     opened().close()
     with sqlite3.connect(tmp_path / store.FILE) as file:
         file.execute("PRAGMA user_version = 99")
@@ -182,7 +182,7 @@ def test_a_later_versions_file_is_left_alone(opened, tmp_path):
         HistoryStore(tmp_path, history_days=90)
 
 
-def test_an_earlier_versions_file_is_brought_up_to_date_or_left_as_it_was(tmp_path):
+def test_a_file_of_an_earlier_version_is_upgraded_or_not_changed(tmp_path):
     path = tmp_path / "file"
     one = ("CREATE TABLE t (a); INSERT INTO t VALUES (1);",)
     two = (*one, "ALTER TABLE t ADD COLUMN b DEFAULT 2;")
@@ -196,7 +196,7 @@ def test_an_earlier_versions_file_is_brought_up_to_date_or_left_as_it_was(tmp_pa
     file.close()
 
 
-def test_a_full_disk_is_said_once_and_history_goes_on_after_it(opened, caplog, monkeypatch):
+def test_a_full_disk_is_logged_once_and_history_goes_on_after_it(opened, caplog, monkeypatch):
     monkeypatch.setattr(store, "RETRY_S", 0.3)
     monkeypatch.setattr(batch, "MAX_HISTORY", 20)
     first = opened()

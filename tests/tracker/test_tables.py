@@ -13,7 +13,7 @@ from tests.tracker.stores import NOW
 ANY = st.none() | st.integers() | st.floats() | st.text() | st.binary()
 
 
-def test_columns_are_those_that_the_steps_make(tmp_path):
+def test_columns_equal_those_of_the_steps(tmp_path):
     file = tables.open_file(tmp_path / "file")
     for table, columns in tables.COLUMNS.items():
         found = file.execute(f"PRAGMA table_info({table})").fetchall()
@@ -29,7 +29,7 @@ def test_a_file_of_a_later_version_is_refused(tmp_path):
         tables.open_file(tmp_path / "file", ("CREATE TABLE t (a);",))
 
 
-def test_who_reads_cannot_write(tmp_path):
+def test_a_reader_cannot_write(tmp_path):
     tables.open_file(tmp_path / "file").close()
     file = tables.open_for_reading(tmp_path / "file")
     with pytest.raises(sqlite3.OperationalError):
@@ -38,7 +38,7 @@ def test_who_reads_cannot_write(tmp_path):
 
 
 @given(st.sampled_from(["granted", "waiting", "drained", "nothing"]) | ANY, ANY, ANY, ANY)
-def test_any_row_of_the_present_is_an_entry_or_left_out(kind, about, at, details):
+def test_any_row_of_present_is_an_entry_or_left_out(kind, about, at, details):
     try:
         hash(kind)
     except TypeError:
@@ -47,7 +47,7 @@ def test_any_row_of_the_present_is_an_entry_or_left_out(kind, about, at, details
     assert entry is None or entry.kind == kind
 
 
-def test_a_row_says_what_it_is_about():
+def test_a_row_must_be_about_its_own_details():
     assert tables.present("drained", "board", NOW, '{"server": "board", "by": "ann"}') is not None
     assert tables.present("drained", "other", NOW, '{"server": "board", "by": "ann"}') is None
     assert tables.present("drained", "board", NOW, '{"server": NaN}') is None
@@ -55,11 +55,11 @@ def test_a_row_says_what_it_is_about():
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(tables.COLUMNS["leases"], ANY)))
-def test_any_row_of_leases_is_told_or_left_out(row):
+def test_any_row_of_leases_is_valid_or_left_out(row):
     kept = tables.lease(row)
     assert kept is None or isinstance(kept["cleaned"], dict)
 
 
 @given(ANY)
-def test_plain_is_what_json_can_hold(value):
+def test_plain_values_are_those_of_json(value):
     assert not tables.is_plain(value) or type(value) in (str, int, float)

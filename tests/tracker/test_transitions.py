@@ -64,7 +64,7 @@ def test_a_pause_ends_in_a_trial():
 @pytest.mark.parametrize("trust", list(SERVER_TRANSITIONS))
 @pytest.mark.parametrize("drained", [False, True])
 @pytest.mark.parametrize("problem", ["", "no disk"])
-def test_what_is_shown_is_what_an_operator_has_to_know_first(trust, drained, problem):
+def test_a_drain_is_shown_before_a_pause_and_a_pause_before_the_health(trust, drained, problem):
     condition = Condition(trust, drained, unhealthy=problem)
     order = (
         (drained, ServerState.DRAINED),

@@ -1,4 +1,4 @@
-"""A service's turns, over sockets that are the test's own."""
+"""A service's turns, over socket pairs."""
 
 import asyncio
 import errno
@@ -16,7 +16,7 @@ from rpcsys.wire.tracker import MAGIC_BYTES, TrackerFrameReader, decode_json, en
 
 
 class Lab:
-    """A service, and peers of it."""
+    """A service and its peers."""
 
     def __init__(self):
         self.service = TrackerService(config.parse(["--port", "0"]))
@@ -47,7 +47,7 @@ class Peer:
         self.sock.send(encode(message))
 
     def hear(self):
-        """What was said to it by now; None at the end."""
+        """The messages that it has received; None at the end of the stream."""
         try:
             data = self.sock.recv(1 << 16)
         except BlockingIOError:
@@ -65,7 +65,7 @@ async def turns():
 
 @pytest.fixture
 def run():
-    """Runs a test in a loop, with a lab that is closed after it; what was logged."""
+    """Runs a test in a loop, with a lab that is closed after it; returns the log."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     logs.setup("rpcsys-test")
@@ -87,7 +87,7 @@ def run():
     root.setLevel(level)
 
 
-def test_who_asks_in_the_turn_of_an_offer_need_not_wait(run):
+def test_a_request_in_the_turn_of_an_offer_is_granted_at_once(run):
     async def test(lab):
         (_, client), (_, server) = lab.join(), lab.join()
         server.say([3, "rpi4", [9090, "rpi4:0.1"], None])
@@ -122,7 +122,7 @@ def test_a_connection_that_cannot_be_watched_is_closed(run, monkeypatch):
     run(test)
 
 
-def test_a_fault_of_our_own_costs_one_connection(run, monkeypatch):
+def test_an_error_of_the_tracker_costs_one_connection(run, monkeypatch):
     async def test(lab):
         (faulty, one), (_, other) = lab.join(), lab.join()
         await turns()

@@ -1,4 +1,4 @@
-"""A tracker without sockets: what is said to it and what it says, as plain JSON, on a clock of the test's own."""
+"""A tracker without sockets: its messages in and out as plain JSON, on a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = 1_000_000.0
 
 
 class Scene:
-    """Events go in through JSON, and so do actions on their way out, as if both had been logged."""
+    """A tracker's state. Events and actions pass through JSON, as if both had been logged."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Scene:
         return self._conns
 
     def say(self, conn: int, message: Any) -> list[Any]:
-        """``conn`` sends the JSON ``message``; what it hears by then."""
+        """``conn`` sends the JSON ``message``; the messages that it has received by then."""
         self.apply(events.Received(self.now, conn, parse_to_tracker(message)))
         return self.hear(conn)
 
     def hear(self, conn: int) -> list[Any]:
-        """What was sent to ``conn`` since it was last asked for."""
+        """The messages to ``conn`` since the last call."""
         heard, self.heard[conn] = self.heard[conn], []
         return heard
 
@@ -54,7 +54,7 @@ class Scene:
         self.apply(events.Disconnected(self.now, conn))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, with a tick at each deadline."""
+        """Let time pass, with a tick at each deadline."""
         end = self.now + seconds
         while (due := self.state.next_deadline) is not None and due <= end:
             self.now = max(self.now, due)
@@ -112,12 +112,12 @@ class Scene:
         return self.say(conn, {"op": op, "id": id, **fields})
 
     def request(self, conn: int, id: int = 1, **fields: Any) -> dict[str, Any]:
-        """``conn`` asks for a device; the last it hears of it by then."""
+        """``conn`` requests a device; the last message about it."""
         heard = self.ask(conn, "request", id, **{"key": "rpi4", **fields})
         return [message for message in heard if message.get("id") == id][-1]
 
     def granted(self, conn: int) -> list[str]:
-        """The match keys that ``conn`` was given since it was last listened to."""
+        """The match keys that were granted to ``conn`` since the last `hear`."""
         found = []
         for message in self.hear(conn):
             if isinstance(message, list):

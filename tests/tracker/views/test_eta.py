@@ -18,19 +18,19 @@ def in_order(scene):
     return [request.user for request in eta.in_order(records, scene.now, records.queues["rpi4"])]
 
 
-def test_users_take_turns(scene):
+def test_users_are_served_in_turn(scene):
     waiting(scene, "ann", "ann", "ann", "bob", "cy", "bob")
     assert in_order(scene) == ["ann", "bob", "cy", "ann", "bob", "ann"]
 
 
-def test_as_many_are_ahead_as_go_first(scene):
+def test_ahead_counts_the_requests_that_are_served_first(scene):
     waiting(scene, "ann", "bob", "ann", "cy", "bob", "ann")
     records = scene.state.records
     order = list(eta.in_order(records, scene.now, records.queues["rpi4"]))
     assert [eta.ahead(records, scene.now, request) for request in order[:3]] == [0, 1, 2]
 
 
-def test_devices_are_served_in_the_order_foretold(scene):
+def test_devices_are_granted_in_the_forecast_order(scene):
     waiting(scene, "ann", "bob", "ann", "cy")
     foretold = in_order(scene)
     server = scene.server()
@@ -39,12 +39,12 @@ def test_devices_are_served_in_the_order_foretold(scene):
     assert [entry["user"] for entry in scene.recorded("granted")] == foretold
 
 
-def test_too_little_is_known_at_first(scene):
+def test_without_past_leases_there_is_no_estimate(scene):
     (request,) = waiting(scene, "ann")
     assert eta.Estimate(Queue("rpi4"), 1, scene.now).of(request, 0) is None
 
 
-def test_from_the_lengths_of_past_leases(scene):
+def test_the_estimate_uses_the_lengths_of_past_leases(scene):
     (request,) = waiting(scene, "ann")
     queue = Queue("rpi4")
     queue.lengths.extend([10.0, 20.0, 30.0, 40.0])

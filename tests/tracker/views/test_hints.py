@@ -8,25 +8,25 @@ def unknown(scene, key, **labels):
     return hints.unknown(scene.state.records, wants_of(key, labels))
 
 
-def test_a_lab_without_servers(scene):
+def test_without_servers_the_error_names_the_command(scene):
     assert "nor any other key" in unknown(scene, "rpi4")
 
 
-def test_keys_that_are_spelt_alike_are_named(scene):
+def test_the_error_names_similar_keys(scene):
     for key in ("rpi4", "gpu-a100", "esp32"):
         scene.server(key, key)
     assert "there are rpi4." in unknown(scene, "rpi5")
     assert "esp32, gpu-a100, rpi4" in unknown(scene, "nothing-like-it")
 
 
-def test_values_of_a_label_are_named(scene):
+def test_the_error_names_similar_values_of_a_label(scene):
     scene.server("rpi4", "a", labels={"site": "berlin"})
     scene.server("rpi4", "b", 9091, labels={"site": "bern"})
     assert "site=berlin" in unknown(scene, "rpi4", site="berlim")
     assert "Check the labels" in unknown(scene, "rpi4", site="berlim")
 
 
-def test_servers_and_modules_that_are_spelt_alike(scene):
+def test_the_error_names_similar_servers_and_modules(scene):
     server = scene.server(name="board-1")
     assert "there are board-1" in hints.unknown_server(scene.state.records, "bord-1")
     assert "nor any other" in hints.unknown_module(scene.state.records, "resnet")

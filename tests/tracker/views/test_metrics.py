@@ -25,7 +25,7 @@ def sampled(scene, *noted):
     }
 
 
-def test_queues_and_servers(scene):
+def test_metrics_of_queues_and_servers(scene):
     board = scene.server(name="one", slots=2)
     scene.put(board, "rpi4:1")
     scene.put(board, "rpi4:2")
@@ -50,7 +50,7 @@ def test_queues_and_servers(scene):
     assert found["rpcsys_tracker_frames_total", ("direction", "out")] == 4
 
 
-def test_what_happened(scene):
+def test_metrics_of_leases_and_requests(scene):
     found = sampled(
         scene,
         entries.granted("a-1", 0, waited_s=0.05),
@@ -74,7 +74,7 @@ def test_what_happened(scene):
     }
 
 
-def test_hostile_keys_cost_bounded_memory(scene):
+def test_metrics_of_many_keys_are_bounded(scene):
     many = [entries.over(f"x-{n}", 0, key=f"k{n}") for n in range(3 * MAX_KEYS)]
     found = sampled(scene, *many, entries.granted("x", 0, key='a"b\\c\n'))
     keys = {dict(key[1:]).get("key") for key in found if key[0].startswith("rpcsys_tracker_lease_seconds")}

@@ -20,7 +20,7 @@ def get(port, path):
 
 
 @pytest.mark.live
-def test_pages(daemons):
+def test_the_pages_are_served(daemons):
     port = free_port()
     tracker = daemons.tracker("--http-port", str(port))
     assert tracker.ready["http_port"] == port
@@ -64,7 +64,7 @@ def read_json(port, path):
         return json.load(reply)
 
 
-def test_the_lab_at_a_glance(scene, monkeypatch):
+def test_the_lab_as_json(scene, monkeypatch):
     monkeypatch.setattr(pages, "MAX_WAITING", 2)
     server = scene.server(name="board", slots=2)
     scene.put(server, "rpi4:1")
@@ -82,7 +82,7 @@ def test_the_lab_at_a_glance(scene, monkeypatch):
     assert [lease["server"] for lease in pages.lab(scene.state.records, scene.now)["away"]] == ["board"]
 
 
-def test_what_is_not_listed_is_counted(scene, monkeypatch):
+def test_servers_and_keys_beyond_the_list_are_counted(scene, monkeypatch):
     monkeypatch.setattr(pages, "MAX_KEYS", 2)
     monkeypatch.setattr(pages, "MAX_SERVERS", 3)
     for number in range(5):

@@ -8,7 +8,7 @@ def why(scene, client, **about):
     return answer
 
 
-def test_why_somebody_waits(scene):
+def test_why_a_request_waits(scene):
     server = scene.server(name="board", slots=1)
     scene.put(server, "rpi4:1")
     scene.request(scene.client("ann"))
@@ -22,7 +22,7 @@ def test_why_somebody_waits(scene):
     assert told["reasons"] == ["1 of 1 devices are taken"]
 
 
-def test_reasons_are_what_stands_in_the_way(scene):
+def test_reasons_name_each_cause_of_the_wait(scene):
     server = scene.server(name="board", slots=2)
     scene.ask(server, "drain", 2, server="board")
     client = scene.client()
@@ -35,11 +35,11 @@ def test_reasons_are_what_stands_in_the_way(scene):
 
 
 @pytest.mark.parametrize(("about", "error"), [({}, "BadRequest"), ({"key": "never"}, "UnknownKey")])
-def test_why_of_nothing(scene, about, error):
+def test_why_without_a_request_or_a_key_is_refused(scene, about, error):
     assert why(scene, scene.client(), **about)["error"] == error
 
 
 @pytest.mark.parametrize("op", ["history", "usage"])
-def test_what_the_state_does_not_know_is_refused(scene, op):
+def test_a_question_that_the_state_does_not_support_is_refused(scene, op):
     (answer,) = scene.ask(scene.client(), op)
     assert (answer["ok"], answer["error"]) == (False, "BadRequest")

@@ -19,7 +19,7 @@ def resolve(scene, name=""):
     return answer
 
 
-def test_the_least_busy_place_comes_first(scene):
+def test_the_least_busy_server_comes_first(scene):
     for name, load in (("a", (2, 3, 1)), ("b", (1, 0, 1)), ("c", (0, 0, 4)), ("d", (0, 0, 2))):
         tell(scene, scene.server(name=name), module("head", *load))
     rows = resolve(scene, "head")["modules"]
@@ -28,7 +28,7 @@ def test_the_least_busy_place_comes_first(scene):
     assert rows[0]["version"] == "0001-abc"
 
 
-def test_a_name_or_all_of_them(scene):
+def test_one_name_or_all_modules_are_listed(scene):
     tell(scene, scene.server(name="a"), module("head"), module("neck"), module("new", serving=False))
     assert [row["name"] for row in resolve(scene)["modules"]] == ["head", "neck"]
     assert [row["name"] for row in resolve(scene, "neck")["modules"]] == ["neck"]
@@ -38,12 +38,12 @@ def test_a_name_or_all_of_them(scene):
     assert resolve(scene, "new")["error"] == "UnknownKey"  # nobody serves it yet
 
 
-def test_nothing_is_deployed_anywhere(scene):
+def test_without_deployed_modules_the_name_is_refused(scene):
     assert resolve(scene)["modules"] == []
     assert "rpcsys deploy" in resolve(scene, "head")["message"]
 
 
-def test_what_a_server_told_goes_with_it_and_with_its_next_word(scene):
+def test_a_servers_modules_end_with_its_next_list_or_its_connection(scene):
     server = scene.server(name="a")
     tell(scene, server, module("head"))
     tell(scene, server, module("neck"))
@@ -52,13 +52,13 @@ def test_what_a_server_told_goes_with_it_and_with_its_next_word(scene):
     assert resolve(scene)["modules"] == []
 
 
-def test_who_is_no_registered_server_deploys_nothing(scene):
+def test_a_peer_that_is_not_registered_deploys_nothing(scene):
     stranger = scene.client()
     assert tell(scene, stranger, module("head"))["ok"]
     assert resolve(scene)["modules"] == []
 
 
-def test_a_server_that_was_taken_out_is_left_out(scene):
+def test_a_drained_or_unhealthy_server_is_left_out(scene):
     server = scene.server(name="a")
     tell(scene, server, module("head"))
     operator = scene.client()
@@ -70,7 +70,7 @@ def test_a_server_that_was_taken_out_is_left_out(scene):
     assert resolve(scene)["modules"] == []
 
 
-def test_it_is_bounded(scene):
+def test_the_list_of_modules_is_bounded(scene):
     server = scene.server(name="a")
     refused = tell(scene, server, *[module(str(number)) for number in range(MAX_MODULES + 1)])
     assert refused["error"] == "BadRequest"

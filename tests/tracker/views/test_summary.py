@@ -66,7 +66,7 @@ def test_pages_of_any_size_make_the_same_whole(scene, monkeypatch, room):
     assert len(whole["summary"]["queue_info"]) == 58
 
 
-def test_pages_stay_far_from_what_a_frame_may_hold(scene):
+def test_pages_are_well_below_a_frames_limit(scene):
     lab(scene, servers=100)
     greedy = scene.connect("10.0.0.66")
     for number in range(600):
@@ -81,7 +81,7 @@ def test_pages_stay_far_from_what_a_frame_may_hold(scene):
     assert len(joined(found)["queue_info"]) == 7 + 1 + 50 + 600 + 1
 
 
-def test_a_server_that_describes_itself_at_length_is_refused(scene):
+def test_a_server_with_too_many_labels_is_refused(scene):
     board = scene.connect()
     scene.say(board, [1, {"op": "hello", "version": "0"}])
     many = {str(number): "x" for number in range(33)}
@@ -91,7 +91,7 @@ def test_a_server_that_describes_itself_at_length_is_refused(scene):
         assert "more than 256 slots" in answer["message"]
 
 
-def test_what_goes_between_two_pages_may_be_missing_and_nothing_comes_twice(scene, monkeypatch):
+def test_entries_that_end_between_two_pages_may_be_missing_and_none_comes_twice(scene, monkeypatch):
     monkeypatch.setattr(summary, "ROOM", 2000)
     boards = [scene.server(name=f"board-{number}") for number in range(30)]
     viewer = scene.connect()
@@ -105,12 +105,12 @@ def test_what_goes_between_two_pages_may_be_missing_and_nothing_comes_twice(scen
 
 
 @pytest.mark.parametrize("after", [7, [1], [1, 2, 3], ["a", 2], [-1, 0], [1, 2**60], {}])
-def test_a_place_that_no_page_named_is_refused(scene, after):
+def test_an_invalid_page_start_is_refused(scene, after):
     with pytest.raises(Exception, match=r"place|whole number"):
         scene.ask(scene.connect(), "summary", after=after)
 
 
-def test_a_place_behind_everything_is_an_empty_page(scene):
+def test_a_page_start_behind_everything_is_an_empty_page(scene):
     lab(scene, servers=10)
     (answer,) = scene.ask(scene.connect(), "summary", after=[9, 9])
     assert answer["next"] is None
@@ -143,7 +143,7 @@ def test_a_row_for_each_slot_and_a_queue_for_each_key(scene):
     assert told["server_info"] == [row, row, {"key": "server:pixel", "addr": ["10.0.0.7", 7000]}]
 
 
-def test_every_viewer_sees_servers_where_they_can_be_reached():
+def test_each_viewer_gets_addresses_that_it_can_reach():
     scene, made = Scene(), SummaryText()
     scene.server(at="127.0.0.1")
     hosts = {}
@@ -154,7 +154,7 @@ def test_every_viewer_sees_servers_where_they_can_be_reached():
     assert hosts == {"127.0.0.1": "127.0.0.1", "10.0.0.5": "10.0.0.1", "fd00::5": "fd00::1"}
 
 
-def test_rows_follow_what_servers_say(scene):
+def test_rows_follow_the_servers_registrations(scene):
     made, viewer = SummaryText(), scene.connect()
     board, silent = scene.server(), scene.tvm_server()
     assert len(said(scene, viewer, made)["server_info"]) == 2
@@ -166,7 +166,7 @@ def test_rows_follow_what_servers_say(scene):
     assert len(said(scene, viewer, made)["server_info"]) == 1
 
 
-def test_a_large_one_is_remembered_for_a_second(scene, monkeypatch):
+def test_a_large_summary_is_cached_for_a_second(scene, monkeypatch):
     made, viewer = SummaryText(), scene.connect()
     monkeypatch.setattr(summary, "LARGE", 100)
     assert said(scene, viewer, made)["server_info"] == []
@@ -178,14 +178,14 @@ def test_a_large_one_is_remembered_for_a_second(scene, monkeypatch):
     assert len(said(scene, viewer, made)["server_info"]) == 2
 
 
-def test_it_remembers_so_many_views(scene):
+def test_cached_summaries_are_bounded(scene):
     made = SummaryText()
     for number in range(50):
         said(scene, scene.connect(local=f"10.1.0.{number}"), made)
     assert len(made._views) == summary._VIEWS
 
 
-def test_nobody_keeps_others_out_of_it(scene):
+def test_long_names_do_not_displace_other_servers(scene):
     """Proxies with names as long as a frame allows, and clients that wait for thousands of long keys."""
     scene.server()
     for number in range(14):
@@ -213,7 +213,7 @@ def large_lab(servers):
 
 
 @pytest.mark.slow
-def test_many_who_ask_about_a_large_lab_cost_little(record_property):
+def test_many_summaries_of_a_large_lab_cost_little(record_property):
     state, viewer = large_lab(15_000)
     made = SummaryText()
     made.text(state.records, START, viewer)  # the rows are made once

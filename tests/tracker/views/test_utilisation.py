@@ -17,7 +17,7 @@ def records(**keys):
     return SimpleNamespace(peers=peers, queues=queues)
 
 
-def test_averages():
+def test_samples_become_averages():
     utilisation = Utilisation()
     utilisation.sample(records(rpi4=(4, 1, 0)), START)
     utilisation.sample(records(rpi4=(4, 2, 3), gpu=(1, 0, 0)), START + 5)
@@ -28,7 +28,7 @@ def test_averages():
     assert day["keys"]["rpi4"] == [None] * (STEPS - 1) + [[4.0, 1.5, 1.5]]
 
 
-def test_a_restart_goes_on_with_the_same_averages():
+def test_averages_survive_a_restart():
     utilisation, again = Utilisation(), Utilisation()
     for second in range(0, 3000, 5):
         utilisation.sample(records(rpi4=(4, second % 3, 1)), START + second)
@@ -40,7 +40,7 @@ def test_a_restart_goes_on_with_the_same_averages():
     assert looks == 121
 
 
-def test_a_day_is_kept_and_no_more():
+def test_one_day_is_kept():
     utilisation = Utilisation()
     for step in range(STEPS + 10):
         utilisation.sample(records(rpi4=(1, 1, 0)), START + step * STEP_S)
@@ -48,7 +48,7 @@ def test_a_day_is_kept_and_no_more():
     assert None not in utilisation.day(START + (STEPS + 9) * STEP_S)["keys"]["rpi4"]
 
 
-def test_so_many_keys_and_no_more():
+def test_sampled_keys_are_bounded():
     utilisation = Utilisation()
     for number in range(3):
         utilisation.sample(records(**{f"k{number}-{n}": (1, 0, 0) for n in range(MAX_KEYS)}), START)
