@@ -1,4 +1,4 @@
-"""A tracker in a process of its own, and connections to it that speak raw frames."""
+"""A tracker in a process of its own, and connections to it with raw frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tracker.transcripts import Scene
 
 @pytest.fixture
 def tracker(daemons):  # noqa: F811
-    """A tracker that answers."""
+    """A running tracker."""
     return daemons.tracker()
 
 
@@ -34,7 +34,7 @@ def connect(tracker):
 
 @pytest.fixture
 def descriptors():
-    """Lets this process open many sockets."""
+    """Allows this process to open many sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     yield
@@ -43,7 +43,7 @@ def descriptors():
 
 @pytest.fixture
 def scene():
-    """A tracker that has been up for long enough to know its keys; replayed at the end."""
+    """A tracker that has run for long enough to know its keys; replayed at the end."""
     scene = Scene()
     scene.wait(60)
     yield scene

@@ -1,4 +1,4 @@
-"""Damage to a tracker's file, as disks, kills and people do it. Each takes the path and a source of chance."""
+"""Damage to a tracker's file, as disks, kills and people cause it. Each takes the path and a random generator."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def others(path: Path, chance: random.Random) -> None:
 
 
 def wrong_values(path: Path, chance: random.Random) -> None:
-    """A wrong value in every column of some rows, where the table lets it in."""
+    """A wrong value in every column of some rows, where the table accepts it."""
     odd = [None, b"\xff\x00", "", "x" * 300_000, "a\nb", -1, 2**63 - 1, -(2**63), 1e308, float("inf"), float("nan")]
     odd += [
         "{",
@@ -133,7 +133,7 @@ def wrong_values(path: Path, chance: random.Random) -> None:
 
 
 def wrong_details(path: Path, chance: random.Random) -> None:
-    """A wrong value in each field of what holds."""
+    """A wrong value in each field of the live records."""
     odd = [None, [], {}, "", "\u202e", -1, 10**30, 1e308, True, "x" * 100_000, {"a": {"b": []}}]
     with contextlib.closing(sqlite3.connect(path)) as file:
         for kind, about, details in file.execute("SELECT kind, about, details FROM present").fetchall():

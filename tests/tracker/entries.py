@@ -1,4 +1,4 @@
-"""Records as a tracker's state makes them, for tests of what becomes of them."""
+"""History entries as a tracker's state makes them, for tests of the history."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class Lab:
         return asked
 
     def user_goes(self, user: User, returns_s: float, with_tickets: bool) -> None:
-        """A user's connection breaks. Sessions go on; waiting requests are sent again, with their tickets or without."""
+        """A user's connection breaks. Sessions go on; waiting requests are sent again, with or without tickets."""
         if user.conn not in self.users:
             return
         self.figures["clients lost"] += 1

@@ -1,4 +1,4 @@
-"""Addresses that the tracker tells others, as transcripts, and whose word counts on where a connection comes from."""
+"""The addresses that the tracker sends, as transcripts, and the networks of trusted proxies."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Every field of every message with every JSON value, into a tracker's state: an answer or a protocol error, in time, and
-nothing of it is left when its connections are gone.
+"""Every field of every message with every JSON value: the tracker's state gives an answer or a protocol error, in time,
+and keeps nothing after the connections have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rpcsys.wire import control, tracker
 
 START = 1_700_000_000.0
 STEP_S = 5.0
-"""A step takes microseconds; one that looks at all there is would take this long only if there were millions."""
+"""A step takes microseconds; even a search of all records takes this long only with millions of them."""
 
 EDGES = st.sampled_from(
     [
@@ -72,7 +72,7 @@ KINDS = (*control.TO_TRACKER.values(), control.Via, control.Answer)
 
 @st.composite
 def ours(draw):
-    """One of our messages: its fields mostly such as they may be, and some whatever they are."""
+    """One of our messages, with mostly valid fields and some of any value."""
     kind = draw(st.sampled_from(KINDS))
     message = {"op": kind.op} if kind.op else {"ok": draw(st.booleans())}
     for part in dataclasses.fields(kind):
@@ -93,7 +93,7 @@ SAID = st.tuples(st.integers(1, 3), ours() | TVMS | VALUES)
 
 
 class Tracker:
-    """A state that is told frames; leases that it gives out are named by later messages."""
+    """A state that gets frames; later messages name the leases that it grants."""
 
     def __init__(self) -> None:
         self.now, self.state, self.cache = START, TrackerState(events.TrackerStarted(START, "run")), MessageCache()
@@ -157,7 +157,7 @@ def test_any_message_is_answered_and_leaves_nothing(said):
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(SAID, max_size=25))
 def test_other_peers_are_served_as_before(said):
-    """A server and a client that were there before, and do as they should."""
+    """A server and a client that connected before, and send valid messages."""
     lab = Tracker()
     board, client = 101, 102
     lab.hear(board, {"op": "register", "id": 1, "key": "good", "name": "good", "port": 9090, "identity": "1f2e"})

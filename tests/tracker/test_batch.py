@@ -1,4 +1,4 @@
-"""What waits for the disk is bounded, whoever fills it."""
+"""Rows that wait for the disk are bounded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_records_are_bounded_in_bytes(monkeypatch) -> None:
 
 
 def test_a_full_disk_takes_bounded_memory(tmp_path, monkeypatch) -> None:
-    """Leases, requests and servers that come and go leave nothing but what history has room for."""
+    """Ended leases, requests and servers leave only as many records as the limit allows."""
     monkeypatch.setattr(batch, "MAX_HISTORY", 10)
     monkeypatch.setattr(batch, "MAX_LEVELS", 100)
     monkeypatch.setattr(store, "RETRY_S", 0.01)
@@ -75,7 +75,7 @@ def test_a_full_disk_takes_bounded_memory(tmp_path, monkeypatch) -> None:
 
 
 def test_written_batches_leave_no_memory(tmp_path) -> None:
-    """Batches of any size: what SQLite makes of a statement is as long as its batch, and is not kept."""
+    """Batches of any size: a statement is as long as its batch, and SQLite does not cache it."""
     file, number = tables.open_file(tmp_path / "file"), 0
 
     def write(sizes) -> float:
@@ -126,7 +126,7 @@ histories = st.lists(record, max_size=12).map(lambda records: list(sane(records)
 
 
 def holding(records) -> list[HistoryEntry]:
-    """What `LiveState` is for, said another way: each record, unless a later one ends or replaces it."""
+    """`LiveState` in plain form: each record, unless a later one ends or replaces it."""
     ended_by = {
         "granted": ("over",),
         "begun": ("over",),

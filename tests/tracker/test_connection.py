@@ -1,4 +1,4 @@
-"""A connection over a real socket, with a service that is the test's own: turns, stuck peers, silence, ends."""
+"""A connection over a real socket, with a service of the test's own: turns, peers that do not read, silence, ends."""
 
 import json
 import select
@@ -25,7 +25,7 @@ def raw(value):
 
 
 class Sockets:
-    """Those watched; `look` calls back once each and then ``after``, as a turn of the loop does."""
+    """Watched sockets; `look` calls each callback once and then ``after``, as a turn of the loop does."""
 
     def __init__(self, after):
         self.after = after
@@ -50,7 +50,7 @@ class Sockets:
 
 
 class TrackerService:
-    """Answers every frame with ``reply``; its loop is its own, too."""
+    """Answers every frame with ``reply``; it is its own loop, too."""
 
     def __init__(self, reply=b"x"):
         self.reply = reply
@@ -105,19 +105,19 @@ class TrackerService:
 
 
 class Peer:
-    """The other end."""
+    """The other end of the connection."""
 
     def __init__(self, service, sock):
         self.service = service
         self.sock = sock
 
     def say(self, data):
-        """Say something, and have it read as far as it is."""
+        """Send data, and have the service read it."""
         self.sock.sendall(data)
         self.service.sockets.look()
 
     def hear(self):
-        """What was said to it by now."""
+        """The data that it has received."""
         heard = b""
         try:
             while piece := self.sock.recv(1 << 20):
@@ -145,7 +145,7 @@ def service():
 
 @pytest.fixture
 def ends():
-    """Two ends of a TCP connection with little room for what is under way, neither of which blocks."""
+    """Two non-blocking ends of a TCP connection with small buffers."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as theirs:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
@@ -168,7 +168,7 @@ def peer(service, ends):
 
 
 def wanted(service):
-    """Whether anybody is read."""
+    """Whether any socket is read."""
     return any(bits & READ for _, bits in service.sockets.watched.values())
 
 
@@ -191,7 +191,7 @@ def test_replies_are_sent_in_one_write(connection, peer):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's acknowledgements are asked for on Linux only")
 def test_the_rest_of_half_a_frame_is_read_at_once(service, connection, peer):
-    """Written in halves with Nagle's algorithm on, the second comes when the first has been acknowledged."""
+    """With Nagle's algorithm on, the second half is sent when the first is acknowledged."""
     peer.say(MAGIC)
     looks = 0
     for sent in range(1, 101):  # at first the kernel acknowledges at once by itself
@@ -344,7 +344,7 @@ def test_the_end_of_a_peer_is_reported_once(service, connection, peer):
 
 
 def test_the_end_of_a_stream_is_handled_in_its_turn(service, connection, peer, monkeypatch):
-    """What others said before it is handled before it."""
+    """Earlier frames of other connections are handled before it."""
     peer.say(MAGIC + raw([1]))
     peer.sock.close()
     turn_ends = service.sockets.after
@@ -359,7 +359,7 @@ def test_the_limits_allow_a_summary():
     assert connection_module.HIGH_WATER < 1 << 20 < MAX_TVM_REPLY < MAX_UNSENT
 
 
-# How many of an address.
+# Connections of one address.
 
 
 def test_connections_of_one_address_are_bounded(caplog):

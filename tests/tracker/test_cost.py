@@ -1,4 +1,4 @@
-"""What the state's operations cost in a lab of 10,000 boards, and of 100: at most twice as much."""
+"""The state's operations cost at most twice as much in a lab of 10,000 boards as in one of 100."""
 
 import gc
 import itertools
@@ -21,7 +21,7 @@ ROUNDS, STEPS = 15, 100
 
 
 class Bench:
-    """A lab of so many boards of one key, all leased, and as many requests waiting, of 200 users."""
+    """A lab of ``boards`` boards of one key, all leased, with as many waiting requests of 200 users."""
 
     def __init__(self, boards: int) -> None:
         self.now = START
@@ -66,14 +66,14 @@ class Bench:
     # The operations. Each leaves the lab as it was.
 
     def turn(self):
-        """A session ends, its board goes to the next, and one more waits."""
+        """End a session, grant its board to the next request, and add a request."""
         lease = self.running.pop(self.count % len(self.running))
         self.say(lease["conn"], control.LeaseEnded(1, lease["lease"], lease["epoch"], "closed"))
         self.put(lease["conn"])
         self.request()
 
     def one_user(self, keys):
-        """From now on one user asks, over several connections, and waits for so many other keys."""
+        """Let one user send all requests, over several connections, and wait for ``keys`` other keys, too."""
         conns = range(self.state.records.arrivals, self.state.records.arrivals + 8)  # numbers of nobody else
         for conn in conns:
             self.happens(events.Connected(self.now, conn, "10.0.0.5", "10.0.0.1"))
@@ -118,7 +118,7 @@ def test_the_size_of_the_lab_does_not_matter(operation, record_property):
 
 @pytest.mark.slow
 def test_a_users_requests_for_other_keys_do_not_matter(record_property):
-    """Each lease of theirs moves them in all lines in which they wait, for whoever looks."""
+    """Each lease of the user changes its place in all queues in which it waits."""
     few, many = Bench(SMALL), Bench(SMALL)
     few.one_user(SMALL)
     many.one_user(2 * LARGE)
@@ -150,7 +150,7 @@ def test_positions_are_sent_in_steps():
 
 
 def in_pairs(act, few, many, rounds=ROUNDS):
-    """Median seconds of ``act`` in two labs, taken in turns."""
+    """Median seconds of ``act`` in two labs, measured in turns."""
     times = ([], [])
     gc.disable()
     try:
@@ -170,7 +170,7 @@ def everybody(lab):
 
 
 def wait_with_labels(lab, sets, labels, of_each=50):
-    """So many requests more, each of a set of labels of its own, so many of each user and address."""
+    """Add ``sets`` requests, each with its own set of labels, ``of_each`` of each user and address."""
     for number in range(sets):
         if number % of_each == 0:
             conn = 10**6 + number
@@ -191,7 +191,7 @@ LABELS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
 def test_waiting_sets_of_labels_do_not_matter(labels, record_property):
-    """A board that becomes free is compared with few of them, and a place is told without looking at all."""
+    """A free board is compared with few of them, and a position is found without reading all."""
     few, many = Bench(SMALL), Bench(SMALL)
     wait_with_labels(few, MAX_BESIDE, labels)
     wait_with_labels(many, MANY_SETS, labels)
@@ -203,7 +203,7 @@ def test_waiting_sets_of_labels_do_not_matter(labels, record_property):
 
 @pytest.mark.slow
 def test_the_order_of_a_queue_costs_time_by_its_length(record_property):
-    """And not as much as its users times its sets of labels."""
+    """It does not cost the product of users and sets of labels."""
     few, many = Bench(SMALL), Bench(SMALL)
     wait_with_labels(few, MANY_SETS // 8, LABELS["a value of its own"], 1)
     wait_with_labels(many, MANY_SETS, LABELS["a value of its own"], 1)
@@ -215,7 +215,7 @@ def test_the_order_of_a_queue_costs_time_by_its_length(record_property):
 
 @pytest.mark.slow
 def test_waiting_requests_for_several_devices_do_not_matter(record_property):
-    """They are weighed when boards come and go, not when sessions end; and they are bounded."""
+    """They are compared with boards that come or leave, but not at the end of a session; and they are bounded."""
     few, many = Bench(SMALL), Bench(SMALL)
     few.request(count=SMALL + 1)
     for number in range(1000):
@@ -228,7 +228,7 @@ def test_waiting_requests_for_several_devices_do_not_matter(record_property):
 
 @pytest.mark.slow
 def test_other_deployed_modules_do_not_matter(record_property):
-    """Neither to those who ask for one module, nor, beyond a page of them, to those who ask for all."""
+    """Neither to a question for one module, nor, beyond one page, to a question for all."""
     few, many = Bench(SMALL), Bench(10 * SMALL)
     for lab, per_board in ((few, 25), (many, 100)):
         for conn in range(1, lab.boards + 1):

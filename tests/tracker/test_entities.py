@@ -1,4 +1,4 @@
-"""What is derived from a lease's, a peer's and a request's fields."""
+"""Values that are derived from the fields of leases, peers and requests."""
 
 import pytest
 

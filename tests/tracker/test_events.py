@@ -1,4 +1,4 @@
-"""Events and actions turn into JSON and back, and a log of them gives the same tracker anywhere."""
+"""Events and actions survive JSON, and a log of them gives the same tracker everywhere."""
 
 import json
 import os

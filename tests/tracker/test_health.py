@@ -9,7 +9,7 @@ from rpcsys.tracker.transitions import FAILURES
 from tests.tracker.transcripts import Scene
 
 
-class Desk:
+class SessionRunner:
     """A server, and sessions of clients on it."""
 
     def __init__(self, scene: Scene) -> None:
@@ -46,114 +46,116 @@ class Desk:
 
 
 @pytest.fixture
-def desk(scene):
-    return Desk(scene)
+def runner(scene):
+    return SessionRunner(scene)
 
 
-def test_failures_in_a_row_set_a_server_aside_until_its_trial(scene, desk):
+def test_failures_in_a_row_set_a_server_aside_until_its_trial(scene, runner):
     for _ in range(FAILURES):
-        assert desk.session("crashed", fault="no process")
-    row = desk.row
+        assert runner.session("crashed", fault="no process")
+    row = runner.row
     assert (row["state"], row["reason"], row["until_s"]) == ("set aside", "no process", FIRST_PAUSE_S)
-    assert not desk.session()
+    assert not runner.session()
     assert scene.queue() == (0, 0)
     (record,) = scene.recorded("set_aside")
     assert (record["failures"], record["pause_s"]) == (FAILURES, FIRST_PAUSE_S)
     scene.wait(FIRST_PAUSE_S)
-    assert (desk.row["state"], scene.queue()) == ("on trial", (1, 0))
-    assert desk.session()
-    assert desk.row["state"] == "ok"
+    assert (runner.row["state"], scene.queue()) == ("on trial", (1, 0))
+    assert runner.session()
+    assert runner.row["state"] == "ok"
     assert scene.recorded("trusted") == [{"server": "board"}]
     assert scene.state.records.conditions == {}
 
 
-def test_pauses_grow_while_trials_fail_and_begin_anew_after_a_session_that_works(scene, desk):
+def test_pauses_grow_while_trials_fail_and_begin_anew_after_a_session_that_works(scene, runner):
     for _ in range(FAILURES):
-        desk.session("crashed", fault="x")
+        runner.session("crashed", fault="x")
     pauses = []
     for _ in range(10):
-        pauses.append(desk.row["until_s"])
+        pauses.append(runner.row["until_s"])
         scene.wait(pauses[-1])
-        assert desk.session("crashed", fault="x")
+        assert runner.session("crashed", fault="x")
     assert pauses[:3] == [30, 60, 120]
     assert pauses[-1] == LONGEST_PAUSE_S
     scene.wait(LONGEST_PAUSE_S)
-    desk.session()
+    runner.session()
     for _ in range(FAILURES):
-        assert desk.session("crashed", fault="x")
-    assert desk.row["until_s"] == FIRST_PAUSE_S
+        assert runner.session("crashed", fault="x")
+    assert runner.row["until_s"] == FIRST_PAUSE_S
 
 
 @pytest.mark.parametrize("outcome", ["closed", "lost", "timeout", "crashed", "memory", "ended"])
-def test_failures_of_user_code_do_not_count(desk, outcome):
+def test_failures_of_user_code_do_not_count(runner, outcome):
     for _ in range(20):
-        assert desk.session(outcome)
-    assert desk.row["state"] == "ok"
+        assert runner.session(outcome)
+    assert runner.row["state"] == "ok"
 
 
-def test_a_session_that_works_clears_earlier_failures(desk):
+def test_a_session_that_works_clears_earlier_failures(runner):
     for _ in range(4 * FAILURES):
-        assert desk.session("crashed", fault="x")
-        assert desk.session()
-    assert desk.row["state"] == "ok"
+        assert runner.session("crashed", fault="x")
+        assert runner.session()
+    assert runner.row["state"] == "ok"
 
 
-def test_a_refused_client_counts_as_a_failure(desk):
+def test_a_refused_client_counts_as_a_failure(runner):
     for _ in range(FAILURES):
-        assert desk.session("unused", started=False, problem="connection refused")
-    assert desk.row["state"] == "set aside"
-    assert "connection refused" in desk.row["reason"]
+        assert runner.session("unused", started=False, problem="connection refused")
+    assert runner.row["state"] == "set aside"
+    assert "connection refused" in runner.row["reason"]
 
 
-def test_problems_with_a_lease_that_the_server_has_not_confirmed_do_not_count(desk):
+def test_problems_with_a_lease_that_the_server_has_not_confirmed_do_not_count(runner):
     for _ in range(4 * FAILURES):
-        assert desk.session("unused", started=False, problem="connection refused", confirmed=False)
-    assert desk.row["state"] == "ok"
+        assert runner.session("unused", started=False, problem="connection refused", confirmed=False)
+    assert runner.row["state"] == "ok"
 
 
 def test_addresses_of_clients_with_problems_are_bounded():
     scene = Scene()
-    desk = Desk(scene)
+    runner = SessionRunner(scene)
     scene.state.records.missed.update((f"address {number}", "another board") for number in range(MAX_MISSED))
     for number in range(3):
-        desk.session("unused", started=False, problem="no route", address=f"10.0.1.{number}")
+        runner.session("unused", started=False, problem="no route", address=f"10.0.1.{number}")
     assert len(scene.state.records.missed) == MAX_MISSED
 
 
 def test_a_client_that_reaches_no_server_counts_once(scene):
-    desks = []
+    runners = []
     for number in range(4):
-        desk = Desk.__new__(Desk)
-        desk.scene, desk.count, desk.server = (scene, 100 * number, scene.server(name=f"s{number}", port=number))
-        desks.append(desk)
+        runner = SessionRunner.__new__(SessionRunner)
+        runner.scene, runner.count, runner.server = (scene, 100 * number, scene.server(name=f"s{number}", port=number))
+        runners.append(runner)
     for _ in range(10):
-        for desk in desks:
-            assert desk.session("unused", started=False, address="10.0.0.66", problem="no route") or desk is desks[0]
+        for runner in runners:
+            assert (
+                runner.session("unused", started=False, address="10.0.0.66", problem="no route") or runner is runners[0]
+            )
     states = {row["name"]: row["state"] for row in scene.summary()["servers"]}
     assert states == {"s0": "set aside", "s1": "ok", "s2": "ok", "s3": "ok"}
 
 
-def test_a_condition_survives_a_reconnect(scene, desk):
+def test_a_condition_survives_a_reconnect(scene, runner):
     for _ in range(FAILURES):
-        desk.session("crashed", fault="x")
-    scene.leave(desk.server)
-    desk.server = scene.server()
-    assert not desk.session()
-    assert desk.row["state"] == "set aside"
+        runner.session("crashed", fault="x")
+    scene.leave(runner.server)
+    runner.server = scene.server()
+    assert not runner.session()
+    assert runner.row["state"] == "set aside"
     scene.wait(FIRST_PAUSE_S)
-    assert desk.session()
+    assert runner.session()
 
 
-def test_drain_and_enable(scene, desk):
+def test_drain_and_enable(scene, runner):
     client, waits = scene.client("bob"), scene.client("eve")
-    scene.put(desk.server, "rpi4:old")
+    scene.put(runner.server, "rpi4:old")
     assert scene.ask(client, "drain", server="board")[0]["ok"]
-    assert (desk.row["state"], scene.queue()) == ("drained", (0, 0))
+    assert (runner.row["state"], scene.queue()) == ("drained", (0, 0))
     scene.request(waits)
     assert scene.granted(waits) == []
-    scene.leave(desk.server)
-    desk.server = scene.server()
-    scene.put(desk.server, "rpi4:1")
+    scene.leave(runner.server)
+    runner.server = scene.server()
+    scene.put(runner.server, "rpi4:1")
     assert scene.granted(waits) == []
     assert scene.ask(client, "enable", server="board")[0]["ok"]
     assert scene.granted(waits) == ["rpi4:1"]
@@ -162,13 +164,13 @@ def test_drain_and_enable(scene, desk):
     assert scene.ask(client, "enable", server="bord")[0]["error"] == "BadRequest"
 
 
-def test_a_running_session_goes_on_during_a_drain(scene, desk):
+def test_a_running_session_goes_on_during_a_drain(scene, runner):
     client = scene.client()
-    scene.put(desk.server, "rpi4:1")
+    scene.put(runner.server, "rpi4:1")
     scene.request(client)
     scene.ask(scene.client(), "drain", server="board")
     assert len(scene.summary()["leases"]) == 1
-    assert not any(message.get("op") == "end" for message in scene.hear(desk.server))
+    assert not any(message.get("op") == "end" for message in scene.hear(runner.server))
 
 
 def test_tvms_own_servers_can_be_drained(scene):
@@ -178,14 +180,14 @@ def test_tvms_own_servers_can_be_drained(scene):
     assert scene.say(client, [4, "rpi4", "", 1]) == []
 
 
-def test_an_unhealthy_server_is_not_offered(scene, desk):
-    scene.put(desk.server, "rpi4:1")
-    assert scene.ask(desk.server, "health", problem="too hot")[0]["ok"]
-    assert (desk.row["state"], desk.row["reason"], scene.queue()) == ("unhealthy", "too hot", (0, 0))
-    scene.ask(desk.server, "health", problem="")
-    assert (desk.row["state"], scene.queue()) == ("ok", (1, 0))
-    scene.ask(desk.server, "health", problem="too hot")
-    scene.leave(desk.server)
+def test_an_unhealthy_server_is_not_offered(scene, runner):
+    scene.put(runner.server, "rpi4:1")
+    assert scene.ask(runner.server, "health", problem="too hot")[0]["ok"]
+    assert (runner.row["state"], runner.row["reason"], scene.queue()) == ("unhealthy", "too hot", (0, 0))
+    scene.ask(runner.server, "health", problem="")
+    assert (runner.row["state"], scene.queue()) == ("ok", (1, 0))
+    scene.ask(runner.server, "health", problem="too hot")
+    scene.leave(runner.server)
     assert scene.state.records.conditions == {}, "it says so again when it is back"
     assert [record.kind for record in scene.entries if record.kind.endswith("healthy")] == [
         "unhealthy",
@@ -194,14 +196,14 @@ def test_an_unhealthy_server_is_not_offered(scene, desk):
     ]
 
 
-def test_a_server_is_offered_again_when_all_its_problems_are_over(scene, desk):
+def test_a_server_is_offered_again_when_all_its_problems_are_over(scene, runner):
     client = scene.client()
-    scene.put(desk.server, "rpi4:1")
+    scene.put(runner.server, "rpi4:1")
     scene.ask(client, "drain", server="board")
-    scene.ask(desk.server, "health", problem="too hot")
+    scene.ask(runner.server, "health", problem="too hot")
     scene.ask(client, "enable", server="board")
     assert scene.queue() == (0, 0)
-    scene.ask(desk.server, "health", problem="")
+    scene.ask(runner.server, "health", problem="")
     assert scene.queue() == (1, 0)
 
 
@@ -242,15 +244,15 @@ def test_a_server_that_changes_its_name_leaves_no_earlier_name(scene):
 
 def test_a_pause_and_a_lease_may_end_in_the_same_step(scene):
     """After a pause of the tracker both are due; the lease's end undoes the server's pause."""
-    desk = Desk(scene)
+    runner = SessionRunner(scene)
     client = scene.client("bob")
-    scene.put(desk.server, "rpi4:0")
+    scene.put(runner.server, "rpi4:0")
     (lease,) = scene.request(client)["leases"]
-    scene.ask(desk.server, "lease_started", lease=lease["lease"], epoch=lease["epoch"])
+    scene.ask(runner.server, "lease_started", lease=lease["lease"], epoch=lease["epoch"])
     for _ in range(FAILURES):
-        assert desk.session("crashed", fault="no process")
+        assert runner.session("crashed", fault="no process")
     scene.wait(FIRST_PAUSE_S - AWAY_S - 1)
-    scene.leave(desk.server)
+    scene.leave(runner.server)
     scene.now += AWAY_S + 2
     scene.apply(events.TimePassed(scene.now))
     assert (scene.state.records.leases, scene.state.records.conditions) == ({}, {})

@@ -1,4 +1,4 @@
-"""Servers that hang, as transcripts: nobody gets what they offer until they answer again."""
+"""Servers that hang, as transcripts: their offers are withdrawn until they answer again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.tracker.transcripts import Scene
 
 QUESTION = {"op": "keepalive", "id": 0}
 SILENT_S = (MISSES + 2) * CHECK_S
-"""After so long without an answer a server is silent at the latest."""
+"""The longest time without an answer after which a server is silent."""
 
 
 def server(scene: Scene, name: str = "board", **fields: object) -> int:
@@ -22,7 +22,7 @@ def server(scene: Scene, name: str = "board", **fields: object) -> int:
 
 
 def live(scene: Scene, seconds: float, *answering: int) -> int:
-    """Time passes in which these servers answer what they are asked; how often that was."""
+    """Let time pass while these servers answer; the number of heartbeats."""
     asked = 0
     for _ in range(round(seconds / 0.1)):
         scene.wait(0.1)
@@ -132,7 +132,7 @@ def test_a_server_that_has_left_gets_no_heartbeat(scene):
 
 
 def test_a_pause_of_the_tracker_makes_no_server_silent(scene):
-    """When it goes on, what is due comes first, and what was answered meanwhile after it."""
+    """When it goes on, due checks come first, and then the answers that have come meanwhile."""
     conns = [server(scene, f"board{number}") for number in range(20)]
     for conn in conns:
         scene.put(conn, f"rpi4:{conn}")
@@ -170,7 +170,7 @@ def test_a_lease_that_stays_unopened_is_ended(scene):
 
 @pytest.mark.parametrize("left_first", [True, False])
 def test_a_lease_of_a_silent_server_ends_with_its_client(scene, left_first):
-    """Nobody can use it any more, and nobody can be told."""
+    """No client can use it any more, and the server cannot confirm its end."""
     conn, client = server(scene), scene.client()
     scene.put(conn, "rpi4:1")
     scene.request(client)
@@ -187,7 +187,7 @@ def test_a_lease_of_a_silent_server_ends_with_its_client(scene, left_first):
 
 
 def test_a_session_of_a_silent_server_keeps_its_lease(scene):
-    """It has a process of its own, which goes on."""
+    """The session's own process goes on."""
     conn, client = server(scene), scene.client()
     scene.put(conn, "rpi4:1")
     lease = scene.request(client)["leases"][0]

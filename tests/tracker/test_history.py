@@ -1,4 +1,4 @@
-"""What is asked of the history: leases that are over, and usage."""
+"""Questions about the history: past leases, and usage."""
 
 import asyncio
 import json

@@ -38,7 +38,7 @@ class Peer:
         self.sock, near = socket.socketpair()
         near.setblocking(False)
         self.sock.settimeout(5)
-        service.accept(Near(near), ("10.0.0.5", 1))
+        service.accept(NamedSocket(near), ("10.0.0.5", 1))
         self.sock.sendall(MAGIC_BYTES)
 
     def send(self, message: Any) -> None:
@@ -46,7 +46,7 @@ class Peer:
         self.sock.sendall(struct.pack("<i", len(text)) + text)
 
 
-class Near(socket.socket):
+class NamedSocket(socket.socket):
     """One end of a pair, with an address as a TCP socket has."""
 
     def __init__(self, sock: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""What devices are, and whether requests want them."""
+"""The facts of devices, and the wants of requests."""
 
 import pytest
 from hypothesis import given

@@ -58,7 +58,7 @@ def test_the_lease_of_a_client_that_leaves_before_its_session_ends(scene):
 
 
 def test_the_lease_of_a_tvm_client_that_leaves_before_its_session_ends(scene):
-    """It has one connection to the tracker, which it closes after it has opened its session."""
+    """Its only connection to the tracker is closed when its session is open."""
     server, client = scene.server(), scene.connect()
     scene.put(server, "rpi4:1")
     ((code, _),) = scene.say(client, [4, "rpi4", "", 1])
@@ -86,7 +86,7 @@ def test_a_tvm_client_that_leaves_after_its_session_is_open_keeps_its_lease(scen
 
 
 def test_a_session_opened_while_its_server_was_away_keeps_its_lease(scene):
-    """The server had heard of the grant, and its connection broke before the client came."""
+    """The server had received the grant, and its connection broke before the client connected."""
     server, client = scene.server(identity="one"), scene.client()
     lease = lease_of(scene, server, client)
     scene.leave(server)
@@ -175,7 +175,7 @@ def tvm_lease(scene, server, client, number=1):
 
 
 def test_a_lease_whose_tvm_server_goes_on_polling_was_not_used(scene):
-    """It asks every 2 s, and makes a new match key after 8; in a session it is silent."""
+    """It polls every 2 s, and makes a new match key after 8 s; during a session it sends nothing."""
     server, client = scene.tvm_server(), scene.connect()
     tvm_lease(scene, server, client)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Offers and requests are found by what devices are: a plain search over all of them agrees."""
+"""The indexes of offers and requests find the same as a plain search."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Frames are read as `rpcsys.wire.tracker` reads them, whatever was read before."""
+"""The cache parses frames as `rpcsys.wire.tracker` does, after any other frames."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Lines about leases are made in a way of their own, and say what they would say without it."""
+"""The log lines of leases, which are made in a faster way, have the same fields as the general form."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The tracker's decisions, as transcripts: what goes with a connection."""
+"""The tracker's decisions, as transcripts: what ends with a connection."""
 
 from rpcsys.tracker.records import GRACE_S
 from tests.tracker.transcripts import Scene

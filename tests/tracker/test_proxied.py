@@ -1,4 +1,4 @@
-"""Connections that come through proxies: where clients are sent, whose address counts, and what is not believed."""
+"""Connections through proxies: the addresses that clients get, the addresses that count, and untrusted proxies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def board(scene, *ways, at=PROXY, **fields):
 
 
 def granted(scene, **client):
-    """Where a client of ours is sent."""
+    """The address and the match key that a client of ours gets."""
     conn = scene.client(**client)
     (lease,) = scene.request(conn)["leases"]
     return lease["host"], lease["port"], lease["matchkey"]

@@ -1,4 +1,4 @@
-"""What is forgotten of history, and by whose clock."""
+"""Which rows of the history are deleted, and by whose clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY = 86400.0
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a tracker's store at a time, with some records of then; the leases that are left."""
+    """Runs a tracker's store at a given time with some records; returns the leases that are left."""
 
     def at(now, *leases, **options):
         lab = HistoryStore(tmp_path / "state", history_days=90, clock=lambda: now, **options)

@@ -1,4 +1,4 @@
-"""What requests that wait may take of the tracker's memory."""
+"""Limits of the memory for waiting requests and places."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def narrow(monkeypatch):
 
 
 def waiting(scene, address, count):
-    """How many of so many requests of an address wait; the last words to those that do not."""
+    """Send ``count`` requests of an address; how many wait, and the answers to the others."""
     refused = []
     for number in range(count):
         client = scene.client(address=address)

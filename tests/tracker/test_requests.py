@@ -1,4 +1,4 @@
-"""The tracker's decisions, as transcripts: requests of our clients, and those of TVM's beside them."""
+"""The tracker's decisions, as transcripts: requests of our clients, and of TVM's beside them."""
 
 import pytest
 
@@ -187,7 +187,7 @@ def test_an_id_in_use_is_refused(scene):
 
 
 def test_gathered_devices_do_not_go_to_the_same_clients_other_requests(scene):
-    """Its other requests leave with it: the device goes to the next one's client."""
+    """The client's other requests end with its connection, so another client gets the device."""
     servers = [scene.server(name=f"s{number}", port=number) for number in (1, 2)]
     pair, other = scene.client(), scene.client("bob")
     scene.put(servers[0], "rpi4:1")

@@ -1,4 +1,4 @@
-"""A tracker begins whatever state its file is in, with what can be read of it."""
+"""A tracker starts with any file, and keeps the readable rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HERE = 40
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory):
-    """The directory of a tracker that was killed: a file, and a journal with what came last."""
+    """The directory of a tracker that was killed: a file, and a journal with the last rows."""
     place = tmp_path_factory.mktemp("lived") / "state"
     lab = HistoryStore(place, history_days=90, clock=lambda: NOW)
     for number in range(LEASES):
@@ -51,7 +51,7 @@ def lived(tmp_path_factory):
 
 
 def serves(place):
-    """Begin in a directory and answer as a tracker does; what was known of the present and of the past."""
+    """Start in a directory and answer as a tracker does; the numbers of live and of past records found."""
     lab = HistoryStore(place, history_days=90, clock=lambda: NOW)
     state = TrackerState(TrackerStarted(NOW, "new"))
     try:

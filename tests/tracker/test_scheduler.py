@@ -1,4 +1,4 @@
-"""Who is next, as transcripts: aging, device time, several at once, labels, tickets."""
+"""The order of service, as transcripts: aging, device time, several at once, labels, tickets."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.tracker.transcripts import Scene
 
 
 def hold(scene, server, user, seconds, number):
-    """``user`` has had a device for so long."""
+    """Give ``user`` a device for ``seconds``."""
     client = scene.client(user)
     scene.put(server, f"rpi4:hold{number}")
     lease = scene.request(client)["leases"][0]

@@ -1,4 +1,4 @@
-"""A week in a lab of 10,000 boards with 200 users and 100,000 requests, in seconds."""
+"""A week of a lab with 10,000 boards, 200 users and 100,000 requests, in seconds."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The tracker's decisions, as transcripts: TVM's messages, what goes with a connection, and bounds."""
+"""The tracker's decisions, as transcripts: TVM's messages, the end of connections, and bounds."""
 
 from rpcsys.tracker import events, servers
 from rpcsys.tracker import requests as requests_module
@@ -103,7 +103,7 @@ def test_cancelled_requests_leave_nothing(scene):
 
 
 def test_ten_thousand_boards_serve_twice_as_many_requests():
-    """Everybody comes, twice as many want a board as there are, all are served, and all go."""
+    """Twice as many clients as boards come, all requests are granted, and all connections end."""
     boards, keys = 10_000, 40
     state = TrackerState(events.TrackerStarted(START, "run"))
     granted = []

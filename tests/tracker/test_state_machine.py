@@ -1,4 +1,4 @@
-"""Any order of events: no device has two holders, none is lost, nobody who left is served, and a replay agrees."""
+"""Any order of events: no device has two holders, none is lost, no ended request is granted, and a replay agrees."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule(target=servers, server=consumes(servers))
     def server_returns(self, server):
-        """Through a proxy, before the tracker has noticed the end of its connection."""
+        """It comes through a proxy, before the tracker has seen the end of its connection."""
         before, key = server
         if before not in self.names:
             return server

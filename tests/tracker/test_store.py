@@ -1,4 +1,4 @@
-"""What the file remembers, in a directory of the test's own."""
+"""The history's file, in a directory of the test's own."""
 
 import sqlite3
 import time
@@ -24,7 +24,7 @@ def rows(path, query):
 
 
 def needed(over):
-    """What a start needs of a lease that is over."""
+    """The part of a past lease that a start needs."""
     names = ("key", "user", "since", "held_s", "outcome")
     return HistoryEntry(over.at, "over", {name: over.details[name] for name in names})
 

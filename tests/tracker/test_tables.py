@@ -1,4 +1,4 @@
-"""The tables of the file, and what a row of each must be."""
+"""The tables of the file, and the checks of their rows."""
 
 import sqlite3
 

@@ -1,4 +1,4 @@
-"""The tables of states, read as their rules are, and what is shown of a server."""
+"""The tables of states compared with their rules, and the state that is shown of a server."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who is served when, as it is foretold."""
+"""The forecast of the order of service and of waits."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from rpcsys.tracker.views import eta
 
 
 def waiting(scene, *users):
-    """A request of each, in this order; the numbers of their arrivals."""
+    """A waiting request of each user, in this order."""
     for user in users:
         scene.ask(scene.client(user), "request", key="rpi4", wait_for_key=True)
     return list(scene.state.records.waiting.values())

@@ -1,4 +1,4 @@
-"""Errors name what is there."""
+"""Errors about unknown names have the nearest known ones."""
 
 from rpcsys.tracker.labels import wants_of
 from rpcsys.tracker.views import hints

@@ -1,4 +1,4 @@
-"""What Prometheus is told."""
+"""The metrics for Prometheus."""
 
 import prometheus_client
 from prometheus_client.parser import text_string_to_metric_families

@@ -1,4 +1,4 @@
-"""The tracker's pages, over HTTP and as they are made."""
+"""The tracker's pages, over HTTP and as values."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""What is shown of all of a lab: page by page to our tools, and as one text to TVM's."""
+"""The summary of a lab: in pages for our tools, and as one text for TVM's."""
 
 import json
 import time
@@ -35,7 +35,7 @@ def joined(found):
 
 
 def lab(scene, servers=300):
-    """Servers of ours and of TVM's, half of them leased, and requests for what is not there."""
+    """Our servers and TVM's, half of them leased, and requests for unknown keys."""
     for number in range(servers):
         board = scene.server(key=f"k{number % 7}", name=f"board-{number}", slots=2, labels={"rack": "ü" * 40})
         scene.put(board, f"k{number % 7}:{number}")
@@ -186,7 +186,7 @@ def test_cached_summaries_are_bounded(scene):
 
 
 def test_long_names_do_not_displace_other_servers(scene):
-    """Proxies with names as long as a frame allows, and clients that wait for thousands of long keys."""
+    """Proxies have names as long as a frame allows, and clients wait for thousands of long keys."""
     scene.server()
     for number in range(14):
         conn = scene.connect()
