@@ -74,7 +74,9 @@ class Bench:
 
     def one_user(self, keys):
         """Let one user send all requests, over several connections, and wait for ``keys`` other keys, too."""
-        conns = range(self.state.records.arrivals, self.state.records.arrivals + 8)  # numbers of nobody else
+        conns = range(
+            self.state.records.arrivals, self.state.records.arrivals + 8
+        )  # numbers that no other connection has
         for conn in conns:
             self.happens(events.Connected(self.now, conn, "10.0.0.5", "10.0.0.1"))
             self.say(conn, tracker.Ping(control.Hello("0", (), "ann")))
@@ -139,7 +141,7 @@ def test_a_users_requests_for_other_keys_do_not_matter(record_property):
 
 def test_positions_are_sent_in_steps():
     lab = Bench(1)
-    for _ in range(2):  # then every queue has somebody behind somebody
+    for _ in range(2):  # then every queue has more than one request
         lab.one_user(2 * TOLD_AT_ONCE)
     due, left = lab.state.next_deadline, [len(lab.state.records.moved)]
     while lab.state.records.moved:

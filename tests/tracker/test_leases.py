@@ -298,7 +298,7 @@ def test_every_end_has_a_reason(scene):
     assert all(over["reason"] for over in scene.recorded("over"))
 
 
-# --- what a server says of leases ---------------------------------------------------------------
+# --- a server's reports about leases ------------------------------------------------------------
 
 
 LIMIT = 2**53

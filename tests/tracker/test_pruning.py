@@ -100,7 +100,7 @@ def test_a_drain_of_a_server_that_has_left_is_dropped_with_the_history(tmp_path)
         lab.note(entries.drained(name, at=NOW), entries.set_aside(name, at=NOW))
     lab.note(entries.joined("here", at=NOW))
     lab.close()
-    for days in (60, 60.5, 91):  # so that each run's clock is believed
+    for days in (60, 60.5, 91):  # so that each run trusts its clock
         lab = HistoryStore(tmp_path, history_days=90, clock=lambda days=days: NOW + days * DAY)
         found = lab.begin(NOW + days * DAY)
         lab.note(entries.over("x", at=NOW + days * DAY))

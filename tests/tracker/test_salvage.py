@@ -98,7 +98,7 @@ def test_a_tracker_starts_and_serves_with_any_damage(lived, tmp_path, caplog, ki
             serves(place)
         assert len(caplog.records) <= 2, caplog.text  # moved aside, rows left out
         assert "Traceback" not in caplog.text
-        serves(place)  # and again, without anything to say
+        serves(place)  # and again, without a log line
         shutil.rmtree(place)
 
 

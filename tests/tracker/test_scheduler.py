@@ -77,7 +77,7 @@ def test_the_user_with_less_device_time_is_first(scene):
 def test_old_device_time_counts_less(scene):
     server = scene.server()
     hold(scene, server, "ann", 1000, 1)
-    scene.wait(3600)  # half of it is forgotten
+    scene.wait(3600)  # half of it has decayed
     hold(scene, server, "bob", 700, 2)
     clients = [scene.client(user) for user in ("bob", "ann")]
     for client in clients:
@@ -360,7 +360,7 @@ def test_places_of_tickets_are_bounded(monkeypatch):
     assert len(scene.state.records.places) <= 3
 
 
-# --- what those who wait are told ------------------------------------------------------------------------------
+# --- position events -------------------------------------------------------------------------------------------
 
 
 def test_position_events_have_holders_and_an_estimate(scene):

@@ -37,7 +37,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.count += 1
         return self.count
 
-    # Who comes and goes.
+    # Connections.
 
     @rule(target=servers, key=st.sampled_from(KEYS), ours=st.booleans())
     def server_comes(self, key, ours):
@@ -86,7 +86,7 @@ class TrackerMachine(RuleBasedStateMachine):
         self.tvm_waiting.pop(conn, None)
         self.listen()
 
-    # What they say.
+    # Messages.
 
     @rule(server=servers)
     def offer(self, server):

@@ -57,7 +57,7 @@ def test_live_records_come_back_in_order_without_those_that_ended(opened):
     over = entries.over("a-2", at=NOW + 2.2)
     wanted = sorted([*kept, needed(over)], key=lambda record: record.at)
     assert list(again.restored(NOW + 10)) == wanted
-    # The same after another restart, and what ends now is gone then.
+    # The same after another restart, without the records that end now.
     again.note(entries.over("a-1", at=NOW + 20))
     again.note(HistoryEntry(NOW + 20, "enabled", {"server": "board"}))
     again.close()
@@ -121,7 +121,7 @@ def test_absent_servers_are_awaited_after_one_restart_only(opened):
     assert rows(first.path, "SELECT about FROM events WHERE kind = 'gone'") == [("lost",)]
 
 
-# --- what goes ---------------------------------------------------------------------------------
+# --- deleted rows ------------------------------------------------------------------------------
 
 
 def test_old_history_is_deleted(opened):

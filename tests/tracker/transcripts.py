@@ -82,7 +82,7 @@ class Scene:
         """Details of the records of a kind, in order."""
         return [dict(record.details) for record in self.entries if record.kind == kind]
 
-    # What clients and servers say in most scenes.
+    # Messages of clients and servers in most transcripts.
 
     def tvm_server(
         self, key: str = "rpi4", port: int = 9090, address: str = "10.0.0.7", custom: str | None = None

@@ -35,7 +35,7 @@ def test_one_name_or_all_modules_are_listed(scene):
     answer = resolve(scene, "nick")
     assert (answer["error"], answer["ok"]) == ("UnknownKey", False)
     assert answer["message"].startswith("no server has a deployed module 'nick'; there is neck")
-    assert resolve(scene, "new")["error"] == "UnknownKey"  # nobody serves it yet
+    assert resolve(scene, "new")["error"] == "UnknownKey"  # no server serves it yet
 
 
 def test_without_deployed_modules_the_name_is_refused(scene):
