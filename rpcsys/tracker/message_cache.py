@@ -13,7 +13,7 @@ from typing import Any
 from rpcsys.wire.control import QUESTION, Answer, Request
 from rpcsys.wire.tracker import GetPending, Put, ToTracker, TvmRequest, TvmSummary, decode_json, parse_to_tracker
 
-#: Frames kept, and bytes of one: two tables of half a megabyte at most, and too short for an invalid match key.
+#: Frames kept, and bytes of one: two tables of half a megabyte at most. No match key in such a frame is too long.
 MAX_REMEMBERED = 1024
 MAX_REMEMBERED_BYTES = 256
 _REPEATED = (TvmRequest, GetPending, TvmSummary)
@@ -58,7 +58,7 @@ class MessageCache:
         return message
 
     def _note(self, head: bytes, part: bytes, tail: bytes, message: ToTracker) -> None:
-        """Keep an offer or a request, if the frame with another id or match key parses to the same with that."""
+        """Keep an offer or a request, if another id or match key in the part's place changes nothing else."""
         known: Put | tuple[Any, ...]
         other: Put | Request
         if type(message) is Put:
