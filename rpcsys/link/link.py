@@ -164,11 +164,11 @@ class Link(Closeable):
         Raises TrackerError: the tracker refused (`UnknownKey`, `WaitTimeout`, `Cancelled` where it names one of them);
         TrackerLost: it did not answer within ``timeout`` seconds, or the connection ended.
         """
-        asked = self.next_id()
-        self.send(dict(fields, op=op, id=asked))
+        number = self.next_id()
+        self.send(dict(fields, op=op, id=number))
 
         def is_answer(message: Any) -> Optional[bool]:
-            if type(message) is not dict or message.get("id") != asked or "op" in message:
+            if type(message) is not dict or message.get("id") != number or "op" in message:
                 return False
             if "event" not in message:
                 return True

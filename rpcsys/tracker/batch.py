@@ -186,16 +186,16 @@ def _run(file: sqlite3.Connection, statement: str, rows: Sequence[Sequence[Any]]
 def _lease_row(
     over: HistoryEntry, granted: HistoryEntry | None, begun: HistoryEntry | None, limited: HistoryEntry | None
 ) -> list[Any]:
-    facts, asked = over.details, _NOTHING if granted is None else granted.details
+    facts, grant = over.details, _NOTHING if granted is None else granted.details
     row = {
         **facts,
         "user": facts["user"] or facts["address"],
-        "how": asked.get("how", ""),
+        "how": grant.get("how", ""),
         "begun": None if begun is None else begun.at,
         "ended": over.at,
-        "limit_s": asked.get("limit_s") if limited is None else limited.details["limit_s"],
-        "waited_s": asked.get("waited_s", 0.0),
-        "priority": asked.get("priority", 0.0),
+        "limit_s": grant.get("limit_s") if limited is None else limited.details["limit_s"],
+        "waited_s": grant.get("waited_s", 0.0),
+        "priority": grant.get("priority", 0.0),
         "cleaned": json.dumps(facts["cleaned"] or {}),
     }
     return [row[name] for name in LEASES]

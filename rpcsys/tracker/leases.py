@@ -159,11 +159,11 @@ class Leases:
         if server is None or server.server is None:
             return []
         lease.reason = lease.reason or why
-        told: list[Action] = [server.order(control.End(server.ask(), lease.lease, lease.epoch, reason))]
+        orders: list[Action] = [server.order(control.End(server.ask(), lease.lease, lease.epoch, reason))]
         condition = self.records.condition(server)
         if lease.opened or condition is None or not condition.silent:
-            return told
-        return [*told, *self.over(lease, "unused")]
+            return orders
+        return [*orders, *self.over(lease, "unused")]
 
     def abandoned(self, lease: LeaseRecord) -> list[Action]:
         """Handle the end of the holder's connection. A session that was opened goes on."""
@@ -204,11 +204,11 @@ class Leases:
         lease = self.records.leases.get(message.lease)
         if lease is None:
             return [peer.refuse(message.id, f"there is no lease {message.lease!r}: see query_tracker leases")]
-        told = self.end(lease, "ended", f"{peer.who} ended it" + (message.reason and f": {message.reason}"))
-        if not told:
-            problem = "its server is away, or is TVM's own, which cannot be told to end a session"
+        actions = self.end(lease, "ended", f"{peer.who} ended it" + (message.reason and f": {message.reason}"))
+        if not actions:
+            problem = "its server is away, or is TVM's own, which cannot end a session on request"
             return [peer.refuse(message.id, problem)]
-        return [*told, peer.done(message.id)]
+        return [*actions, peer.done(message.id)]
 
     def _own(self, peer: Peer, name: str) -> LeaseRecord | None:
         lease = self.records.leases.get(name)
@@ -222,8 +222,8 @@ class Leases:
         if lease is None:
             return []
         now = self.records.now
-        asked = lease.how == SILENT and lease.polled_at is not None and now - lease.polled_at < POLLING_S
-        if asked and now - lease.since >= RENEWAL_S:
+        polls = lease.how == SILENT and lease.polled_at is not None and now - lease.polled_at < POLLING_S
+        if polls and now - lease.since >= RENEWAL_S:
             return self.over(lease, "unused", "the server went on waiting: nobody opened a session")
         return self.over(lease, "closed", "the server offers itself again")
 

@@ -294,7 +294,7 @@ def _granted(lease: LeaseRecord, offer: SlotOffer, host: str) -> dict[str, Any]:
 def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer) -> Send:
     server.asked += 1
     lease.told = server.asked
-    told = {
+    message = {
         "op": control.Taken.op,
         "id": lease.told,
         "lease": lease.lease,
@@ -304,4 +304,4 @@ def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer) -> Send:
         "address": lease.address,
         "limit_s": lease.limit_s,
     }
-    return Send(server.conn, told)
+    return Send(server.conn, message)
