@@ -3,17 +3,17 @@
 ::
 
     python -m benchmarks                      every case
-    python -m benchmarks null-call arrays     the cases whose names begin so
-    python -m benchmarks --list               what there is
+    python -m benchmarks null-call arrays     the cases with these prefixes
+    python -m benchmarks --list               the names of the cases
 
-The parts, and what runs where::
+The processes::
 
-    harness   decides who is measured when, and makes rows of the answers     one process, idle meanwhile
-    worker    holds one subject (us, or a peer) and measures it when asked    a process for each subject
-    server    the other end, started by the worker that talks to it           a process for each worker
+    harness   schedules the rounds and makes rows of the replies     one process, idle during a round
+    worker    holds one subject (ours or a peer) and measures it     one process per subject
+    server    the other end, started by its worker                   one process per worker
 
-- ``cases`` is data: what is measured, against what, and the goal.
-- ``peers/`` has one file for each subject; ``peers/subject.py`` says what a subject is.
+- ``cases`` is data: the operations, their peers, and the goals.
+- ``peers/`` has one file for each subject; ``peers/subject.py`` defines what a subject is.
 - ``processes`` starts a process pinned to a core, waits for its ready line, and ends it with its parent.
 - ``figures`` is the arithmetic: medians, ratios, goals, the table. No process, no clock.
 """

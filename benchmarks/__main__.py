@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: run cases and print how we compare."""
+"""``python -m benchmarks``: run cases and print the comparisons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.harness import FULL, QUICK, harness, run_folder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; the exit status is 1 only if --check finds a goal missed."""
+    """Run the chosen cases; the exit status is 1 only with --check and a missed goal."""
     parser = command_line()
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -35,16 +35,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="rpcsys and its peers, side by side.")
-    parser.add_argument("case", nargs="*", help="only the cases whose names begin so")
-    parser.add_argument("--quick", action="store_true", help="a look in a minute: few rounds, rough figures")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
+    parser.add_argument("case", nargs="*", help="only the cases with these prefixes")
+    parser.add_argument("--quick", action="store_true", help="rough figures from a few rounds, in about a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE, too")
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal is missed or could not be measured")
-    parser.add_argument("--list", action="store_true", help="name the cases and stop")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases")
     return parser
 
 
 def chosen(cases: Sequence[Case], prefixes: Sequence[str]) -> list[Case]:
-    """The cases whose names begin with one of the prefixes; all of them without any."""
+    """The cases with one of the prefixes; all cases without prefixes."""
     return [case for case in cases if not prefixes or case.name.startswith(tuple(prefixes))]
 
 

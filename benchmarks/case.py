@@ -1,4 +1,4 @@
-"""What a case is: one operation of ours beside those of its peers, the figures taken, and their goals."""
+"""A case: one operation of ours and those of its peers, the figures, and their goals."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from benchmarks.figures import Goal, Unit
 
 @dataclass(frozen=True)
 class Measured:
-    """One operation of one subject, with where it runs.
+    """One operation of one subject, and where it runs.
 
-    By default both ends share one core; ``apart`` gives the server a core of its own, for loads that
-    would otherwise measure themselves. ``slow``: fewer rounds, as this peer takes its time.
+    By default both ends share one core. ``apart``: the server has its own core, for clients that would take most of a
+    shared one. ``slow``: fewer rounds, for a slow peer.
     """
 
     subject: str
@@ -26,13 +26,13 @@ class Measured:
 
     @property
     def worker(self) -> tuple[str, bool, bool]:
-        """What tells the workers apart."""
+        """The key of its worker."""
         return (self.subject, self.hide_numpy, self.apart)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One of the figures a case takes, and the goals for it by peer."""
+    """One figure of a case, and its goals by peer."""
 
     what: str
     figure: str
@@ -42,7 +42,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Case:
-    """Ours beside its peers. A peer may be several operations whose figures add up."""
+    """Our operation and its peers. A peer may have several operations; their figures are summed."""
 
     name: str
     ours: Measured
@@ -51,5 +51,5 @@ class Case:
 
     @property
     def everything(self) -> list[Measured]:
-        """All that is measured, ours first, each once."""
+        """All operations, ours first, each once."""
         return list(dict.fromkeys([self.ours, *(part for parts in self.peers.values() for part in parts)]))

@@ -1,7 +1,7 @@
-"""The arithmetic of a benchmark: what a figure means, how two compare, and the table of them.
+"""The arithmetic of a benchmark: figures, their ratios, and the table.
 
-No clock and no process here. A *figure* is always a number in base units (seconds, or events a second);
-a :class:`Unit` says how it is shown, and whether more of it is better.
+No clock and no process here. A *figure* is a number in base units: seconds, or events per second. A :class:`Unit`
+defines how it is shown, and whether more is better.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Unit:
         return (self.payload / figure if self.payload else figure) * self.scale
 
     def text(self, figure: float) -> str:
-        """The figure with its unit, three digits of it."""
+        """The figure with three digits and its unit."""
         return f"{three_digits(self.shown(figure))} {self.name}"
 
 
@@ -41,20 +41,20 @@ KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 
 
 def rate(payload: int) -> Unit:
-    """Gigabytes (10**9) a second, for a figure that is the seconds ``payload`` bytes took."""
+    """Gigabytes (10**9) per second, for a figure in seconds per ``payload`` bytes."""
     return Unit("GB/s", 1e-9, more_is_better=True, payload=payload)
 
 
 def each_second() -> Unit:
-    """How many a second, for a figure that is the seconds one took."""
+    """Events per second, for a figure in seconds per event."""
     return Unit("/s", 1.0, more_is_better=True, payload=1)
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound: on the ratio of ours to the peer's, or (``absolute``) on our own figure as shown.
+    """A bound of the ratio of ours to the peer's, or (``absolute``) of our own figure as shown.
 
-    ``around``: on how far the ratio is from 1, either way.
+    ``around``: the bound of the ratio's distance from 1.
     """
 
     bound: float
@@ -84,21 +84,21 @@ def at_least(bound: float) -> Goal:
 
 
 def within(share: float) -> Goal:
-    """Ours and the peer's are to be the same, but for that share."""
+    """A bound of the difference between ours and the peer's, as a share."""
     return Goal(share, at_least=False, around=True)
 
 
 def ours_at_most(bound: float) -> Goal:
-    """A bound on our own figure, in the unit the case shows."""
+    """A bound of our own figure, in the case's unit."""
     return Goal(bound, at_least=False, absolute=True)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: ours with one peer. A figure of None was not taken; ``notes`` say why."""
+    """One comparison of ours with one peer. A figure is None if it was not measured; ``notes`` have the reason."""
 
     case: str  # its name on the command line
-    what: str  # what was measured, as the table says it
+    what: str  # the table's name of the measured operation
     peer: str
     unit: Unit
     ours: float | None
@@ -108,14 +108,14 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Ours as a multiple of the peer's, of the figures as shown; None if either was not taken."""
+        """Our figure divided by the peer's, as shown; None if one is missing."""
         if self.ours is None or self.theirs is None:
             return None
         return self.unit.shown(self.ours) / self.unit.shown(self.theirs)
 
     @property
     def passed(self) -> bool | None:
-        """Whether the goal is met; None without a goal or without the figures to tell."""
+        """Whether the goal is met; None without a goal or without the figures."""
         if self.goal is None or self.ours is None:
             return None
         if self.goal.absolute:
@@ -123,7 +123,7 @@ class Row:
         return None if self.ratio is None else self.goal.met(self.ratio, 0.0)
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON: figures in the unit it names."""
+        """The row as JSON; figures are in its unit."""
         return {
             "case": self.case,
             "what": self.what,
@@ -146,7 +146,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least ``percent`` of 100 of the values do not exceed (nearest rank)."""
+    """The percentile by the nearest-rank method. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("no value to take a percentile of")
     ordered = sorted(values)
@@ -155,7 +155,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def three_digits(value: float) -> str:
-    """The value with three significant digits, whole thousands grouped: ``9,865``, ``12.9``, ``0.064``."""
+    """The value with three significant digits and grouped thousands: ``9,865``, ``12.9``, ``0.064``."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -176,9 +176,9 @@ RIGHT_ALIGNED = (False, True, False, True, True, False, False)
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as plain text, columns aligned.
+    """The rows as plain text with aligned columns.
 
-    What was measured is named once for all its peers; notes stand below, numbered.
+    An operation is named once for all its peers; numbered notes follow the table.
     """
     lines = [list(HEADINGS)]
     previous = None

@@ -1,12 +1,12 @@
-"""Measures the subjects of a case in turn, round after round, and makes rows of what they say.
+"""Measures the subjects of a case in turn, round after round, and makes rows of the figures.
 
-The rules of a fair comparison, and where they are kept:
+The rules of a fair comparison:
 
-- Interleaved: A B C, A B C, …; so a machine that drifts drifts for all (:meth:`Harness.figures`).
-- A round has a connection of its own, and counts by the median of its runs; a figure is the median over
-  the rounds (``peers/subject.py``, :func:`summed`).
-- Both ends of a subject share one core, so that no figure contains a wake-up across cores; this process
-  sleeps meanwhile, on another core (:func:`cores`).
+- Interleaved: A B C, A B C, …; a machine that drifts drifts for all (:meth:`Harness.figures`).
+- Each round has a new connection; its result is the median of its runs. A figure is the median of the rounds
+  (``peers/subject.py``, :func:`summed`).
+- Both ends of a subject share one core: no figure contains a wake-up across cores. This process sleeps during a
+  round, on another core (:func:`cores`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks.figures import Row, median
 from benchmarks.processes import Process, ProcessFailed
 from rpcsys.errors import RpcsysError
 
-ROUND_SECONDS = 60.0  # one round is a fraction of a second; a busy machine and a slow peer need more
+ROUND_SECONDS = 60.0  # a round takes a fraction of a second; a busy machine or a slow peer needs more
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much time a run may take: rounds for each subject, and seconds for each round."""
+    """The effort of a run: rounds per subject, and seconds per round."""
 
     rounds: int
     slow_rounds: int
@@ -45,7 +45,7 @@ QUICK = Effort(rounds=2, slow_rounds=1, budget_s=0.03)
 
 @dataclass
 class Samples:
-    """What the rounds of one operation gave; ``note`` says why there is nothing, or less."""
+    """The figures of one operation's rounds; ``note``: why rounds are missing."""
 
     rounds: list[dict[str, float]]
     note: str = ""
@@ -55,7 +55,7 @@ class Samples:
 
 
 class Workers:
-    """The worker processes of a run, each started when it is first needed."""
+    """The worker processes of a run; each starts at its first use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,7 +63,7 @@ class Workers:
         self._absent: dict[tuple[str, bool, bool], str] = {}
 
     def measure(self, measured: Measured, budget_s: float) -> dict[str, float] | str:
-        """One round: the figures, or why there are none."""
+        """Measure one round: the figures, or the reason why there are none."""
         if measured.worker in self._absent:
             return self._absent[measured.worker]
         try:
@@ -102,7 +102,7 @@ class Workers:
 
 
 class Harness:
-    """Runs cases with a given effort. ``progress`` is told, in a few words, what is under way."""
+    """Runs cases with a given effort; calls ``progress`` with a short text for each case."""
 
     def __init__(self, workers: Workers, effort: Effort, progress: Callable[[str], None]) -> None:
         self._workers = workers
@@ -116,7 +116,7 @@ class Harness:
             yield from rows(case, self.figures(case))
 
     def figures(self, case: Case) -> dict[Measured, Samples]:
-        """Measure all subjects of a case, one round of each in turn."""
+        """Measure all subjects of a case, one round each in turn."""
         found = {measured: Samples([]) for measured in case.everything}
         for number in range(self._effort.rounds):
             for measured, samples in found.items():
@@ -147,9 +147,9 @@ def rows(case: Case, found: dict[Measured, Samples]) -> Iterator[Row]:
 
 
 def notes(found: dict[Measured, Samples], measured: Sequence[Measured]) -> tuple[str, ...]:
-    """Why figures are missing, each subject named."""
-    said = (f"{one.subject}: {found[one].note}" for one in measured if found[one].note)
-    return tuple(dict.fromkeys(said))
+    """Why figures are missing, with the subjects' names."""
+    texts = (f"{one.subject}: {found[one].note}" for one in measured if found[one].note)
+    return tuple(dict.fromkeys(texts))
 
 
 def summed(reading: Reading, parts: Sequence[Samples]) -> float | None:
@@ -159,14 +159,14 @@ def summed(reading: Reading, parts: Sequence[Samples]) -> float | None:
 
 
 def cores() -> tuple[int, int]:
-    """The core both ends share, and one for everything else; the same one where there is but one."""
+    """The core of both ends, and the core of all other processes; the same core if there is only one."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     return allowed[-1], allowed[0]
 
 
 @contextmanager
 def harness(effort: Effort, progress: Callable[[str], None], folder: Path) -> Iterator[Harness]:
-    """A harness whose workers are gone when the context ends."""
+    """A harness; its workers are stopped at the end of the context."""
     workers = Workers(folder)
     try:
         yield Harness(workers, effort, progress)
@@ -176,11 +176,11 @@ def harness(effort: Effort, progress: Callable[[str], None], folder: Path) -> It
 
 @contextmanager
 def run_folder() -> Iterator[Path]:
-    """A folder for logs and the model, gone afterwards."""
+    """A temporary folder for logs and models."""
     with tempfile.TemporaryDirectory(prefix="rpcsys-benchmarks-") as name:
         folder = Path(name)
         try:
             models.write_squeezenet(folder)
         except (ImportError, RpcsysError):
-            pass  # then the inference case says that its model is not there
+            pass  # the inference case reports the missing model
         yield folder

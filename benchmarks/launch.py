@@ -1,13 +1,12 @@
-"""Pin this process to a core, tie its life to its parent's, and become another program.
+"""Pin this process to a core, end it with its parent, and execute another program.
 
 ::
 
     python -m benchmarks.launch --core 1 --parent 4711 -- python -m benchmarks.worker …
 
-A process of its own instead of ``preexec_fn``: nothing of Python runs between fork and exec. What is
-set here survives the exec: the affinity, and PR_SET_PDEATHSIG (``prctl(2)``; Linux only, elsewhere the
-end of standard input has to do). The signal is SIGTERM: a server that has processes of its own can
-end them first.
+A separate process replaces ``preexec_fn``: no Python code runs between fork and exec. The affinity and
+PR_SET_PDEATHSIG survive the exec (``prctl(2)``; Linux only; on other systems the end of standard input ends the
+process). The signal is SIGTERM: a server can end its own processes first.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel end this process when ``parent`` ends; end at once if it already has."""
+    """Let the kernel end this process when ``parent`` ends; exit at once if it has ended already."""
     if not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -31,7 +30,7 @@ def die_with(parent: int) -> None:
 
 
 def pin(core: int) -> None:
-    """Run on this core only, where the system can do that."""
+    """Run on this core only, if the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
 

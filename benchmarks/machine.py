@@ -1,4 +1,4 @@
-"""One line about where a run was made: without it, no figure means anything."""
+"""One line about the machine of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGES = ("numpy", "apache-tvm", "onnxruntime", "grpcio", "rpyc")
 
 
 def describe() -> dict[str, str]:
-    """Processor, cores, kernel, Python, load, and the versions of the peers that are installed."""
+    """Processor, cores, kernel, Python, load, and the versions of the installed peers."""
     return {
         "processor": processor(),
         "cores": str(os.cpu_count()),
@@ -29,7 +29,7 @@ def line(machine: dict[str, str]) -> str:
 
 
 def installed_version(package: str) -> str | None:
-    """The version of a package, or None where it is not installed."""
+    """The version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -37,7 +37,7 @@ def installed_version(package: str) -> str | None:
 
 
 def processor() -> str:
-    """The processor's model name, as /proc/cpuinfo has it on Linux."""
+    """The processor's model name, on Linux from /proc/cpuinfo."""
     try:
         for text in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = text.partition(":")

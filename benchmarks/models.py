@@ -1,4 +1,4 @@
-"""What is run on the device: squeezenet with seeded random weights and its picture, and a compiled function."""
+"""The models of the cases: networks with seeded random weights, their input, and a compiled function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTPUT_BYTES = 4 * 1000
 
 
 def model_input() -> Any:
-    """The picture that goes in: float32, 602,112 bytes."""
+    """The input image: float32, 602,112 bytes."""
     import numpy as np
 
     return np.random.default_rng(0).random(INPUT_SHAPE, "float32")
@@ -36,7 +36,7 @@ def write_squeezenet(folder: Path) -> Path:
 
 
 def written_resnet50(path: str) -> Path:
-    """The network at ``path``; written if it is not there yet. Raises UsageError without onnx."""
+    """The network at ``path``; written if it does not exist. Raises UsageError without onnx."""
     import onnx
 
     from rpcsys.graph import samples
@@ -47,9 +47,9 @@ def written_resnet50(path: str) -> Path:
 
 
 def compiled_add(path: str, size: int) -> Path:
-    """The library with ``add_one(x, y)``, y = x + 1 over ``size`` bytes of float32; compiled if it is not there yet.
+    """The library with ``add_one(x, y)``, y = x + 1 over ``size`` bytes of float32; compiled if it does not exist.
 
-    A process of its own compiles, so that LLVM's threads and memory are not those of a measured one.
+    A separate process compiles: LLVM's threads and memory stay out of the measured process.
     Raises ModuleNotFoundError without tvm.
     """
     library = Path(path)

@@ -1,4 +1,4 @@
-"""Processes that announce themselves in one line of JSON, are pinned, and die with whoever started them."""
+"""Processes that are pinned to a core, print a ready line in JSON, and end with their parent."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 HIDE_NUMPY = ROOT / "benchmarks" / "hide_numpy"
 
-READY_SECONDS = 60.0  # importing tvm on a busy machine takes several
+READY_SECONDS = 60.0  # importing tvm takes several seconds on a busy machine
 STOP_SECONDS = 3.0
 
 
 class ProcessFailed(Exception):
-    """A process ended, or said nothing, when a line was due; the message carries the end of its log."""
+    """A process has ended, or has printed no line in time; the message contains its last log line."""
 
 
 def environment(*, hide_numpy: bool = False) -> dict[str, str]:
-    """The environment of a measured process: this tree importable, one thread for every numerical library."""
+    """The environment of a measured process: this tree is importable, numerical libraries have one thread."""
     paths = [str(ROOT)]
     if hide_numpy:
         paths.insert(0, str(HIDE_NUMPY))
@@ -58,7 +58,7 @@ class Process:
         return self._process.pid
 
     def send(self, message: dict[str, Any]) -> None:
-        """One line of JSON to its standard input. Raises ProcessFailed if it is gone."""
+        """Write one line of JSON to its standard input. Raises ProcessFailed if it has ended."""
         try:
             self._pipe("stdin").write(json.dumps(message).encode() + b"\n")
             self._pipe("stdin").flush()
@@ -78,7 +78,7 @@ class Process:
             self._read_more(deadline, timeout)
 
     def stop(self) -> None:
-        """Ask it to end, and see to it that it and what it started are gone."""
+        """Terminate it, then kill its process group; wait until it has ended."""
         self._process.stdin and self._process.stdin.close()
         if self._process.poll() is None:
             self._process.terminate()

@@ -1,8 +1,7 @@
-"""The process that holds one subject and measures it when the harness asks.
+"""The process that holds one subject and measures it at the harness's requests.
 
-Lines of JSON: ``{"operation", "parameters", "budget_s"}`` comes in; ``{"figures": {name: number}}`` or
-``{"error": text}`` goes out. The first line out is ``{"ready": "worker"}``, ``{"missing": package}``,
-or an error.
+Lines of JSON: a request is ``{"operation", "parameters", "budget_s"}``, a reply ``{"figures": {name: number}}`` or
+``{"error": text}``. The first line of output is ``{"ready": "worker"}``, ``{"missing": package}``, or an error.
 """
 
 from __future__ import annotations
@@ -33,43 +32,43 @@ def main() -> None:
     if subject is None:
         return
     try:
-        say(replies, {"ready": "worker"})
+        send(replies, {"ready": "worker"})
         for line in sys.stdin:
-            say(replies, answer(subject, json.loads(line)))
+            send(replies, answer(subject, json.loads(line)))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         subject.stop()
 
 
 def own_stdout() -> TextIO:
-    """Standard output for the harness alone: what libraries print goes to standard error."""
+    """Standard output for the harness only: the output of libraries goes to standard error."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return replies
 
 
 def started(name: str, place: Place, replies: TextIO) -> Subject | None:
-    """The subject with its server running; None, and the reason told, where that cannot be."""
+    """Start the subject's server; the subject, or None after a reply with the reason."""
     try:
         subject = peers.load(name)(place)
     except ModuleNotFoundError as error:
-        say(replies, {"missing": error.name or name})
+        send(replies, {"missing": error.name or name})
         return None
     try:
         subject.start()
-    except Exception as error:  # noqa: BLE001 - whatever it is, its row tells it
+    except Exception as error:  # noqa: BLE001 - any error becomes the note of the row
         subject.stop()
-        say(replies, {"error": one_line(error)})
+        send(replies, {"error": one_line(error)})
         return None
     return subject
 
 
 def answer(subject: Subject, request: dict[str, Any]) -> dict[str, Any]:
-    """Do one round of an operation."""
+    """Run one round of an operation."""
     try:
         with subject.trial(request["operation"], **request["parameters"]) as trial:
             return {"figures": trial.measure(request["budget_s"])}
-    except Exception as error:  # noqa: BLE001 - whatever it is, its row tells it
+    except Exception as error:  # noqa: BLE001 - any error becomes the note of the row
         return {"error": one_line(error)}
 
 
@@ -78,7 +77,7 @@ def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"[:300]
 
 
-def say(replies: TextIO, message: dict[str, Any]) -> None:
+def send(replies: TextIO, message: dict[str, Any]) -> None:
     replies.write(json.dumps(message) + "\n")
     replies.flush()
 

@@ -1,9 +1,9 @@
-"""Check what the documents say: every relative link leads somewhere, every example marked `run` runs.
+"""Check the documents: each relative link has a target, each example marked `run` succeeds.
 
-An example is run if its fence says so: ```python run or ```sh run. Each starts in an empty folder of its
-own, with this interpreter's commands on PATH, and has two minutes.
+The fence of an example marks it: ```python run or ```sh run. Each example runs in an empty folder, with this
+interpreter's commands in the PATH, for at most two minutes.
 
-    python docs/check.py            exit status 1 and one line for each complaint
+    python docs/check.py            exit status 1 and one line per problem
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _COMMANDS = {"python": [sys.executable, "-"], "sh": ["sh", "-eu"]}
 
 
 def documents() -> list[Path]:
-    """Every document of the repository: at its root and in docs/."""
+    """All documents of the repository: at its root and in docs/."""
     return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def broken_links(path: Path) -> Iterator[str]:
-    """A line for each link to a file or heading of this repository that is not there."""
+    """A line for each link to a missing file or heading of this repository."""
     for target in _LINK.findall(_prose(path)):
         if "://" in target or target.startswith("mailto:"):
             continue
@@ -44,7 +44,7 @@ def broken_links(path: Path) -> Iterator[str]:
 
 
 def examples(path: Path) -> Iterator[tuple[str, str, int]]:
-    """``(language, source, line)`` of every example that is marked to be run."""
+    """``(language, source, line)`` of each example with the mark `run`."""
     text = path.read_text(encoding="utf-8")
     for match in _FENCE.finditer(text):
         language, marked, source = match.groups()
@@ -53,7 +53,7 @@ def examples(path: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def failure(language: str, source: str) -> str | None:
-    """Run one example; why it failed, or None."""
+    """Run one example; the reason if it fails, else None."""
     if language not in _COMMANDS:
         return f"{language} examples cannot be run (only {', '.join(_COMMANDS)})"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -79,14 +79,14 @@ def _prose(path: Path) -> str:
 
 
 def _anchors(path: Path) -> set[str]:
-    """The anchors that a forge gives the headings: lower case, spaces to hyphens, other marks dropped."""
+    """The anchors of the headings on a forge: lower case, hyphens for spaces, without other marks."""
     headings = _HEADING.findall(_prose(path))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def main() -> int:
-    """Check everything; the exit status."""
-    complaints = 0
+    """Check all documents; the exit status."""
+    problems = 0
     ran = 0
     for path in documents():
         found = [*broken_links(path)]
@@ -94,11 +94,11 @@ def main() -> int:
             ran += 1
             reason = failure(language, source)
             found += [f"line {line}: {reason}"] if reason else []
-        for complaint in found:
-            print(f"{path.relative_to(ROOT)}: {complaint}", file=sys.stderr)
-        complaints += len(found)
-    print(f"docs: {len(documents())} documents, {ran} examples run, {complaints} complaints")
-    return 1 if complaints else 0
+        for problem in found:
+            print(f"{path.relative_to(ROOT)}: {problem}", file=sys.stderr)
+        problems += len(found)
+    print(f"docs: {len(documents())} documents, {ran} examples run, {problems} problems")
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A network in the shape of Mask R-CNN: a ResNet-50 with a feature pyramid, proposals, and a box and a mask head.
+"""A network with the structure of Mask R-CNN: a ResNet-50 with a feature pyramid, proposals, a box and a mask head.
 
-After He et al., arXiv:1703.06870, and Lin et al., arXiv:1612.03144, in ONNX operators alone (RoiAlign,
-NonMaxSuppression) and with random weights: it finds nothing, but its tensors and work are those of the real one.
-To keep its shapes fixed up to the last step, the number of proposals is always the same, every proposal
-gets a mask, and boxes are refined alike for all classes. Normalisation is folded into the convolutions.
+After He et al., arXiv:1703.06870, and Lin et al., arXiv:1612.03144, with ONNX operators only (RoiAlign,
+NonMaxSuppression) and random weights: its results mean nothing; its tensors and its work are those of the real network.
+For fixed shapes up to the last step, the number of proposals is constant, each proposal gets a mask, and boxes are
+refined in the same way for all classes. Normalisation is folded into the convolutions.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rpcsys.errors import UsageError
 
-#: Between the backbone and the heads, for `rpcsys.graph.split`: what crosses is each proposal's features and box.
+#: The cut between backbone and heads, for `rpcsys.graph.split`: each proposal's features and box cross it.
 CUT = ("roi_features", "proposals")
 CLASSES = 80
-_BLOCKS = (3, 4, 6, 3)  # ResNet-50: bottlenecks in each of its four parts
-_ANCHORS = 3  # by each cell: their width to height is 1:2, 1:1 and 2:1
-_CANDIDATES = 1000  # best anchors that go into the first suppression
-_ROI, _MASK = 7, 28  # cells along a side of a proposal's features, and of its mask
+_BLOCKS = (3, 4, 6, 3)  # ResNet-50: the bottlenecks of its four parts
+_ANCHORS = 3  # per cell, with the ratios of width to height 1:2, 1:1 and 2:1
+_CANDIDATES = 1000  # the best anchors, for the first suppression
+_ROI, _MASK = 7, 28  # the cells along a side of a proposal's features and of its mask
 _IMAGE_MEAN, _IMAGE_SPREAD = 114.0, 58.0
-_WORST_RATIO = math.log(1000 / 16)  # of a refined box's side to its anchor's
+_WORST_RATIO = math.log(1000 / 16)  # the log of the largest ratio of a refined box's side to its anchor's
 
 
 @dataclass
 class _Builder:
-    """Nodes and weights in the order they are asked for; each call gives the name of what it makes."""
+    """Collects nodes and weights; each method returns the name of its output."""
 
     rng: np.random.Generator
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -51,14 +51,14 @@ class _Builder:
         return name
 
     def random(self, shape: Sequence[int], gain: float) -> str:
-        """Random weights whose spread keeps the variance through a layer and its Relu, times ``gain``."""
+        """Random weights that keep the variance through a layer and its Relu, times ``gain``."""
         spread = np.float32(gain * math.sqrt(2.0 / math.prod(shape[1:])))
         return self.constant(self.rng.standard_normal(shape, dtype=np.float32) * spread)
 
     def conv(
         self, x: str, inner: int, outer: int, size: int, *, stride: int = 1, gain: float = 1.0, shared: str = ""
     ) -> str:
-        """A convolution with a bias; those with the same name of ``shared`` have the same weights."""
+        """A convolution with a bias; convolutions with the same name ``shared`` share their weights."""
         if not shared or shared not in self._shared:
             made = self.random((outer, inner, size, size), gain), self.constant(np.zeros(outer))
             if shared:
@@ -151,7 +151,7 @@ def _bottleneck(build: _Builder, x: str, inner: int, middle: int, stride: int) -
 
 
 def _pyramid(build: _Builder, parts: list[tuple[str, int]], channels: int) -> list[str]:
-    """P2 to P6: the parts brought to the same channels, each with what the coarser ones see added."""
+    """P2 to P6: the parts with equal channels, each plus the upsampled coarser level."""
     merged = ""
     levels: list[str] = []
     scales = build.constant([1, 1, 2, 2])
@@ -170,7 +170,7 @@ def _pyramid(build: _Builder, parts: list[tuple[str, int]], channels: int) -> li
 
 
 def _proposals(build: _Builder, pyramid: list[str], channels: int, size: int, count: int) -> str:
-    """``[count, 4]``: the best anchors, refined, without those that cover one another."""
+    """``[count, 4]``: the best refined anchors after non-maximum suppression."""
     scores, deltas, anchors = [], [], []
     for level, x in enumerate(pyramid):
         cells = size >> (level + 2)
@@ -193,7 +193,7 @@ def _proposals(build: _Builder, pyramid: list[str], channels: int, size: int, co
         build.constant([count], np.int64),
         build.constant([0.7]),
     )
-    # Where fewer remain, the best of all fill up: the number of proposals never changes.
+    # If fewer remain, the best anchors fill up: the number of proposals is constant.
     chosen = build.op(
         "Concat", build.reshape(build.cut(kept, 2, 3), -1), build.constant(range(count), np.int64), axis=0
     )
@@ -211,7 +211,7 @@ def _anchors(cells: int, stride: float) -> np.ndarray[Any, Any]:
 
 
 def _refined(build: _Builder, boxes: str, deltas: str, size: int) -> str:
-    """Boxes moved by (dx, dy) of their size and scaled by the exponential of (dw, dh), kept within the image."""
+    """Boxes moved by (dx, dy) times their size, scaled by exp(dw, dh), and clipped to the image."""
     low, high = build.cut(boxes, 0, 2), build.cut(boxes, 2, 4)
     extent = build.op("Sub", high, low)
     middle = build.op("Mul", build.op("Add", low, high), build.constant(0.5))
@@ -254,7 +254,7 @@ def _roi_features(build: _Builder, pyramid: list[str], boxes: str, size: int) ->
 
 
 def _heads(build: _Builder, features: str, boxes: str, channels: int, size: int, count: int, hidden: int) -> None:
-    """What is in each proposal: class, refined box, mask; and of those, the ones to keep."""
+    """The class, refined box and mask of each proposal, after non-maximum suppression."""
     x = build.op("Flatten", features)
     x = build.relu(build.dense(x, channels * _ROI * _ROI, hidden))
     x = build.relu(build.dense(x, hidden, hidden))
@@ -280,7 +280,7 @@ def _heads(build: _Builder, features: str, boxes: str, channels: int, size: int,
 
 
 def _masks(build: _Builder, features: str, channels: int) -> str:
-    """``[N, 80, 28, 28]``: for every class, which cells of a proposal belong to the object."""
+    """``[N, 80, 28, 28]``: for each class, the cells of a proposal that belong to the object."""
     x = build.op("Resize", features, "", build.constant([1, 1, 2, 2]), mode="nearest")
     for _ in range(4):
         x = build.relu(build.conv(x, channels, channels, 3))

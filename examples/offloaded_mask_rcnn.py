@@ -3,9 +3,9 @@
     python examples/offloaded_mask_rcnn.py
     python examples/offloaded_mask_rcnn.py --size 256 --width 0.5 --frames 6 --clients 3
 
-Devices and server are processes of their own; the devices share one core, the server has another. Each way of running
-is measured with one device, and with several at once. Every frame's results are compared with those of the whole
-network on the device. It prints the tensors that cross, their bytes with each encoding, and frames a second.
+Devices and server are processes; the devices share one core, the server has another. Each way of running is measured
+with one device and with several at once. Each frame's results are compared with those of the whole network on the
+device. The program prints the tensors at the cut, their bytes with each encoding, and frames per second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rpcsys.client.deploying import Deployment
 
 HEADS = "stage1"
 ONE_THREAD = graph.OnnxRuntime(threads=1)
-#: What a device runs, and whether several of its frames are under way at once.
+#: Way -> the library of a device, and whether several frames are in flight.
 WAYS = {
     "all on the device": ("whole.so", False),
     "heads offloaded, one frame at a time": ("divided.so", False),
@@ -41,7 +41,7 @@ ENCODINGS = ("float16", "int8", "int8+zlib")
 
 
 def main() -> int:
-    """The program; a device, if it was started as one."""
+    """Run the comparison, or one device with ``--device``."""
     arguments = command_line().parse_args()
     if arguments.device:
         return device(Path(arguments.device), arguments)
@@ -50,20 +50,20 @@ def main() -> int:
 
 
 def command_line() -> argparse.ArgumentParser:
-    """What can be said to it."""
+    """The parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=512, help="pixels along a side of an image")
-    parser.add_argument("--width", type=float, default=1.0, help="of the network, as a share of ResNet-50's")
+    parser.add_argument("--width", type=float, default=1.0, help="of the network's channels, as a share of ResNet-50's")
     parser.add_argument("--frames", type=int, default=8, help="for each device")
     parser.add_argument("--clients", type=int, default=3, help="devices at once")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE, too")
     parser.add_argument("--device", help=argparse.SUPPRESS)
     parser.add_argument("--in-flight", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def compared(folder: Path, arguments: argparse.Namespace) -> int:
-    """Build both sides, deploy the heads, and measure; the exit status is 1 where results differ."""
+    """Build both sides, deploy the heads, and measure; the exit status is 1 if results differ."""
     stages = graph.split(mask_rcnn(arguments.size, width=arguments.width), [CUT])
     graph.show(stages)
     show_encodings(stages, arguments.size)
@@ -84,7 +84,7 @@ def compared(folder: Path, arguments: argparse.Namespace) -> int:
 
 
 def cores() -> tuple[int, int]:
-    """One core for the devices and one for the server; the same where there is only one."""
+    """The core of the devices and the core of the server; the same if there is only one."""
     here = sorted(os.sched_getaffinity(0))
     return here[0], here[-1]
 
@@ -93,7 +93,7 @@ def cores() -> tuple[int, int]:
 
 
 def build(stages: graph.Stages, where: str, folder: Path) -> None:
-    """The libraries of the devices, and the heads on the server."""
+    """Export the devices' libraries and deploy the heads on the server."""
     remote = graph.Remote(serve="heads", address=where)
     both = graph.offload(stages, {"stage0": ONE_THREAD, HEADS: remote}, served=ONE_THREAD)
     module.export_library(both.device, folder / "divided.so")
@@ -105,7 +105,7 @@ def build(stages: graph.Stages, where: str, folder: Path) -> None:
 
 @contextmanager
 def edge_server(folder: Path, core: int) -> Iterator[str]:
-    """A server with modules to deploy, on one core; where it is."""
+    """Run a server with a folder for deployments on one core; its address."""
     flags = ["--host", "127.0.0.1", "--port", "0", "--key", "edge", "--deploy", str(folder / "deployed"), "--silent"]
     process = started([sys.executable, "-m", "rpcsys.server", *flags], core)
     try:
@@ -117,7 +117,7 @@ def edge_server(folder: Path, core: int) -> Iterator[str]:
 
 
 def started(command: Sequence[str], core: int) -> subprocess.Popen[str]:
-    """A process on one core, to talk to line by line."""
+    """Start a process on one core, with pipes for lines."""
     pinned = ["taskset", "--cpu-list", str(core), *command]
     return subprocess.Popen(pinned, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -128,7 +128,7 @@ def started(command: Sequence[str], core: int) -> subprocess.Popen[str]:
 def measured(
     library: Path, in_flight: bool, number: int, core: int, arguments: argparse.Namespace
 ) -> tuple[float, set[str]]:
-    """Frames a second of so many devices together, and digests of what they found."""
+    """The frames per second of ``number`` devices together, and the digests of their results."""
     command = [sys.executable, __file__, "--device", str(library), "--frames", str(arguments.frames)]
     command += ["--size", str(arguments.size), *(["--in-flight"] if in_flight else [])]
     devices = [started(command, core) for _ in range(number)]
@@ -148,7 +148,7 @@ def measured(
 
 
 def device(library: Path, arguments: argparse.Namespace) -> int:
-    """One device: a frame to warm up, then, when told to, all of them; a digest of what was found."""
+    """Run one device: a warm-up frame, then all frames after a line of input; print the digest of the results."""
     frames = [{"image": image(arguments.size, number)} for number in range(arguments.frames)]
     with module.load_module(library) as model:
         run = run_in_flight if arguments.in_flight else run_in_turn
@@ -164,18 +164,18 @@ def device(library: Path, arguments: argparse.Namespace) -> int:
 
 
 def run_in_turn(model: module.Module, frames: Sequence[Any]) -> Iterator[Any]:
-    """Each frame when the one before it is done."""
+    """Run each frame after the one before it has ended."""
     return (model.run(frame) for frame in frames)
 
 
 def run_in_flight(model: module.Module, frames: Sequence[Any]) -> Iterator[Any]:
-    """The backbone at work on a frame while the server is on those before it."""
+    """Run the backbone on a frame while the server runs the heads on earlier frames."""
     with graph.Pipeline(model) as pipeline:
         yield from pipeline.run(frames, stop_on_error=True)
 
 
 def image(size: int, seed: int) -> np.ndarray[Any, Any]:
-    """A frame: noise, of which the network finds something, too."""
+    """A frame of random pixels; the network has results for it, too."""
     return np.random.default_rng(seed).integers(0, 256, (1, 3, size, size), np.uint8)
 
 
@@ -183,14 +183,14 @@ def image(size: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 def show_encodings(stages: graph.Stages, size: int) -> None:
-    """What each encoding makes of one frame's features, and of the results."""
+    """Print the effect of each encoding on one frame's features and on the results."""
     for how in ENCODINGS:
         remote = graph.Remote(serve="heads", encode={"roi_features": how})
         print(f"\n{how}\n{graph.weigh(stages, {HEADS: remote}, {'image': image(size, 0)})}", end="")
 
 
 def show(rows: Sequence[tuple[str, int, float, set[str]]]) -> None:
-    """Frames a second, and how many times those of the device alone."""
+    """Print frames per second, and their ratio to those of a device alone."""
     alone = {number: rate for way, number, rate, _ in rows if way == next(iter(WAYS))}
     print(f"\n{'':38}{'devices':>8}{'frames/s':>10}{'times':>7}")
     for way, number, rate, _ in rows:

@@ -1,6 +1,6 @@
-"""Fuzzing of every parser that reads what a stranger may send.
+"""Fuzzing of the parsers of received bytes.
 
-The sentence that is held: **it accepts, or raises a documented error**, in bounded memory. `targets` says what
-is fed and which errors are documented, `mutations` how valid inputs are damaged, `runner` does it for a
-while. ``python -m fuzz --seconds 60`` runs all of it; a failure prints the seed that makes it again.
+The property: **a parser accepts its input or raises a documented error**, in bounded memory. `targets` has the parsers
+and their documented errors, `mutations` damages valid inputs, `runner` runs the targets for some time.
+``python -m fuzz --seconds 60`` runs all targets; a failure prints the seed that reproduces it.
 """

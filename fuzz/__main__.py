@@ -1,4 +1,4 @@
-"""``python -m fuzz``: exit status 0 if every parser kept its word, 1 if not."""
+"""``python -m fuzz``: exit status 0 without findings, else 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuzz.runner import Finding, make, run
 from fuzz.targets import TARGETS
 
 _NAMES = [target.name for target in TARGETS]
-#: A broken parser fails at once and everywhere.
+#: The limit of findings: a broken parser fails on many inputs.
 _ENOUGH = 10
 
 
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=30.0, metavar="N", help="how long (default: 30)")
     parser.add_argument("--seed", type=int, metavar="N", help="the first input's number (default: at random)")
     parser.add_argument("--target", choices=_NAMES, action="append", help="only this parser; may be repeated")
-    parser.add_argument("--once", action="store_true", help="try the input of --seed only, and show it")
+    parser.add_argument("--once", action="store_true", help="try only the input of --seed, and print it")
     args = parser.parse_args(argv)
     targets = [target for target in TARGETS if target.name in (args.target or _NAMES)]
     seed = random.SystemRandom().randrange(1 << 32) if args.seed is None else args.seed

@@ -1,4 +1,4 @@
-"""Libraries and the modules in them: damaged anywhere, from the ELF header to what a kind has stored."""
+"""Libraries and their modules, damaged anywhere from the ELF header to the stored bytes of a kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rpcsys.module.layout import FormatError, Record
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
 
-#: What broken libraries and modules are answered with.
+#: The errors for broken libraries and modules.
 DOCUMENTED = (ElfError, FormatError, ModelError)
 _WEIGHTS = [["bias", "float32", [2, 3]], ["w", "uint8", [5]]]
 
@@ -115,7 +115,7 @@ def feed_older(data: bytes, rng: random.Random) -> None:
 
 
 def _check(records: list[Record]) -> None:
-    """A tree can be walked: every import is a module of it, and none comes round to itself."""
+    """Check a tree: each import is one of its modules, and there is no cycle."""
     assert records
     assert sorted(layout.in_order(records)) == list(range(len(records)))
     for record in records:
@@ -123,7 +123,7 @@ def _check(records: list[Record]) -> None:
 
 
 def feed_module(data: bytes, rng: random.Random) -> None:
-    """One module's bytes, behind the name of its kind."""
+    """Feed one module: the name of its kind, a zero byte, and its bytes."""
     kind, _, stored = data.partition(b"\0")
     context = Context("fuzzed", _no_library)
     module = registry.find(kind.decode("utf-8", "replace")).load_from_bytes(memoryview(stored), context)
@@ -136,5 +136,5 @@ def _no_library() -> Module:
 
 
 def seal_blob(data: bytes) -> bytes:
-    """The number of bytes made that of what follows."""
+    """Correct the byte count at the start."""
     return struct.pack("<Q", max(len(data) - 8, 0)) + data[8:]

@@ -1,4 +1,4 @@
-"""Damage: valid bytes made invalid in the ways that parsers are bad at. All randomness comes from ``rng``."""
+"""Mutations of valid bytes that find parsers' faults. All randomness comes from ``rng``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 
-#: Integers at which lengths, offsets and signs change their meaning.
+#: Limits of lengths, offsets and signs.
 _EDGES = (0, 1, 2, 23, 24, 63, 64, 127, 128, 255, 256, 4095, 4096, 0xFFFF, 1 << 16, 1 << 20, (1 << 20) + 1,
           (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 33, 1 << 36, 1 << 62, (1 << 63) - 1,
           1 << 63, (1 << 64) - 1)  # fmt: skip
-#: Pieces of JSON, of our own forms and of TVM's.
+#: Pieces of JSON, of our messages and of TVM's.
 _WORDS = (
     b"null", b"true", b"-1", b"1e999", b"NaN", b"[]", b"{}", b'""', b'"@"', b'{"@":"tensor"}',
     b'{"@":"bytes","size":1,"buffer":0}', b'"float32"', b'"S0"', b'"shape":[0]', b'"shape":[9223372036854775807]',
@@ -28,7 +28,7 @@ def damage(data: bytes, others: Sequence[bytes], rng: random.Random) -> bytes:
 
 
 def _place(blob: bytearray, rng: random.Random) -> int:
-    # Headers are where the lengths are.
+    # Half of the places are in the header, which has the lengths.
     return rng.randint(0, min(len(blob), 32)) if rng.random() < 0.5 else rng.randint(0, len(blob))
 
 

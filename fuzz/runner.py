@@ -1,4 +1,4 @@
-"""Feeds damaged inputs to targets for a while, and tells what went wrong so that it can be done again."""
+"""Feeds damaged inputs to targets for some time and reports findings that can be reproduced."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from fuzz.mutations import damage
 from fuzz.targets import Target
 
-#: Growth of the process that no parser of messages needs; the session's reader may hold large blocks for reuse.
+#: The limit of the process's growth; the session's reader may keep large blocks for reuse.
 MAX_GROWTH = 256 << 20
-#: One input that takes longer than this hangs, on any machine: the stacks are printed and the process ends.
+#: The limit for one input: after it the stacks are printed and the process ends.
 HANG_S = 60.0
-# The descriptor itself: what stands in for the stream under a test has none.
+# The descriptor: pytest's replacement of sys.stderr has none.
 _STDERR = 2
 
 
 @dataclass(frozen=True)
 class Finding:
-    """An input for which a target broke the sentence. ``target`` and ``seed`` make it again."""
+    """An input for which a target violates the property. ``target`` and ``seed`` reproduce it."""
 
     target: str
     seed: int
@@ -31,7 +31,7 @@ class Finding:
 
 
 def make(target: Target, seed: int) -> tuple[bytes, random.Random]:
-    """The input of number ``seed``, and the randomness with which it is fed."""
+    """The input with the number ``seed``, and the random generator for feeding it."""
     rng = random.Random(f"{target.name} {seed}")
     data = rng.choice(target.seeds)
     if rng.random() < 0.98:
@@ -44,14 +44,14 @@ def make(target: Target, seed: int) -> tuple[bytes, random.Random]:
 
 
 def try_one(target: Target, seed: int) -> Finding | None:
-    """Feed one input; what it shows."""
+    """Feed one input; the finding, or None."""
     data, rng = make(target, seed)
     faulthandler.dump_traceback_later(HANG_S, exit=True, file=_STDERR)
     try:
         target.feed(data, rng)
     except target.documented:
         pass
-    except Exception:  # noqa: BLE001 - whatever is not documented is what is looked for
+    except Exception:  # noqa: BLE001 - any undocumented error is a finding
         return Finding(target.name, seed, data, traceback.format_exc())
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -59,7 +59,7 @@ def try_one(target: Target, seed: int) -> Finding | None:
 
 
 def run(targets: Sequence[Target], seconds: float, first_seed: int) -> Iterator[Finding | int]:
-    """Findings as they come; at the end the number of inputs tried. Targets take turns."""
+    """Feed the targets in turn; yields findings, and at the end the number of inputs."""
     end = time.monotonic() + seconds
     before = resident()
     seed = first_seed
@@ -76,7 +76,7 @@ def run(targets: Sequence[Target], seconds: float, first_seed: int) -> Iterator[
 
 
 def resident() -> int:
-    """Bytes of memory this process has now (Linux; elsewhere 0)."""
+    """The resident memory of this process in bytes (Linux; elsewhere 0)."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * 4096

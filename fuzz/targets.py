@@ -1,4 +1,4 @@
-"""What is fuzzed: for each parser, valid inputs to begin with, and how bytes are fed to it."""
+"""The targets: for each parser, valid inputs and a function that feeds it bytes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rpcsys.wire.frames import Frame
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.values import InOut, Out, Ref
 
-#: What one session frame may claim here: enough for every size of block, little enough for any machine.
+#: The limit of a session frame's body: enough for each size of block, and small enough for any machine.
 MAX_BODY = 1 << 24
 
 
 @dataclass(frozen=True)
 class Target:
-    """One parser. ``feed`` returns, or raises one of ``documented``; anything else is a finding.
+    """One parser. ``feed`` returns or raises one of ``documented``; any other error is a finding.
 
-    ``seal`` makes the length that ``feed`` expects right again, so that damage reaches what is behind it.
+    ``seal`` corrects the input's lengths, so that the damage reaches the parser of the content.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Target:
 
 
 def slices(data: bytes, rng: random.Random) -> Iterator[bytes]:
-    """``data`` as a network may deliver it."""
+    """``data`` in random pieces, as from a network."""
     most = rng.choice((1, 7, 24, 100, 1 << 16, len(data) or 1))
     start = 0
     while start < len(data):
@@ -79,7 +79,7 @@ def feed_session(data: bytes, rng: random.Random) -> None:
 
 
 def _receive(reader: FrameReader, data: memoryview) -> Iterator[Frame]:
-    """``data`` into the reader as `rpcsys.stream` puts it there."""
+    """Feed ``data`` to the reader as `rpcsys.stream` does."""
 
     def fill(place: memoryview, size: int, flags: int) -> int:
         nonlocal data
@@ -96,14 +96,14 @@ def _receive(reader: FrameReader, data: memoryview) -> Iterator[Frame]:
 
 
 def _use(frame: Frame) -> None:
-    """Look at all that a frame holds, as both ends do."""
+    """Decode all values of a frame, as both ends do."""
     assert sum(len(buffer) for buffer in frame.buffers) <= MAX_BODY
     for value in frame.fields().values():
         repr(value)
 
 
 def seal_session(data: bytes) -> bytes:
-    """The lengths in the header made those of what follows, of which the part up to the last ``}`` is the head."""
+    """Correct the lengths in the header: the head is the part up to the last ``}``, the body the rest."""
     rest = data[frames.HEADER_BYTES :]
     head = rest.rfind(b"}") + 1
     header = bytearray(data[: frames.HEADER_BYTES].ljust(frames.HEADER_BYTES, b"\0"))
@@ -144,7 +144,7 @@ def _feeder(reader: type[handshake.OpeningReader | handshake.AnswerReader]) -> C
         made = reader()
         at = 0
         while made.needed and at < len(data):
-            assert made.needed <= handshake.MAX_GREETING, "more is asked for than any greeting takes"
+            assert made.needed <= handshake.MAX_GREETING, "the reader needs more bytes than the longest greeting has"
             count = rng.randint(1, made.needed)
             made.receive(data[at : at + count])
             at += count

@@ -1,4 +1,4 @@
-"""The Pythons of this machine that the device tier has to run on."""
+"""This machine's Pythons that the device tier must support."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 @lru_cache(maxsize=1)
 def pythons() -> dict[str, str]:
-    """``{"3.8": "/path/to/python3.8", …}``: one interpreter a version, this one for its own version."""
+    """``{"3.8": "/path/to/python3.8", …}``: one interpreter per version, this one for its own version."""
     found = {f"{sys.version_info[0]}.{sys.version_info[1]}": sys.executable}
     for path in _candidates():
         version = _version(path)

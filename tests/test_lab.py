@@ -16,7 +16,7 @@ from rpcsys.lab import Lab
 
 pytestmark = pytest.mark.live
 
-# Starts a lab, tells its processes and its folder, and stays.
+# Starts a lab, prints its pids and its folder, and waits.
 HOST_PROGRAM = """
 import json, sys, time
 from rpcsys.lab import Lab
@@ -27,7 +27,7 @@ with Lab({"cpu": 1}) as lab:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; one that nobody has waited for yet does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
@@ -45,7 +45,7 @@ def eventually(true: Callable[[], bool], within_s: float = 20) -> bool:
 
 
 def below(pid: int) -> list[int]:
-    """Every process below ``pid``."""
+    """All descendants of ``pid``."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
     except OSError:
@@ -53,7 +53,7 @@ def below(pid: int) -> list[int]:
     return [int(child) for child in children] + [deeper for child in children for deeper in below(int(child))]
 
 
-def test_servers_are_there_and_gone_afterwards() -> None:
+def test_servers_run_inside_the_context_only() -> None:
     with Lab({"cpu": 2, "gpu": 1}) as lab:
         daemons = list(lab.daemons)
         with lab.connect() as tracker:
@@ -65,7 +65,7 @@ def test_servers_are_there_and_gone_afterwards() -> None:
     assert eventually(lambda: not daemons[0].log.parent.exists())
 
 
-def test_starts_again_after_close() -> None:
+def test_a_lab_starts_again_after_close() -> None:
     lab = Lab({})
     for _ in range(2):
         lab.start()
@@ -85,7 +85,7 @@ def test_a_failed_start_shows_the_log_and_leaves_nothing() -> None:
     assert set(below(os.getpid())) <= set(before)
 
 
-def test_servers_behind_a_proxy() -> None:
+def test_a_lab_has_servers_behind_a_proxy() -> None:
     with Lab({"cpu": 2}, proxy=True) as lab:
         tracker, proxy, *servers = lab.daemons
         assert [daemon.port > 0 for daemon in lab.daemons] == [True, True, False, False]
@@ -97,7 +97,7 @@ def test_servers_behind_a_proxy() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_the_program_that_started_it(number: signal.Signals) -> None:
+def test_a_lab_ends_with_its_program(number: signal.Signals) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", HOST_PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -117,7 +117,7 @@ def test_nothing_outlives_the_program_that_started_it(number: signal.Signals) ->
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3])
-def test_interrupted_half_way_leaves_nothing(processes: int) -> None:
+def test_an_interrupted_start_leaves_no_process(processes: int) -> None:
     program = subprocess.Popen(
         [sys.executable, "-c", HOST_PROGRAM], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

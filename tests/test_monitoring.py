@@ -1,4 +1,4 @@
-"""The rules and the dashboard under docs/ are about figures that there are."""
+"""The rules and the dashboard under docs/ use existing metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def expressions() -> Iterator[str]:
 
 
 def known() -> set[str]:
-    """The names of all metrics: the tracker's as Prometheus is told them, the server's as their sources have them."""
+    """The names of all metrics: the tracker's from its collector, the server's from its sources."""
     scene = Scene()
     counts = FrameCounts({}, frames_in=0, frames_out=0)
     tracker = Metrics(scene.state.records, lambda: scene.now, counts, lambda: None, lambda: True)
@@ -40,7 +40,7 @@ def known() -> set[str]:
     return names
 
 
-def test_every_figure_that_is_used_exists() -> None:
+def test_every_used_metric_exists() -> None:
     used = {name for expr in expressions() for name in re.findall(r"\brpcsys_\w+", expr)}
     assert len(used) > 10
     names = known()
@@ -49,21 +49,21 @@ def test_every_figure_that_is_used_exists() -> None:
         assert name in names or base in names, name
 
 
-def test_prometheus_understands_them() -> None:
-    """As its own parser does, with Grafana's variables put in."""
+def test_prometheus_parses_the_expressions() -> None:
+    """With Prometheus's own parser; Grafana's variables are replaced."""
     for expr in expressions():
         if not expr.startswith("label_values("):  # Grafana's own
             promql_parser.parse(expr.replace("$__rate_interval", "5m").replace("$key", ".*"))
 
 
-def test_every_figure_is_described() -> None:
+def test_every_metric_is_described() -> None:
     text = (ROOT / "docs" / "monitoring.md").read_text()
     for name in known():
         short = "…" + name.removeprefix("rpcsys_tracker").removeprefix("rpcsys_server")
         assert name in text or short in text, name
 
 
-def test_rules_are_whole() -> None:
+def test_each_rule_has_its_fields() -> None:
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         assert {"name", "rules"} <= set(group)
         for rule in group["rules"]:
@@ -88,5 +88,5 @@ def test_the_dashboards_panels_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("path", [RULES, BOARD])
-def test_no_tabs(path) -> None:
+def test_the_files_have_no_tabs(path) -> None:
     assert "\t" not in path.read_text()

@@ -1,4 +1,4 @@
-"""The units: read by systemd itself, and as hardened as is said."""
+"""The units: verified by systemd, and hardened."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rpcsys.tracker import config as tracker_config
 UNITS = data.folder("systemd")
 NAMES = ["rpcsys-tracker.service", "rpcsys-proxy.service", "rpcsys-server@.service"]
 EXPOSED_AT_MOST = 30
-"""In tenths, of systemd-analyze's ten."""
+"""Tenths of systemd-analyze's exposure level, which is at most 10."""
 
 
 def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,7 +28,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def setting(name: str, key: str) -> str:
-    """What the unit says last of ``key`` in [Service]."""
+    """The unit's last value of ``key`` in [Service]."""
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters="=")
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(UNITS / name)
@@ -40,8 +40,8 @@ def seconds(name: str, key: str) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_systemd_has_nothing_to_complain_of(name: str, tmp_path: Path) -> None:
-    # What it starts is not installed here: any program that is takes its place.
+def test_systemd_verifies_the_units(name: str, tmp_path: Path) -> None:
+    # The unit's program is not installed here: replace it with one that is.
     unit = tmp_path / name.replace("@.", "@rpi4.")
     program = setting(name, "ExecStart").split()[0]
     text = (UNITS / name).read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def test_systemd_has_nothing_to_complain_of(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_systemd_complains_where_there_is_reason_to(tmp_path: Path) -> None:
+def test_systemd_reports_a_wrong_value(tmp_path: Path) -> None:
     unit = tmp_path / "rpcsys-tracker.service"
     text = (UNITS / unit.name).read_text(encoding="utf-8")
     unit.write_text(text.replace("Restart=on-failure", "Restart=perhaps"), encoding="utf-8")
@@ -64,7 +64,7 @@ def test_tracker_and_proxy_are_hardened(name: str) -> None:
     assert "Overall exposure level" in done.stdout
 
 
-def test_a_stop_leaves_sessions_their_grace() -> None:
+def test_the_stop_timeout_is_longer_than_the_grace() -> None:
     assert seconds("rpcsys-proxy.service", "TimeoutStopSec") > proxy_config.ProxyConfig.grace
     grace = server_config.parse(["--key", "rpi4"]).grace_s
     assert seconds("rpcsys-server@.service", "TimeoutStopSec") > grace
@@ -75,7 +75,7 @@ def flags(name: str) -> list[str]:
     return line.partition("=")[2].split()
 
 
-def test_the_sample_flags_are_taken() -> None:
+def test_the_sample_flags_are_valid() -> None:
     assert tracker_config.parse(flags("tracker.environment")).port == 9190
     assert proxy_config.parse(flags("proxy.environment")).tracker == ("127.0.0.1", 9190)
     lines = (UNITS / "rpcsys-server.flags").read_text().splitlines()

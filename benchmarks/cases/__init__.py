@@ -1,4 +1,4 @@
-"""The cases, as data: what is measured, of whom, and the goal."""
+"""The cases as data: operations, subjects and goals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.cases import calls, labs, networks, relays
 
 
 def all_cases(folder: Path) -> list[Case]:
-    """Every case. ``folder`` is where the models are, or will be."""
+    """All cases. ``folder`` is the folder of the models."""
     return [
         calls.null_call(),
         *calls.pipelined_calls(),

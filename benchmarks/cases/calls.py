@@ -1,4 +1,4 @@
-"""Calls and arrays: what a session costs beside a bare socket."""
+"""Calls and arrays: a session compared with a raw socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARRAY_SIZES = {
     "64MB": 64 * MB,
     "256MB": 256 * MB,
 }
-LARGEST_FOR_PEERS = 64 * MB  # TVM would take 9 s for one array of 256 MB
+LARGEST_FOR_PEERS = 64 * MB  # TVM needs 9 s for one array of 256 MB
 BARE_SIZES = ("1kB", "1MB", "64MB")
 DIRECTIONS = {"to_device": "to the device", "from_device": "from the device"}
 PIPELINED_BATCH = 200
@@ -35,7 +35,7 @@ def pipelined_calls() -> list[Case]:
 
 
 def pipelined_case(name: str, what: str, *, apart: bool, times: float) -> Case:
-    """Ours beside ourselves: many calls under way against one at a time."""
+    """Our calls compared with our calls: many in flight against one at a time."""
     batch = (("batch", PIPELINED_BATCH),)
     single = Measured("rpcsys", "null_call", apart=apart)
     reading = Reading(what, "seconds", each_second(), {"one at a time": at_least(times)})
@@ -57,7 +57,7 @@ def array_case(name: str, size: int, way: str) -> Case:
 
 
 def bare_arrays() -> list[Case]:
-    """Arrays where neither end has numpy."""
+    """Arrays without numpy at either end."""
     return [bare_case(name, way) for name in BARE_SIZES for way in DIRECTIONS]
 
 
@@ -70,7 +70,7 @@ def bare_case(name: str, way: str) -> Case:
 
 
 def array_goals(size: int) -> dict[str, Goal]:
-    """Small ones are as much a call as an array; from 1 MB on only the bytes count."""
+    """The cost of a small array is mostly the call's; from 1 MB on it is the bytes'."""
     return {"raw": at_least(0.95 if size >= MB else 0.85)}
 
 
@@ -79,7 +79,7 @@ def two_sessions() -> list[Case]:
 
 
 def two_sessions_case(way: str) -> Case:
-    """Two sessions of one server against two raw sockets, each pair moving arrays at the same time."""
+    """Two sessions of one server against two raw sockets; each pair transfers arrays at the same time."""
     size = ARRAY_SIZES[TOGETHER_SIZE]
     ours, raw = (Measured(who, way, (("size", size),)) for who in ("rpcsys-two-sessions", "raw-two"))
     what = f"{TOGETHER_SIZE} {DIRECTIONS[way]}, two at once"

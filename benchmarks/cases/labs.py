@@ -1,4 +1,4 @@
-"""What a user of a lab waits for: sessions opened, devices leased, and the tracker's answers to many."""
+"""A lab's waiting times: opening sessions, leasing devices, and the tracker's replies to many clients."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 from benchmarks.case import Case, Measured, Reading
 from benchmarks.figures import MILLISECONDS, PER_SECOND, at_least, each_second, ours_at_most
 
-EIGHT_PAUSE_S = 0.2  # eight sessions end and eight new children wait in less
+EIGHT_PAUSE_S = 0.2  # enough for eight sessions to end and eight new children to start
 PAUSE_S = 0.05
 
 
 def openings() -> list[Case]:
-    """Opening a session without a call: in turn, and eight at once on a server with a core of its own."""
+    """Opening a session without a call: in turn, and eight at once on a server with its own core."""
     in_turn = Measured("rpcsys-eight-slots", "opening", (("pause_s", PAUSE_S),))
     eight = (("number", 8), ("pause_s", EIGHT_PAUSE_S))
     return [
@@ -35,7 +35,7 @@ def opening_case(name: str, what: str, pause_s: float, goal_ms: float | None = N
 
 
 def sessions() -> list[Case]:
-    """Opening a session and making the first call on it, one after the other; leased and directly."""
+    """Opening a session and its first call, in turn; with a lease and without."""
     others = {name: (Measured(name, "session", slow=name == "tvm"),) for name in ("tvm", "raw", "rpyc", "grpc")}
     warm = {"tvm": ours_at_most(15)}
     own = Reading("session and first call", "seconds", MILLISECONDS, warm)
@@ -49,7 +49,7 @@ def sessions() -> list[Case]:
 
 
 def lease_case(name: str, subject: str, what: str) -> Case:
-    """A device asked of a tracker, then a session: what a user of a lab waits for."""
+    """A device requested from a tracker, its session, and the first call."""
     reading = Reading(what, "seconds", MILLISECONDS, {"tvm": ours_at_most(15)})
     return Case(name, Measured(subject, "lease"), {"tvm": (Measured("tvm-lease", "lease"),)}, (reading,))
 

@@ -1,4 +1,4 @@
-"""Networks: run over a session, offloaded, shared, in libraries, planned and in pipelines."""
+"""Networks: in a session, offloaded, served to many, in libraries, planned and in pipelines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.figures import (
 )
 
 LIBRARY_SIZES = (500 * MB, 5 * MB)
-#: Bytes there and back: Mask R-CNN's features and what is found in them, as float32 and as int8; and a small network's.
+#: Bytes to the server and back: Mask R-CNN's features as float32 and as int8, with its results; and a small network's.
 OFFLOADED = {
     "4.2MB": (84 * 256 * 7 * 7 * 4, 84 * 28 * 28 * 4),
     "1.1MB": (84 * 256 * 7 * 7, 84 * 28 * 28 * 4),
@@ -30,7 +30,7 @@ OFFLOADED = {
 
 
 def inference(folder: Path) -> Case:
-    """Ours against the same run without a wire plus the same bytes without a run."""
+    """Ours against a local run plus a raw exchange of the same bytes."""
     model = (("path", str(folder / models.SQUEEZENET)),)
     sizes = (("there", models.INPUT_BYTES), ("back", models.OUTPUT_BYTES))
     sum_of = (Measured("local", "inference", model), Measured("raw", "exchange", sizes))
@@ -44,7 +44,7 @@ def inference(folder: Path) -> Case:
 
 
 def compiled_function(folder: Path) -> Case:
-    """What a tuner does all day: an input there, the run, an output back."""
+    """A tuner's work: send an input, run a compiled function, receive the output."""
     parameters = (("path", str(folder / models.ADD_LIBRARY)), ("size", MB))
     ours, tvm = (Measured(who, "compiled_function", parameters) for who in ("rpcsys", "tvm"))
     what = "TVM-compiled function, 1 MB in and out"
@@ -57,9 +57,9 @@ def offloaded_calls() -> list[Case]:
 
 
 def offloaded_case(name: str, there: int, back: int) -> Case:
-    """A call of a deployed module that does nothing, against the same bytes over a raw socket: what offloading adds.
+    """A call of a deployed module that does nothing, against the same bytes over a raw socket: the cost of offloading.
 
-    Below a megabyte it is as much a call as an exchange of bytes, and has no goal.
+    Below a megabyte the call itself is a large part of the cost: no goal.
     """
     sizes = (("there", there), ("back", back))
     ours, raw = (Measured(who, "exchange", sizes) for who in ("offloading", "raw"))
@@ -68,7 +68,7 @@ def offloaded_case(name: str, there: int, back: int) -> Case:
 
 
 def served(folder: Path) -> Case:
-    """Eight clients of one deployed network on a core of its own, against the network alone on that core."""
+    """Eight clients of one deployed network on its own core, against the network alone on that core."""
     model = (("path", str(folder / models.RESNET50)),)
     ours = Measured("serving", "served", (*model, ("clients", 8)), apart=True)
     alone = Measured("local", "network", model)
@@ -77,7 +77,7 @@ def served(folder: Path) -> Case:
 
 
 def libraries(folder: Path) -> list[Case]:
-    """One library for a model: its loading does not depend on its size, and writing it is about copying it."""
+    """One library for a model: its loading time does not depend on its size, and writing it costs about a copy."""
     large, small = ((("size", size),) for size in LIBRARY_SIZES)
     load = Case(
         "library-load",
@@ -109,7 +109,7 @@ def libraries(folder: Path) -> list[Case]:
 
 
 def planned(folder: Path) -> Case:
-    """What the planner expects of the cuts it found, beside what a pipeline of them takes."""
+    """The planner's expected time for its cuts, against the measured time of a pipeline."""
     network = (("path", str(folder / models.RESNET50)),)
     ours, measured = (Measured("plans", what, network, slow=True) for what in ("expected", "measured"))
     what = "resnet50, automatic cuts: slowest stage expected"
@@ -118,7 +118,7 @@ def planned(folder: Path) -> Case:
 
 
 def pipelines(folder: Path) -> list[Case]:
-    """A network in two stages side by side: as a pipeline comes, and with a stage on a leased device."""
+    """A network in two parallel stages: a pipeline with its defaults, and one with a stage on a leased device."""
     network = (("path", str(folder / models.RESNET50)),)
     local, device, in_turn, slowest, whole = (
         Measured("pipelines", what, network)

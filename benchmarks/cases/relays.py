@@ -1,4 +1,4 @@
-"""The proxy beside others that join streams, and what it costs a session."""
+"""The proxy compared with other relays, and its cost for a session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.figures import CPU_SECONDS, GB, MICROSECONDS, Goal, at_least, at
 
 
 def relays() -> list[Case]:
-    """A gigabyte through our proxy and through others that join streams, the ends being the same."""
+    """A gigabyte through our proxy and through other relays, with the same ends."""
     return [relay_case("one", "one stream", 1), relay_case("eight", "eight streams", 8)]
 
 
@@ -28,7 +28,7 @@ def relay_case(name: str, what: str, streams: int) -> Case:
 
 
 def through_proxy() -> list[Case]:
-    """What the proxy costs a session: a ping and a call, all on one core; arrays, three processes on two cores."""
+    """The proxy's cost: a ping and a call on one core; arrays with three processes on two cores."""
     ping = Case(
         "proxied-ping",
         Measured("raw-proxied", "null_call"),
@@ -39,7 +39,7 @@ def through_proxy() -> list[Case]:
 
 
 def proxied_call() -> Case:
-    """A null call beside a direct one and two raw pings: the proxy may add 1.8 pings."""
+    """A null call against a direct one plus two raw pings: the proxy may add 1.8 pings."""
     direct, raw = Measured("rpcsys", "null_call"), Measured("raw", "null_call")
     others = {"direct": (direct,), "direct and two raw pings": (direct, raw, raw)}
     reading = Reading(
@@ -49,7 +49,7 @@ def proxied_call() -> Case:
 
 
 def proxied_arrays(way: str) -> Case:
-    """Both ends share a core, as in every other case, and the proxy has the other one."""
+    """Both ends share a core, as in the other cases; the proxy has the other core."""
     size = ARRAY_SIZES["64MB"]
     ours, direct = (Measured(who, way, (("size", size),)) for who in ("rpcsys-proxied", "rpcsys"))
     what = f"64MB {DIRECTIONS[way]}, through the proxy"
@@ -58,7 +58,7 @@ def proxied_arrays(way: str) -> Case:
 
 
 def pairing() -> Case:
-    """A server parks, a client comes, both hear of each other and leave, again and again."""
+    """A server parks, a client connects, both get the other's greeting and close; repeated."""
     measured = Measured("proxy", "pairing", apart=True)
     direct = Measured("no relay", "pairing", apart=True)
     goal = {"no relay": Goal(1000, at_least=True, absolute=True)}

@@ -1,6 +1,6 @@
-"""Make numpy, and what needs it, look as if not installed, in this interpreter and all it starts.
+"""Hide numpy, and the packages that need it, from this interpreter and from those that it starts.
 
-Python imports a module of this name at start-up when its folder is on PYTHONPATH.
+Python imports a module with this name at its start if the module's folder is in PYTHONPATH.
 """
 
 import sys
@@ -9,7 +9,7 @@ HIDDEN = {"numpy", "ml_dtypes", "onnx", "onnxruntime", "tvm", "tvm_ffi"}
 
 
 class _Hiding:
-    """A finder of modules that overlooks some. Everything else it does as the finder it stands for."""
+    """A module finder that hides some packages and passes all other calls to ``finder``."""
 
     def __init__(self, finder):
         self._finder = finder

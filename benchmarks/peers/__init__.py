@@ -1,7 +1,6 @@
-"""The subjects of the benchmarks: us, and everybody we are compared with. One file for each.
+"""The subjects of the benchmarks, ours and the peers, with one file for each.
 
-A subject's file may import its package at the top: a worker that cannot import it says so, and the row
-reads "not installed".
+A subject's file may import its package at the top: if the import fails, the row's note is "not installed".
 """
 
 from __future__ import annotations
@@ -43,6 +42,6 @@ SUBJECTS = {
 
 
 def load(name: str) -> type[Subject]:
-    """The class of a subject. Raises ModuleNotFoundError where its package is not installed."""
+    """The class of a subject. Raises ModuleNotFoundError if its package is not installed."""
     module, _, attribute = SUBJECTS[name].partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -1,6 +1,6 @@
-"""Functions our server offers to the benchmarks; it is started with ``--import`` of this module.
+"""The device functions of the benchmarks, for ``--import`` of our server.
 
-Imported on the device: the standard library alone, and numpy if it is there.
+It needs only the standard library, and uses numpy if it is installed.
 """
 
 from benchmarks.peers.memory import array
@@ -16,7 +16,7 @@ def nothing():
 
 @register("bench.sink")
 def sink(x):
-    """Take an array and drop it."""
+    """Receive an array and drop it."""
 
 
 @register("bench.source")

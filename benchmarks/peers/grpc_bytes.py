@@ -52,7 +52,7 @@ class GrpcBytes(Subject):
         own = [
             *OPTIONS,
             ("grpc.use_local_subchannel_pool", 1),
-        ]  # else a second channel shares the first one's connection
+        ]  # otherwise a second channel shares the first one's connection
         return grpc.insecure_channel(f"127.0.0.1:{self.port}", options=own)
 
 
@@ -68,7 +68,7 @@ _sources: dict[bytes, bytes] = {}
 
 
 def source(request: bytes, context: grpc.ServicerContext) -> bytes:
-    """So many bytes as the request, a little-endian number, asks for."""
+    """As many bytes as the request says, a little-endian number."""
     if request not in _sources:
         _sources[request] = bytes(int.from_bytes(request, "little"))
     return _sources[request]

@@ -1,4 +1,4 @@
-"""Models as one library: written, linked and loaded, in this process; and what the same costs without one."""
+"""Models as one library: written, linked and loaded in this process, compared with plain files."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ CODE = "int __tvm_ffi_nothing(void *self, const void *args, int count, void *res
 
 
 class Libraries(Subject):
-    """Trees of a group, some native code or none, and weights of a given size."""
+    """Trees of a group with weights of a given size, with or without native code."""
 
     @contextmanager
     def load(self, size: int) -> Iterator[Trial]:
-        """The tree from its file: with all that it takes to run it."""
+        """Load the tree from its file, ready to run."""
         library = self._library(size)
         yield Trial(lambda: module.load_module(library).close())
 
     @contextmanager
     def export(self, size: int) -> Iterator[Trial]:
-        """The tree to a file, the ELF written as it is."""
+        """Write the tree to a file without a linker."""
         tree, target = self._tree(size), self._target()
         yield Trial(lambda: module.export_library(tree, target), target.unlink)
 
     @contextmanager
     def link(self, size: int) -> Iterator[Trial]:
-        """The tree to a file, with code that is compiled and linked."""
+        """Write the tree to a file, with code that is compiled and linked."""
         source, target = self.place.folder / "nothing.c", self._target()
         source.write_text(CODE)
         tree = module.group([self._tree(size), module.Sources([source])])
@@ -42,13 +42,13 @@ class Libraries(Subject):
 
     @contextmanager
     def copy(self, size: int) -> Iterator[Trial]:
-        """The same file copied, by the kernel."""
+        """Copy the same file in the kernel."""
         library, target = self._library(size), self._target()
         yield Trial(lambda: shutil.copyfile(library, target), target.unlink)
 
     @contextmanager
     def load_network(self, path: str) -> Iterator[Trial]:
-        """A network of ONNX in a library, ready to run."""
+        """Load an ONNX network from a library, ready to run."""
         library = Path(path).with_suffix(".so")
         if not library.exists():
             module.export_library(module.onnx_module(written_resnet50(path), threads=1), library)

@@ -1,4 +1,4 @@
-"""onnxruntime in this process: what an inference costs before any wire."""
+"""onnxruntime in this process: the cost of an inference without a connection."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class LocalOnnxruntime(Subject):
 
     @contextmanager
     def load_network(self, path: str) -> Iterator[Trial]:
-        """A session for the network's own file."""
+        """Load the network from its ONNX file."""
         model = str(written_resnet50(path))
         yield Trial(lambda: _session(model))
 
 
 def _session(path: str) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # one core is all that either side has
+    options.intra_op_num_threads = 1  # both sides have one core
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

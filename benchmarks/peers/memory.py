@@ -1,4 +1,4 @@
-"""Array memory for both ends: numpy's where there is numpy, plain bytes where there is not."""
+"""Array memory for both ends: numpy arrays, or plain bytes without numpy."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def array(size: int) -> Any:
 
 
 def octets(size: int) -> memoryview:
-    """``size`` bytes to receive into again and again, touched once."""
+    """``size`` bytes of reusable memory for receiving, touched once."""
     return memoryview(array(size)).cast("B")

@@ -1,4 +1,4 @@
-"""An offloaded part: a deployed module that is called through `rpcsys.module.remote`, as a device's graph calls it."""
+"""An offloaded part: a deployed module, called through `rpcsys.module.remote` as by a device's graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rpcsys.client.deploying import Deployment
 
 class Offloading(Subject):
     def start(self) -> None:
-        """A server, and a module on it that gives as many bytes as it is asked for, and does nothing else."""
+        """Start a server and deploy a module that only returns the requested number of bytes."""
         folder = self.place.folder / "deployed"
         self.port = self.start_server((*SERVER, "--allow-pickle", "--deploy", str(folder)))
         self._where = f"127.0.0.1:{self.port}"
@@ -25,7 +25,7 @@ class Offloading(Subject):
 
     @contextmanager
     def exchange(self, there: int, back: int) -> Iterator[Trial]:
-        """One call: an array there, another one back."""
+        """One call: an array of ``there`` bytes in, one of ``back`` bytes out."""
         with module.remote(serve="part", address=self._where) as part:
             data = array(there)
             assert part(data, back).nbytes == back

@@ -1,4 +1,4 @@
-"""rpcsys: its own client and its own server, started as a user starts it."""
+"""rpcsys: our client and our server, started as a user starts it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Rpcsys(Subject):
 
     @contextmanager
     def pipelined_calls(self, batch: int) -> Iterator[Trial]:
-        """Null calls that do not wait for one another: all of a batch submitted, then all results taken."""
+        """Null calls that do not wait for each other: submit a whole batch, then take all results."""
         with self._connected() as session:
             nothing = session.get_function("bench.nothing")
 
@@ -54,14 +54,14 @@ class Rpcsys(Subject):
 
     @contextmanager
     def inference(self, path: str) -> Iterator[Trial]:
-        """One call of a model: its inputs there, the run, its outputs back."""
+        """One call of a model: send its inputs, run it, receive its outputs."""
         with self._connected() as session:
             model, data = session.load_module(path), model_input()
             yield Trial(lambda: model(data))
 
     @contextmanager
     def compiled_function(self, path: str, size: int) -> Iterator[Trial]:
-        """One call of a function that TVM compiled: its input there, the run, its output back."""
+        """One call of a function compiled by TVM: send its input, run it, receive its output."""
         with self._connected() as session:
             add = session.load_module(compiled_add(path, size))[ADD_FUNCTION]
             data, output = array(size), rpcsys.empty(size // 4)
@@ -70,7 +70,7 @@ class Rpcsys(Subject):
 
     @contextmanager
     def opening(self, pause_s: float) -> Iterator[Trial]:
-        """A session until it can be used, one after the other; ``pause_s`` between the end of one and the next."""
+        """Open sessions in turn; ``pause_s`` between the end of one and the next."""
         opened: list[Any] = []
 
         def after() -> None:
@@ -81,7 +81,7 @@ class Rpcsys(Subject):
 
     @contextmanager
     def openings_at_once(self, number: int, pause_s: float) -> Iterator[Trial]:
-        """So many sessions asked for at the same moment; ``pause_s`` between the end of them and the next ones."""
+        """Open ``number`` sessions at the same time; ``pause_s`` between the end of them and the next ones."""
         opened: list[Any] = []
 
         def after() -> None:
@@ -93,7 +93,7 @@ class Rpcsys(Subject):
 
     @contextmanager
     def session(self) -> Iterator[Trial]:
-        """A session and the first call on it, one session after the other."""
+        """A session and its first call, in turn."""
         opened: list[Any] = []
 
         def run() -> None:
@@ -125,14 +125,14 @@ class RpcsysTwoSessions(TwoAtOnce, Rpcsys):
 
 
 class RpcsysLease(Subject):
-    """A tracker, and one server registered with it."""
+    """A tracker with one registered server."""
 
     def start(self) -> None:
         self.port = start_lab(self)
 
     @contextmanager
     def lease(self) -> Iterator[Trial]:
-        """A device asked of the tracker, the session, and the first call, one after the other."""
+        """Request a device from the tracker, open the session, and make the first call, in turn."""
         with rpcsys.connect_tracker(("127.0.0.1", self.port)) as tracker:
             opened: list[Any] = []
 
@@ -145,7 +145,7 @@ class RpcsysLease(Subject):
 
 
 def start_lab(subject: Subject) -> int:
-    """Our tracker and a server of ours for the subject; the tracker's port."""
+    """Start our tracker and our server for the subject; the tracker's port."""
     port = subject.start_server(TRACKER)
     subject.start_server((*SERVER, "--tracker", f"127.0.0.1:{port}"))
     return port

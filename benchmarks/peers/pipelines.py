@@ -1,4 +1,4 @@
-"""A network in two stages side by side, beside the same stages in turn, and the whole network in onnxruntime."""
+"""A network in two parallel stages, compared with the same stages in turn and with the whole network in onnxruntime."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from benchmarks.peers.ours import KEY, start_lab
 from benchmarks.peers.subject import Subject, Trial
 from rpcsys import graph
 
-#: A tensor in the middle of ResNet-50's work: both stages take about as long.
+#: A tensor in the middle of ResNet-50's work: both stages need about the same time.
 CUT = "r89"
 FRAMES = 30
-#: Frames before those that count: the pipeline has filled.
+#: Frames that do not count: the pipeline fills.
 WARM_FRAMES = 6
 
 
 class Pace(Trial):
-    """The seconds between two results while frames come one behind the other, and the stages' shares of the work.
+    """The seconds between two results in a stream of frames, and the stages' shares of the work.
 
-    ``least_share``: the part of the stages' time that the smallest of them has, of what an even division would give it.
+    ``least_share``: the smallest stage's time, divided by an even share of the stages' time.
     """
 
     def __init__(self, results: Callable[[Sequence[Any]], Iterable[Any]], works: Callable[[], Sequence[float]]) -> None:
@@ -45,7 +45,7 @@ class Pace(Trial):
 
 
 class InTurn:
-    """Functions one after the other, each timed."""
+    """Runs functions in turn and times each."""
 
     def __init__(self, functions: Sequence[Callable[[Any], Any]]) -> None:
         self._functions = functions
@@ -61,7 +61,7 @@ class InTurn:
 
 
 class Alone(Trial):
-    """The slowest of some functions, each run by itself on what the one before it gives."""
+    """The time of the slowest function; each runs alone on the output of the one before it."""
 
     def __init__(self, functions: Sequence[Callable[[Any], Any]]) -> None:
         super().__init__(lambda: None)
@@ -80,7 +80,7 @@ class Alone(Trial):
 
 
 class Pipelines(Subject):
-    """Everything in this process, which may use all CPUs, but for the stage that is on a device."""
+    """All stages run in this process on all CPUs, except for a stage on a device."""
 
     def start(self) -> None:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
@@ -95,12 +95,12 @@ class Pipelines(Subject):
 
     @contextmanager
     def side_by_side(self, path: str) -> Iterator[Trial]:
-        """A pipeline as it comes."""
+        """A pipeline with its defaults."""
         yield self._pace(self._once("pipeline", lambda: graph.Pipeline(_stages(path))))
 
     @contextmanager
     def on_a_device(self, path: str) -> Iterator[Trial]:
-        """The second stage on a leased device: a server on this machine, with a CPU of its own."""
+        """The second stage on a leased device: a server on this machine with its own CPU."""
         device = graph.Leased(KEY, ("127.0.0.1", self._tracker))
         here = sorted(os.sched_getaffinity(0) - {self.place.server_core}) or [self.place.server_core]
 
@@ -111,18 +111,18 @@ class Pipelines(Subject):
 
     @contextmanager
     def in_turn(self, path: str) -> Iterator[Trial]:
-        """The same stages one after the other, with a thread each."""
+        """The same stages in turn, with one thread each."""
         runs = InTurn(self._functions(path))
         yield Pace(runs, lambda: list(runs.works))
 
     @contextmanager
     def slowest_alone(self, path: str) -> Iterator[Trial]:
-        """What no pipeline of these stages can beat."""
+        """The slowest stage alone: the bound of any pipeline of these stages."""
         yield Alone(self._functions(path))
 
     @contextmanager
     def whole(self, path: str) -> Iterator[Trial]:
-        """The whole network in onnxruntime as it comes: a thread for every CPU."""
+        """The whole network in onnxruntime with its defaults: one thread per CPU."""
 
         def made() -> onnxruntime.InferenceSession:
             return onnxruntime.InferenceSession(str(written_resnet50(path)), providers=["CPUExecutionProvider"])

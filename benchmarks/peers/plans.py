@@ -1,4 +1,4 @@
-"""Cuts found by our planner, and pipelines of what it found: what was expected beside what was measured."""
+"""The planner's cuts: the expected time of the slowest stage, and the measured one in a pipeline."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ WARM_FRAMES = 6
 
 
 class Figure(Trial):
-    """Something that tells its own seconds, once a round."""
+    """A trial that calls ``seconds`` once per round and takes its result as the figure."""
 
-    def __init__(self, tell: Callable[[], float]) -> None:
-        super().__init__(tell)
-        self._tell = tell
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        super().__init__(seconds)
+        self._seconds = seconds
 
     def measure(self, budget_s: float) -> dict[str, float]:
-        return {"seconds": self._tell()}
+        return {"seconds": self._seconds()}
 
 
 class Plans(Subject):
-    """Two stages of a network, a CPU each, both CPUs being all of this process's."""
+    """Two stages of a network with one CPU each; this process may use all CPUs."""
 
     def start(self) -> None:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -1,7 +1,7 @@
-"""A raw Python socket: as fast as a blocking Python program can be on this machine.
+"""A raw Python socket: the speed limit of a blocking Python program on this machine.
 
-One exchange: 16 bytes that name two lengths; so many bytes one way, so many the other. A ping is no
-bytes and 16. The receiver reads into memory it uses again; the socket options are our own.
+An exchange: 16 bytes with two lengths, then so many bytes to the server and so many back. A ping has the lengths 0 and
+16. The receiver reads into reused memory; the socket options are those of rpcsys.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RawSocket(Subject):
 
 
 class TwoRawSockets(TwoAtOnce, RawSocket):
-    """Two servers, a connection to each in turn."""
+    """Two servers; connections go to each in turn."""
 
     def start(self) -> None:
         self._ports = itertools.cycle([self.start_server(self.server_arguments) for _ in range(2)])
@@ -89,7 +89,7 @@ class TwoRawSockets(TwoAtOnce, RawSocket):
 
 
 def send_both(sock: socket.socket, lengths: bytes, body: memoryview) -> None:
-    """Both in one system call, as far as the kernel takes them."""
+    """Send both in one system call if the kernel accepts them."""
     sent = sock.sendmsg([lengths, body])
     if sent < len(lengths) + len(body):
         sock.sendall(body[sent - len(lengths) :])
@@ -106,7 +106,7 @@ def receive_into(sock: socket.socket, memory: memoryview) -> None:
 
 
 def serve(sock: socket.socket) -> None:
-    """Answer exchanges until the client leaves."""
+    """Reply to exchanges until the client closes."""
     memory: dict[int, memoryview] = {}
     lengths = memoryview(bytearray(LENGTHS.size))
     while True:

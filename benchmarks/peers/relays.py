@@ -1,7 +1,7 @@
-"""What stands between two ends: our proxy, socat, HAProxy, and nothing at all.
+"""Relays between two ends: our proxy, socat, HAProxy, and a direct connection.
 
-The ends are threads of this process, the same for all: one sends from memory that it uses again, one receives into
-such. Each relay is a process of its own, and its CPU time is counted with its children's.
+The ends are threads of this process, the same for all relays: one sends from reused memory, one receives into reused
+memory. Each relay is a process; its CPU time includes its children's.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Ends = tuple[socket.socket, socket.socket]
 
 
 class Relay(Subject):
-    """Joins the ends of streams; `pair` brings the two ends of a new one."""
+    """Joins the ends of streams; `pair` opens a new stream."""
 
     @contextmanager
     def relay(self, streams: int, size: int) -> Iterator[Trial]:
-        """``size`` bytes in all, over so many streams at once."""
+        """Transfer ``size`` bytes in total over ``streams`` parallel streams."""
         with ExitStack() as stack:
             ends = [self.pair() for _ in range(streams)]
             for sock in (sock for pair in ends for sock in pair):
@@ -49,7 +49,7 @@ class Relay(Subject):
 
     @contextmanager
     def pairing(self) -> Iterator[Trial]:
-        """Two ends are brought together, and both leave."""
+        """Join two ends and close both."""
 
         def run() -> None:
             for sock in self.pair():
@@ -62,7 +62,7 @@ class Relay(Subject):
         raise NotImplementedError
 
     def cpu_seconds(self) -> float:
-        """CPU seconds that the relay and all below it have taken."""
+        """The CPU seconds of the relay and its descendants."""
         return sum(_cpu_seconds(server.pid) for server in self._servers)
 
 
@@ -73,7 +73,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 class Transfer(Trial):
-    """Bytes through streams that stay open; counts by the median of its runs, as all trials do."""
+    """Transfers bytes over streams that stay open; the figures are medians of the runs."""
 
     def __init__(
         self, pool: ThreadPoolExecutor, ends: Sequence[Ends], size: int, cpu_seconds: Callable[[], float]
@@ -118,7 +118,7 @@ def receive(sock: socket.socket, size: int) -> None:
 
 
 class Proxy(Relay):
-    """Ours."""
+    """Our proxy."""
 
     server_arguments = PROXY
 
@@ -145,7 +145,7 @@ class ProxiedPing(RawSocket):
 
 
 class ProxiedSessions(ours.Rpcsys):
-    """Our client, proxy and server: three processes. The proxy has a core of its own where there is one."""
+    """Our client, proxy and server: three processes. The proxy has its own core if there is a second one."""
 
     def start(self) -> None:
         self.port = self.start_server(PROXY, core=self.proxy_core())
@@ -158,14 +158,14 @@ class ProxiedSessions(ours.Rpcsys):
 
 
 class ProxiedCalls(ProxiedSessions):
-    """The same, and the proxy runs where servers do."""
+    """The same with the proxy on the servers' core."""
 
     def proxy_core(self) -> int:
         return self.place.server_core
 
 
 def opened(port: int, role: str) -> socket.socket:
-    """A stream that has said who it is."""
+    """Connect to the proxy and send the greeting."""
     sock = socket.create_connection(("127.0.0.1", port))
     tune(sock)
     sock.sendall(handshake.encode_greeting(handshake.Greeting(role, KEY)))
@@ -173,7 +173,7 @@ def opened(port: int, role: str) -> socket.socket:
 
 
 def answered(sock: socket.socket) -> None:
-    """Wait for the answer to an opening."""
+    """Wait for the reply to the greeting."""
     reader = handshake.AnswerReader()
     while reader.needed:
         data = sock.recv(reader.needed)
@@ -185,7 +185,7 @@ def answered(sock: socket.socket) -> None:
 
 
 class Forwarder(Relay):
-    """A program that takes connections and makes one of its own for each, to a listener here."""
+    """A program that forwards each connection to a listener of this process."""
 
     program = ""
 
@@ -221,7 +221,7 @@ class HaProxy(Forwarder):
 
 
 class Direct(Relay):
-    """Nothing between the ends."""
+    """A direct connection."""
 
     def pair(self) -> Ends:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -256,7 +256,7 @@ listen relay
 
 
 def become(program: str, target: str, folder: str) -> None:
-    """Tell a free port, and become the program that listens there."""
+    """Announce a free port, and execute the program that listens there."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     announce(port)
@@ -274,7 +274,7 @@ def become(program: str, target: str, folder: str) -> None:
 
 
 def echo(port: int) -> None:
-    """Dial the proxy as a server, and answer raw exchanges, one connection after the other."""
+    """Connect to the proxy as a server and reply to raw exchanges, one connection at a time."""
     from benchmarks.peers.raw import serve
 
     announce(port)

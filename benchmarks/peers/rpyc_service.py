@@ -1,4 +1,4 @@
-"""RPyC: a service with plain methods, arrays as bytes, which it passes by value."""
+"""RPyC: a service with plain methods; arrays are bytes, which RPyC passes by value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BenchService(rpyc.Service):
         self._sources: dict[int, bytes] = {}
 
     def exposed_sink(self, data: bytes) -> None:
-        """Take the bytes and drop them."""
+        """Receive bytes and drop them."""
 
     def exposed_source(self, size: int) -> bytes:
         if size not in self._sources:
@@ -67,7 +67,7 @@ class RpycService(Subject):
 
 def main() -> None:
     server = ThreadedServer(BenchService, hostname="127.0.0.1", port=0, protocol_config=CONFIGURATION)
-    server.listener.listen()  # start() does, too, but nobody can tell when
+    server.listener.listen()  # start() listens, too, but later than announce()
     announce(server.port)
     server.start()
 

@@ -1,4 +1,4 @@
-"""A deployed network with many clients at once: how much of its own speed is left for them."""
+"""A deployed network with many clients: its throughput for all of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CALLS = 2
 
 class Serving(Subject):
     def start(self) -> None:
-        """A server with one worker for each deployed module, as one core has."""
+        """Start a server with one worker per deployed module, for one core."""
         folder = self.place.folder / "served"
         self.port = self.start_server((*SERVER, "--deploy", str(folder), "--deploy-workers", "1"))
 
     @contextmanager
     def served(self, path: str, clients: int) -> Iterator[Trial]:
-        """Clients that each call again as soon as they have an answer; the seconds are those of one call of all."""
+        """Each client calls again as soon as it has its result; the seconds per call of all clients together."""
         with Deployment(("127.0.0.1", self.port)) as deployment:
             deployment.put(written_resnet50(path), "network")
         data = model_input()
@@ -34,8 +34,8 @@ class Serving(Subject):
                 stack.enter_context(rpcsys.connect("127.0.0.1", self.port, serve="network")) for _ in range(clients)
             ]
 
-            def call_again_and_again(network: rpcsys.client.ServedModule) -> None:
+            def call_repeatedly(network: rpcsys.client.ServedModule) -> None:
                 for _ in range(CALLS):
                     network(data)
 
-            yield Trial(lambda: list(pool.map(call_again_and_again, networks)), times=clients * CALLS)
+            yield Trial(lambda: list(pool.map(call_repeatedly, networks)), times=clients * CALLS)

@@ -1,8 +1,8 @@
-"""What a subject is: somebody who can be asked to do an operation, and is timed doing it.
+"""Subjects: each starts its server and has operations that are timed.
 
-A subject's operations are context managers that yield a :class:`Trial`: what comes before the yield
-(a fresh connection, an array) and after it is not timed. So every round has a connection of its own,
-as the throughput of one connection may be half or twice that of the next.
+An operation is a context manager that yields a :class:`Trial`. The code before the yield (a new connection, an array)
+and after it is not timed. Each round has its own connection: the throughput of one connection may be half or twice
+that of the next.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 from benchmarks.figures import median
 from benchmarks.processes import Process
 
-WARM_SHARE = 0.2  # of a round's time, spent before anything counts
-FEW_RUNS = 3  # the first runs of a connection meet fresh memory: that many before, and that many timed
-PATIENCE = 4  # times the budget, after which fewer runs have to do
+WARM_SHARE = 0.2  # the share of a round's time for the warm-up
+FEW_RUNS = 3  # the least number of warm-up runs and of timed runs: the first runs use fresh memory
+MOST_BUDGETS = 4  # after this multiple of the budget, fewer runs are enough
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a subject's server runs, and where its log goes."""
+    """The core of a subject's server, and the folder of its log."""
 
     server_core: int
     folder: Path
@@ -38,9 +38,9 @@ class Place:
 
 
 class Trial:
-    """Something to be timed again and again. ``after`` follows each time, untimed.
+    """A function ``run`` that is timed repeatedly; ``after`` is called after each run, untimed.
 
-    A run may do its thing several ``times``; its seconds are then those of one of them.
+    One run may contain the operation several ``times``; the result is the seconds of one.
     """
 
     def __init__(self, run: Callable[[], object], after: Callable[[], object] | None = None, times: int = 1) -> None:
@@ -49,12 +49,12 @@ class Trial:
         self._times = times
 
     def measure(self, budget_s: float) -> dict[str, float]:
-        """The median seconds of one run, warmed up; at least one is timed, however long it takes."""
-        self._repeat(budget_s * WARM_SHARE, PATIENCE * budget_s)
-        return {"seconds": median(self._repeat(budget_s, PATIENCE * budget_s))}
+        """The median seconds of one run after the warm-up; at least one run is timed."""
+        self._repeat(budget_s * WARM_SHARE, MOST_BUDGETS * budget_s)
+        return {"seconds": median(self._repeat(budget_s, MOST_BUDGETS * budget_s))}
 
     def _repeat(self, at_least_s: float, at_most_s: float) -> list[float]:
-        """The seconds of each of a few runs, or of as many as fit."""
+        """The seconds of each run: a few runs, or as many as fit into the time."""
         seconds: list[float] = []
         begin, spent = time.perf_counter(), 0.0
         while spent < at_least_s or (len(seconds) < FEW_RUNS and spent < at_most_s) or not seconds:
@@ -77,14 +77,14 @@ class Trial:
 
 
 class EachAtOnce(Trial):
-    """Runs that begin at the same time, each in a thread; their median counts."""
+    """Runs that start at the same time, each in a thread; the result is their median."""
 
     def __init__(self, runs: Sequence[Callable[[], object]], after: Callable[[], object]) -> None:
         super().__init__(lambda: None, after)
         self._runs = runs
 
     def timed(self) -> float:
-        """The median seconds of the runs, all counted from the moment that lets them begin."""
+        """The median seconds of the runs, counted from their common start."""
         begun: list[float] = []
         gate = threading.Barrier(len(self._runs), action=lambda: begun.append(time.perf_counter()))
 
@@ -98,9 +98,9 @@ class EachAtOnce(Trial):
 
 
 class Subject:
-    """One side of a comparison: starts its server, and offers operations by name."""
+    """One side of a comparison: starts its server and has operations by name."""
 
-    #: What follows ``python`` to start the server; nothing for a subject that needs none.
+    #: The arguments of ``python`` that start the server; empty for a subject without a server.
     server_arguments: Sequence[str] = ()
 
     def __init__(self, place: Place) -> None:
@@ -109,14 +109,14 @@ class Subject:
         self._servers: list[Process] = []
 
     def start(self) -> None:
-        """Start what there is to start. Raises ProcessFailed."""
+        """Start the server, if there is one. Raises ProcessFailed."""
         if self.server_arguments:
             self.port = self.start_server(self.server_arguments)
 
     def start_server(self, arguments: Sequence[str], core: int | None = None) -> int:
-        """Start one server, and return the port of its ready line. Raises ProcessFailed.
+        """Start one server and return the port of its ready line. Raises ProcessFailed.
 
-        ``core``: where it runs, instead of where servers do.
+        ``core``: its core, if not the servers' core.
         """
         place = self.place
         log = place.folder / f"{type(self).__name__}-{len(self._servers)}.log"
@@ -130,12 +130,12 @@ class Subject:
             server.stop()
 
     def trial(self, operation: str, **parameters: Any) -> AbstractContextManager[Trial]:
-        """The context in which one operation can be timed."""
+        """The context in which one operation is timed."""
         return getattr(self, operation)(**parameters)
 
 
 class TwoAtOnce(Subject):
-    """Does each operation on two connections at the same time; a run ends when both have done theirs."""
+    """Runs each operation on two connections at the same time; a run ends when both have ended."""
 
     @contextmanager
     def trial(self, operation: str, **parameters: Any) -> Iterator[Trial]:
@@ -147,27 +147,27 @@ class TwoAtOnce(Subject):
 
 
 def announce(port: int) -> None:
-    """A peer's server says that it serves, and at which port."""
+    """Print the ready line of a peer's server."""
     print(json.dumps({"ready": "peer", "port": port}), flush=True)
 
 
 def take_children_along() -> None:
-    """Have SIGTERM end all that this process has started: its whole process group, if it leads one.
+    """Let SIGTERM end the whole process group if this process leads it.
 
-    For servers that start processes which do not notice that they are alone, as TVM's do.
+    For servers such as TVM's: their child processes do not end with their parent.
     """
     signal.signal(signal.SIGTERM, lambda *_: end_group())
 
 
 def end_group() -> None:
-    """End this process, and with it those of its group if it leads one."""
+    """End this process, and its process group if it leads one."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
 def serve_until_told() -> None:
-    """Keep a server's main thread busy until standard input ends or SIGTERM comes; then all it started ends."""
+    """Wait in a server's main thread until standard input ends or SIGTERM arrives; then end the process group."""
     take_children_along()
     sys.stdin.read()
     end_group()

@@ -1,7 +1,7 @@
-"""TVM's tracker and ours, asked by TVM's unmodified client, and by many raw clients at once.
+"""TVM's tracker and ours, with requests of TVM's unmodified client and of many raw clients at once.
 
-The raw clients and servers write as TVM's own do (``tvm.rpc.base.sendjson``): a frame's length and its text in a
-write each, with Nagle's algorithm on. So the second write waits until the tracker has acknowledged the first.
+The raw clients and servers write like TVM's (``tvm.rpc.base.sendjson``): a frame's length in one write and its text in
+another, with Nagle's algorithm on. The second write waits until the tracker has acknowledged the first.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class TvmTracker(Subject):
 
     @contextmanager
     def summary(self) -> Iterator[Trial]:
-        """TVM's client asks for the queue, again and again."""
+        """TVM's client requests the summary, repeatedly."""
         yield Trial(self._tvm_client().summary)
 
     @contextmanager
     def request(self) -> Iterator[Trial]:
-        """TVM's client asks for a device that is free; the session that would follow is left out."""
+        """TVM's client requests a free device; the session after it is left out."""
         client = self._tvm_client()
         with closing(Connection(self.port)) as server, mock.patch("tvm.rpc.client.connect"):
             server.offer()
@@ -44,10 +44,10 @@ class TvmTracker(Subject):
 
     @contextmanager
     def allocate(self, clients: int) -> Iterator[Trial]:
-        """So many raw clients at once, each asking again as soon as it is served, and as many servers."""
+        """``clients`` raw clients at once, each with a new request as soon as it has a lease, and as many servers."""
         with ExitStack() as stack:
-            everyone = [stack.enter_context(closing(Connection(self.port))) for _ in range(2 * clients)]
-            yield Load(everyone[:clients], everyone[clients:])
+            peers = [stack.enter_context(closing(Connection(self.port))) for _ in range(2 * clients)]
+            yield Load(peers[:clients], peers[clients:])
 
     def _tvm_client(self) -> Any:
         from tvm import rpc
@@ -60,7 +60,7 @@ class OurTracker(TvmTracker):
 
 
 class OurTrackerWithAll(OurTracker):
-    """As a lab runs it: it remembers, it is measured, and it logs every lease."""
+    """The tracker as a lab runs it: with state directory, metrics and a log line per lease."""
 
     def start(self) -> None:
         state = str(self.place.folder / "state")
@@ -85,7 +85,7 @@ class Connection:
         self._numbers = itertools.count()
         self.socket.sendall(MAGIC)
         if self.socket.recv(len(MAGIC), socket.MSG_WAITALL) != MAGIC:
-            raise ConnectionError("that is no tracker")
+            raise ConnectionError("the peer is not a tracker")
 
     def close(self) -> None:
         self.socket.close()
@@ -97,18 +97,18 @@ class Connection:
             pass
 
     def send_offer(self) -> None:
-        """Offer a new match key; its number of the connection lets a load find the way back to it."""
+        """Offer a new match key; it contains the connection's number, by which a load finds the server."""
         matchkey = f"{KEY}:{self.socket.fileno()}-{next(self._numbers)}"
         self.send([PUT, KEY, [1, matchkey], None])
 
     def send(self, message: Any) -> None:
-        """Send a message as TVM does."""
+        """Send a message in two writes, as TVM does."""
         whole = frame(message)
         self.socket.sendall(whole[:4])
         self.socket.sendall(whole[4:])
 
     def receive(self) -> list[Any]:
-        """What one read brings, as decoded frames; blocks if there is nothing to read."""
+        """Read once and decode the whole frames; blocks if there is nothing to read."""
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionError("the tracker ended the connection")
@@ -117,7 +117,7 @@ class Connection:
 
 
 class Load(Trial):
-    """Clients that ask without pause, servers that renew each offer that was taken."""
+    """Clients that request without pause, and servers that renew each leased offer."""
 
     def __init__(self, clients: list[Connection], servers: list[Connection]) -> None:
         self._clients = {client.socket.fileno(): client for client in clients}
@@ -125,7 +125,7 @@ class Load(Trial):
         self._asked: dict[int, float] = {}
 
     def measure(self, budget_s: float) -> dict[str, float]:
-        """Allocations a second, and the 99th percentile of the seconds a client waited."""
+        """Allocations per second, and the 99th percentile of the clients' waits in seconds."""
         with select.epoll() as poller:
             for number in (*self._clients, *self._servers):
                 poller.register(number, select.EPOLLIN)
@@ -161,13 +161,13 @@ class Load(Trial):
 
 
 def frame(message: Any) -> bytes:
-    """A message as the tracker's wire has it: its length, then its JSON."""
+    """A tracker frame: the length, then the JSON."""
     body = json.dumps(message).encode()
     return struct.pack("<i", len(body)) + body
 
 
 def frames(data: bytes) -> tuple[list[Any], bytes]:
-    """The whole frames in the data, decoded, and the bytes left over."""
+    """The decoded whole frames in the data, and the remaining bytes."""
     messages, start = [], 0
     while len(data) - start >= 4:
         end = start + 4 + int.from_bytes(data[start : start + 4], "little")

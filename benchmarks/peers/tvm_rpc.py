@@ -1,4 +1,4 @@
-"""TVM's own RPC client, against TVM's server and against ours."""
+"""TVM's RPC client with TVM's server and with ours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TvmSessions(Subject):
 
     @contextmanager
     def compiled_function(self, path: str, size: int) -> Iterator[Trial]:
-        """One call of a function that TVM compiled: its input there, the run, its output back."""
+        """One call of a function compiled by TVM: send its input, run it, receive its output."""
         session = self._connect()
         library = compiled_add(path, size)
         session.upload(str(library))
@@ -58,7 +58,7 @@ class TvmSessions(Subject):
 
     @contextmanager
     def opening(self, pause_s: float) -> Iterator[Trial]:
-        """A session until it can be used, one after the other; ``pause_s`` between the end of one and the next."""
+        """Open sessions in turn; ``pause_s`` between the end of one and the next."""
         opened = []
 
         def after() -> None:
@@ -69,7 +69,7 @@ class TvmSessions(Subject):
 
     @contextmanager
     def session(self) -> Iterator[Trial]:
-        """A session and the first call on it, one session after the other."""
+        """A session and its first call, in turn."""
         opened = []
 
         def run() -> None:
@@ -92,13 +92,13 @@ class TvmClientOfOurs(TvmSessions):
 
 
 class TvmLease(Subject):
-    """A tracker, and one server registered with it."""
+    """A tracker with one registered server."""
 
     server_arguments = ("-m", "benchmarks.peers.tvm_rpc", "--with-tracker")
 
     @contextmanager
     def lease(self) -> Iterator[Trial]:
-        """A device asked of the tracker, the session, and the first call, one after the other."""
+        """Request a device from the tracker, open the session, and make the first call, in turn."""
         tracker = rpc.connect_tracker("127.0.0.1", self.port)
         opened = []
 

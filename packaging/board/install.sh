@@ -1,9 +1,9 @@
 #!/bin/sh
-# Install this version of rpcsys' device server, or put it in the place of another; see --help.
+# Install this version of rpcsys' device server, or upgrade to it; see --help.
 #
-# What is in use is the folder that /opt/rpcsys/current points to. A new version is copied beside it, checked,
-# and then pointed to in one step, so that a board whose power fails at any moment starts the old one or the new
-# one. The old server is let go only then: its sessions end, and the new one starts. POSIX sh, also BusyBox's.
+# The version in use is the folder that /opt/rpcsys/current points to. A new version is copied beside it, verified,
+# and then linked in one step: after a power cut at any time the board starts the old or the new version. Only then
+# the old server drains, its sessions end, and the new one starts. POSIX sh, also BusyBox's.
 set -eu
 
 usage() {
@@ -52,7 +52,7 @@ done
 [ -z "$flags" ] || [ -n "$key" ] || fail "--key says what kind of device this is, such as --key rpi4" 2
 name=$(printf %s "${name:-$key}" | tr -c 'A-Za-z0-9._-' -)
 
-image= # of another board: its processor need not be this machine's
+image= # an image of another board: its processor may differ from this machine's
 [ -z "$root" ] || [ -n "$start" ] || image=image
 
 base=$root/opt/rpcsys
@@ -69,7 +69,7 @@ units=$root/etc/systemd/system
 systemd=
 [ -n "$root" ] || [ ! -d /run/systemd/system ] || [ ! -f "$here/systemd/rpcsys-server@.service" ] || systemd=yes
 
-names() { # of the servers that are configured
+names() { # the configured servers
     for file in "$settings"/*.flags; do
         [ ! -f "$file" ] || basename "$file" .flags
     done
@@ -135,7 +135,7 @@ uninstall() {
     echo "rpcsys is removed"
 }
 
-copy() { # the new version, whole or not at all
+copy() { # the new version, completely or not at all
     rm -rf "$base"/versions/*.partial
     if [ ! -d "$base/versions/$version" ]; then
         mkdir -p "$base/versions"
@@ -144,7 +144,7 @@ copy() { # the new version, whole or not at all
         sync
         replace "$base/versions/$version.partial" "$base/versions/$version"
     fi
-    here=$base/versions/$version # from here on, what it was unpacked to may vanish
+    here=$base/versions/$version # from here on, the unpacked folder is not needed
 }
 
 point() { # to the new version
@@ -176,7 +176,7 @@ service() {
         cp "$here/init/rpcsys-server" "$init.new"
         chmod 755 "$init.new"
         replace "$init.new" "$init"
-        # BusyBox's init starts what is called S…; others are told.
+        # BusyBox's init starts scripts with names S…; other systems need update-rc.d.
         [ -e "$root/etc/init.d/S90rpcsys-server" ] || ln -s rpcsys-server "$root/etc/init.d/S90rpcsys-server"
         [ -n "$root" ] || ! command -v update-rc.d >/dev/null || update-rc.d rpcsys-server defaults
     fi
@@ -195,7 +195,7 @@ if [ $action = uninstall ]; then
     if [ -n "$name" ] && [ "$(names)" != "$name" ]; then uninstall_one; else uninstall; fi
     exit 0
 fi
-# -B: whoever unpacked this can remove it again, also where only root can install.
+# -B: no bytecode files of root in the folder that the user has unpacked.
 "$python" -B "$here/python/verify.py" $image || exit 1
 version=$("$python" -B "$here/python/verify.py" name)
 [ -n "$flags" ] || [ -n "$(names)" ] || fail "nothing is installed yet: give --key KEY and --tracker HOST:PORT" 2
@@ -207,7 +207,7 @@ copy
 point
 configure
 service
-[ "$before" = "versions/$version" ] || name= # every server gets the new version
+[ "$before" = "versions/$version" ] || name= # all servers get the new version
 if [ -n "$start" ]; then stop_servers drain "$drain" "$name"; fi
 start_servers
 clean

@@ -1,1 +1,1 @@
-"""Tests that start real daemons: every one a process, every connection a socket on loopback."""
+"""Tests with real daemons: each daemon is a process, each connection a loopback socket."""

@@ -1,4 +1,4 @@
-"""What the scenarios load on a device, compiled once a test run and shared by its processes."""
+"""Libraries that tests load on devices: compiled once per test run, shared by its processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = "host"
 
 @dataclass(frozen=True)
 class Artefacts:
-    """Libraries on the host's disk."""
+    """The compiled libraries in ``folder``."""
 
     folder: Path
 
@@ -39,13 +39,13 @@ class Artefacts:
         return self.folder / "dense.so"
 
     @property
-    def hostile(self) -> Path:
-        """The functions of hostile.c."""
-        return self.folder / "hostile.so"
+    def session_faults(self) -> Path:
+        """The functions of session_faults.c."""
+        return self.folder / "session_faults.so"
 
     @property
     def testing(self) -> Path:
-        """The functions of testing.c, registered when it is loaded."""
+        """The functions of testing.c; loading the library registers them."""
         return self.folder / "testing.so"
 
 
@@ -56,7 +56,7 @@ def relax_weights():
     return (np.arange(64, dtype="float32").reshape(8, 8) - 32) / 64
 
 
-#: What LLVM builds for, for boards whose compilers have these names.
+#: Compiler triple -> TVM target.
 TARGETS: dict[str, str | dict[str, Any]] = {
     HOST: "llvm",
     "aarch64-linux-gnu": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"},
@@ -70,11 +70,11 @@ TARGETS: dict[str, str | dict[str, Any]] = {
 
 
 def compile_all(folder: Path, triple: str) -> None:
-    """Compile everything into ``folder``, for this machine or for boards."""
+    """Compile all libraries into ``folder``, for this machine or for a board."""
     from tvm_ffi import libinfo
 
     compiler = ["cc"] if triple == HOST else toolchain.find(triple).command()
-    for name in ("hostile", "testing"):
+    for name in ("session_faults", "testing"):
         source, library = Path(__file__).with_name(f"{name}.c"), folder / f"{name}.so"
         headers = f"-I{libinfo.find_include_path()}"
         subprocess.run([*compiler, "-shared", "-fPIC", headers, "-o", str(library), str(source)], check=True)
@@ -129,9 +129,9 @@ def _compile_dense(path: Path, triple: str) -> None:
 
 
 def compiled(shared: Path, triple: str = HOST) -> Artefacts:
-    """The artefacts for a target in ``shared``, compiled by whichever process of the run comes first.
+    """The libraries for a target in ``shared``; the first process of the run that needs them compiles them.
 
-    A process of its own compiles: LLVM's threads and memory do not belong into the tests'.
+    A separate process compiles: LLVM's threads and memory stay out of the tests' process.
     """
     folder = shared / f"artefacts-{triple}"
     folder.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
-"""A device server as a bare board has it: ``python3 -I -S``, the device tier alone in a folder, two libraries.
+"""The device server of a bare board: ``python3 -I -S``, a folder with the device tier, and two libraries.
 
-``python -m tests.live.bareboard FLAGS…`` lays the folder out in ``$TMPDIR`` and becomes the server.
+``python -m tests.live.bareboard FLAGS…`` creates the folder in ``$TMPDIR`` and executes the server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIBRARIES = {"tvm_ffi": "libtvm_ffi.so", "tvm": "libtvm_runtime.so"}
 
 
 def library(package: str) -> Path:
-    """Where the wheel of ``package`` has its library."""
+    """The path of the library in the wheel of ``package``."""
     spec = find_spec(package)
     assert spec is not None
     assert spec.origin is not None
@@ -31,7 +31,7 @@ def library(package: str) -> Path:
 
 
 def lay_out(folder: Path) -> None:
-    """The files of the device tier, and in ``lib`` the two libraries."""
+    """Copy the device tier into ``folder``; link the two libraries in ``folder/lib``."""
     for file in device_files():
         target = folder / file
         target.parent.mkdir(parents=True, exist_ok=True)

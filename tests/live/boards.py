@@ -1,7 +1,7 @@
-"""Device runtimes, packed once a test run, unpacked and started on emulated boards.
+"""Device runtimes: packed once per test run, unpacked and started on emulated boards.
 
-TVM's libraries are those of PyPI's wheels. For 32-bit ARM there are none: they are built from source
-(:mod:`tests.live.sdist`), for RISC-V libtvm_ffi alone.
+TVM's libraries come from PyPI's wheels. 32-bit ARM has no wheel: its libraries are built from source
+(:mod:`tests.live.sdist`). For RISC-V, only libtvm_ffi is built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY = "board"
 
 
 def packed(shared: Path, triple: str) -> Path:
-    """The device runtime for a target in ``shared``, packed by whichever process of the run comes first."""
+    """The device runtime for a target in ``shared``; the first process of the run that needs it packs it."""
     path = shared / f"rpcsys-device-{triple}.tar.gz"
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -37,7 +37,7 @@ def packed(shared: Path, triple: str) -> Path:
 
 @dataclass
 class Board:
-    """A machine with the runtime unpacked in a folder that was empty."""
+    """An emulated machine, and the folder with its unpacked runtime."""
 
     machine: Machine
     folder: Path
@@ -48,18 +48,18 @@ class Board:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a board's shell has: no Python of this machine, and nothing to find packages in."""
+        """The environment of a board's shell, without this machine's Python and its packages."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS"))}
         return {**kept, "RPCSYS_PYTHON": str(self.machine.python)}
 
     def start(self, daemons: Daemons, *flags: str) -> Daemon:
-        """The server, as somebody would start it there; returns at once."""
+        """Start the server with the board's own script; returns at once."""
         command = [str(self.top / "bin" / "rpcsys-server"), "--key", KEY, *flags]
         return daemons.launch("board", command, env={**self.environment, "PYTHONPATH": ""})
 
 
 def unpacked(archive: Path, machine: Machine, folder: Path) -> Board:
-    """A board with the archive's files and no others."""
+    """Unpack the archive into ``folder``, which is empty."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="fully_trusted")

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Boots this machine's own Debian once more, in namespaces: boot.sh FOLDER CGROUP has systemd run as a process 1.
+# Boots this machine's Debian a second time, in namespaces: boot.sh FOLDER CGROUP runs systemd as process 1.
 #
-# Its files are the host's under a layer in memory, its /run, /tmp and /dev are fresh, its network is a loopback of
-# its own, and of the host's control groups it sees the one named CGROUP. What it may not touch is mounted read-only.
-# Its systemd killed with -9 is a power cut: it boots again, with the same layer.
+# The booted machine has the host's files under an overlay in memory, its own /run, /tmp and /dev, and its own loopback.
+# Of the host's cgroups it sees only CGROUP. The files that it must not change are mounted read-only.
+# SIGKILL to its systemd is a power cut: the machine boots again with the same overlay.
 set -eu
 folder=$1
 group=$2
 stage=${3:-host}
 
-host() { # in a namespace of mounts alone
+host() { # in a mount namespace
     mkdir -p "$folder/cgroup" "$folder/layer" "$folder/root"
     mount -t cgroup2 cgroup "$folder/cgroup"
     mkdir "$folder/cgroup/$group"
@@ -20,18 +20,18 @@ host() { # in a namespace of mounts alone
     furnish
     while :; do
         unshare --pid --fork --kill-child --mount --uts --ipc --net sh "$0" "$folder" "$group" group || :
-        rm "$folder/started" # where there is none, another try would end as this one did
+        rm "$folder/started" # no such file: the boot has failed, and rm ends this script
     done
 }
 
 furnish() { # in the machine's root folder
-    # The host's services, what it thinks of starting any, its disks and name are not this machine's.
+    # Remove the host's services, its policy on starting services, its disks and its name.
     rm -rf etc/systemd/system etc/rc?.d etc/init.d etc/rpcsys opt/rpcsys usr/sbin/policy-rc.d
     mkdir -p etc/systemd/system etc/init.d
     : >etc/fstab
     echo booted >etc/hostname
     od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >etc/machine-id
-    # Nor the host's kernel: what would set it up is masked, and so are consoles, and what not every Debian has.
+    # Mask the units that configure the kernel, the consoles, and the units that only some Debian systems have.
     for unit in dbus.service dbus.socket dev-hugepages.mount dev-mqueue.mount getty.target kmod-static-nodes.service \
         proc-sys-fs-binfmt_misc.automount sys-fs-fuse-connections.mount sys-kernel-config.mount \
         sys-kernel-debug.mount sys-kernel-tracing.mount systemd-binfmt.service systemd-journald-audit.socket \
@@ -41,7 +41,7 @@ furnish() { # in the machine's root folder
     done
 }
 
-group() { # process 1: out of the way of systemd, which divides what the group gets
+group() { # process 1: leave the cgroup to systemd, which creates groups in it
     echo 0 >"$folder/cgroup/$group/cgroup.procs"
     exec unshare --cgroup --mount sh "$0" "$folder" "$group" boot
 }

@@ -1,6 +1,6 @@
-"""A machine with a systemd of its own: this one's Debian, booted once more in namespaces (``boot.sh``).
+"""A machine with its own systemd: this machine's Debian, booted a second time in namespaces (``boot.sh``).
 
-Whatever is done to it is gone with it: its disk is this machine's, under a layer in memory.
+Its disk is an overlay in memory over this machine's disk: all changes are lost when it ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEEDS = "this test boots a systemd of its own: that needs root, Linux with cgrou
 
 
 class Booted:
-    """The machine. It is up when made, and gone when its ``daemons`` are stopped and it is closed."""
+    """The machine. The constructor returns when it is up; ``daemons.stop()`` and then ``close()`` end it."""
 
     def __init__(self, daemons: Daemons) -> None:
         self._group = f"rpcsys-test-{os.getpid()}-{time.monotonic_ns()}"
@@ -55,10 +55,10 @@ class Booted:
             (first,) = unshare.children()
             return first.pid if first.name() == "systemd" and first.pid != self._first else None
         except (ValueError, psutil.NoSuchProcess):
-            return None  # between two of its steps
+            return None  # boot.sh is between two steps
 
     def cut_power(self) -> None:
-        """Everything that runs there ends at once, and it boots again."""
+        """End all its processes at once, then wait until it has booted again."""
         os.kill(self._first, signal.SIGKILL)
         self._wait_until_up()
 
@@ -67,11 +67,11 @@ class Booted:
 
     @property
     def root(self) -> Path:
-        """Its file system, as this machine sees it."""
+        """The path of its file system on this machine."""
         return Path(f"/proc/{self._first}/root")
 
     def command(self, *command: str) -> list[str]:
-        """The command, to be run there by a user who has just logged in as root."""
+        """The command line that runs ``command`` there, in a fresh login of root."""
         inside = ("nsenter", "--target", str(self._first), "--all", "--root", "--wd")
         return [*inside, "env", "-i", f"PATH={PATH}", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", *command]
 
@@ -86,26 +86,26 @@ class Booted:
         )
 
     def run(self, *command: str) -> str:
-        """What a command says there. AssertionError with all its words if it fails."""
+        """The standard output of a command there. AssertionError with all its output if it fails."""
         done = self._run(*command)
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout
 
     def fails(self, *command: str) -> str:
-        """What a command complains of. AssertionError if it does not fail."""
+        """The standard error of a command there. AssertionError if it succeeds."""
         done = self._run(*command)
         assert done.returncode != 0, done.stdout
         return done.stderr
 
     def copy(self, *files: Path) -> list[str]:
-        """Put files into its /tmp; what they are called there."""
+        """Copy files into its /tmp; their paths there."""
         for file in files:
             shutil.copyfile(file, self.root / "tmp" / file.name)
         return [f"/tmp/{file.name}" for file in files]
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Have this thread make its sockets there, where daemons listen on its loopback."""
+        """Move this thread into the machine's network: new sockets reach the daemons on its loopback."""
         with open("/proc/thread-self/ns/net") as before:
             with open(f"/proc/{self._first}/ns/net") as there:
                 enter(there)
@@ -117,27 +117,27 @@ class Booted:
     # --- units -------------------------------------------------------------------------------------
 
     def show(self, unit: str, what: str) -> str:
-        """One property of a unit."""
+        """The value of one property of a unit."""
         return self.run("systemctl", "show", "--value", f"--property={what}", unit).strip()
 
     def wait_for(self, unit: str, what: str, value: str, deadline_s: float) -> None:
-        """Until a property has this value."""
+        """Wait until a property has this value."""
         wait_until(lambda: self.show(unit, what) == value, deadline_s, f"{unit}: {what}={value}", every_s=0.2)
 
     def main_pid(self, unit: str) -> int:
-        """The unit's process, by the number that it has there; 0 where none runs."""
+        """The pid of the unit's main process in the machine's PID namespace; 0 if none runs."""
         return int(self.show(unit, "MainPID"))
 
     def signal(self, name: str, unit: str) -> None:
-        """Send its process a signal behind systemd's back, to this one alone."""
+        """Send a signal to the unit's main process only, without systemd."""
         self.run("sh", "-c", f"kill -{name} {self.main_pid(unit)}")
 
     def journal(self, unit: str) -> str:
-        """What it logged."""
+        """The unit's log."""
         return self.run("journalctl", "--no-pager", "--output=cat", "--unit", unit)
 
     def close(self) -> None:
-        """Remove what its end leaves: an empty group of processes."""
+        """Remove the empty cgroups that are left after its end."""
         hierarchy = self.folder / "cgroup"
         script = (
             f"mount -t cgroup2 cgroup {hierarchy} && find {hierarchy}/{self._group} -depth -type d -exec rmdir {{}} +"

@@ -27,13 +27,13 @@ FLAGS = (
     "--lang=en",
 )
 START_S = 60.0
-PHONE, DESK = (390, 844), (1280, 900)
+PHONE, DESKTOP = (390, 844), (1280, 900)
 
 
 class Browser:
-    """One browser with one page. ``folder`` takes its profile and the driver's log."""
+    """One browser with one page. ``folder`` holds its profile and the driver's log."""
 
-    def __init__(self, folder: Path, size: tuple[int, int] = DESK) -> None:
+    def __init__(self, folder: Path, size: tuple[int, int] = DESKTOP) -> None:
         driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
         missing = [name for name, path in (("chromium-driver", driver), ("chromium", chromium)) if path is None]
         assert not missing, f"the page's tests need a browser; type: sudo apt-get install {' '.join(missing)}"
@@ -67,7 +67,7 @@ class Browser:
         self._log.close()
 
     def resize(self, width: int, height: int, dark: bool = False) -> None:
-        """Show pages as on a screen of that size (CSS pixels)."""
+        """Set the size of the screen, in CSS pixels, and its colour scheme."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._command("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -77,15 +77,15 @@ class Browser:
         self._post("/url", {"url": url})
 
     def run(self, script: str, *values: Any) -> Any:
-        """What a function with that body returns in the page."""
+        """Run ``script`` as the body of a function in the page; its result."""
         return self._post("/execute/sync", {"script": script, "args": values})
 
     def text(self, selector: str = "body") -> str:
-        """What stands in an element, as it is shown."""
+        """The visible text of an element."""
         return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
 
     def await_text(self, text: str, selector: str = "body", deadline_s: float = 30.0) -> str:
-        """Wait until a text is shown; all that is shown then."""
+        """Wait until an element shows ``text``; the element's whole text."""
         return wait_until(
             lambda: (shown := self.text(selector)) if text in self.text(selector) else None,
             deadline_s,
@@ -93,8 +93,8 @@ class Browser:
             0.1,
         )
 
-    def complaints(self) -> list[str]:
-        """What the console was told since it was last asked."""
+    def console(self) -> list[str]:
+        """The console's messages since the last call."""
         return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
 
     def screenshot(self, path: Path) -> None:

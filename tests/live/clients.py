@@ -1,10 +1,9 @@
-"""Clients in processes of their own, driven line by line: what can be killed, stopped and starved.
+"""Client processes that tests control by lines of JSON; a test can kill or stop them.
 
-``python -m tests.live.clients KIND HOST:PORT KEY LIBRARY [LIMIT_S]`` asks the tracker for a device,
-says when it has one, then does what lines of JSON on its standard input tell it and answers each
-with a line of JSON: functions of tests/live/hostile, ``put`` and ``get`` (a file of so many bytes), ``close``. KIND is
-``rpcsys`` (our client, an rpcsys/1 session) or ``tvm`` (TVM's client).
-:class:`Client` is the other end, for tests.
+``python -m tests.live.clients KIND HOST:PORT KEY LIBRARY [LIMIT_S]`` leases a device, prints a line when it has
+one, then runs each line of JSON from its standard input and prints the result as a line of JSON. A line names a
+function of tests/live/session_faults, ``put`` or ``get`` (a file of so many bytes), or ``close``. KIND is ``rpcsys``
+(our client, an rpcsys/1 session) or ``tvm`` (TVM's client). :class:`Client` is the end for tests.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ class Worker(Protocol):
     session: Any
 
     def call(self, name: str, *args: Any) -> Any:
-        """Call one of the functions of tests/live/hostile."""
+        """Call a function of tests/live/session_faults."""
 
     def close(self) -> None:
-        """End the session in good order."""
+        """Close the session."""
 
 
 class RpcsysWorker:
@@ -48,7 +47,7 @@ class RpcsysWorker:
         self.session: Any = rpcsys.connect_tracker(address).request(key, session_timeout=limit_s)
 
     def call(self, name: str, *args: Any) -> Any:
-        answer = self.session.get_function("hostile." + name)(*args)
+        answer = self.session.get_function("fault." + name)(*args)
         return len(answer) if isinstance(answer, (bytes, bytearray, memoryview)) else answer
 
     def close(self) -> None:
@@ -77,12 +76,12 @@ class TvmWorker:
 WORKERS = {"rpcsys": RpcsysWorker, "tvm": TvmWorker}
 
 
-def say(**what: Any) -> None:
+def report(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
 def contents(count: int) -> bytes:
-    """So many bytes, none of them where another could be."""
+    """``count`` pseudo-random bytes: a byte at a wrong place is found."""
     return random.Random(count).randbytes(count)
 
 
@@ -92,50 +91,50 @@ def put(worker: Worker, count: int) -> None:
 
 
 def get(worker: Worker, count: int) -> bool:
-    """Download what `put` has uploaded; whether it is right."""
+    """Download what `put` has uploaded; whether the bytes are the same."""
     return bytes(worker.session.download("contents")) == contents(count)
 
 
 OWN: dict[str, Callable[..., Any]] = {"close": lambda worker: worker.close(), "put": put, "get": get}
 
 
-def obey(worker: Worker, line: str) -> bool:
-    """Do what one line asks for and answer it. False when that was the last."""
+def execute(worker: Worker, line: str) -> bool:
+    """Run one line and report its result. False after ``close``."""
     name, args = json.loads(line)
     started = time.monotonic()
     try:
         value = OWN[name](worker, *args) if name in OWN else worker.call(name, *args)
     except Exception as error:
         family = [kind.__name__ for kind in type(error).__mro__]
-        say(error=family, message=str(error), took_s=time.monotonic() - started)
+        report(error=family, message=str(error), took_s=time.monotonic() - started)
     else:
-        say(value=value, took_s=time.monotonic() - started)
+        report(value=value, took_s=time.monotonic() - started)
     return name != "close"
 
 
 def main(kind: str, address: str, key: str, library: str, limit: str = "0") -> None:
-    say(asking=os.getpid())
+    report(asking=os.getpid())
     try:
         worker: Worker = WORKERS[kind](address, key, library, float(limit) or None)
     except Exception as error:
         family = [kind.__name__ for kind in type(error).__mro__]
-        say(error=family, message=str(error), took_s=0.0)
+        report(error=family, message=str(error), took_s=0.0)
         return
-    say(leased=worker.call("pid"), workdir=worker.call("workdir"))
+    report(leased=worker.call("pid"), workdir=worker.call("workdir"))
     for line in sys.stdin:
-        if not obey(worker, line):
+        if not execute(worker, line):
             break
 
 
 # --- in the test's process ---------------------------------------------------------------------
 
 
-PIDS = ("pid", "spawn", "daemonise")  # functions that return a process number
+PIDS = ("pid", "spawn", "daemonise")  # functions that return a pid
 
 
 class Client:
-    """A client process, ``inside`` another network if it is given one's. ``session_pid`` and ``workdir`` are known once
-    it has a device. Process numbers are those out here, not those of a session's PID namespace."""
+    """A client process, in another network if ``inside`` is given. ``session_pid`` and ``workdir`` are set after the
+    lease. Pids are those of this PID namespace, not of the session's."""
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ class Client:
         threading.Thread(target=self._read, daemon=True).start()
         self.session_pid = 0
         self.workdir = ""
-        self.read()  # it is there; not yet whether it has connected
+        self.read()  # the process has started; it may not have connected yet
 
     def leased(self, deadline_s: float = LEASE_S) -> Client:
         """Wait until it has a device."""
@@ -173,15 +172,15 @@ class Client:
         return self
 
     def silent(self) -> bool:
-        """Whether it has said nothing since it was last read: it still waits."""
+        """Whether it has reported nothing since the last `read`: it still waits."""
         return self._lines.empty()
 
     def send(self, name: str, *args: Any) -> None:
-        """Start a call (or ``close``) there; ``read`` brings its answer."""
+        """Start a call (or ``close``) there; `read` returns its result."""
         self.process.stdin.write(json.dumps([name, args]) + "\n")
 
     def read(self, deadline_s: float = LEASE_S) -> dict[str, Any]:
-        """The next thing it says."""
+        """The next line that it reports."""
         try:
             line = self._lines.get(timeout=deadline_s)
         except queue.Empty:
@@ -190,7 +189,7 @@ class Client:
         return json.loads(line)
 
     def call(self, name: str, *args: Any, deadline_s: float = LEASE_S) -> dict[str, Any]:
-        """Call a function there and bring its answer: ``value``, or ``error`` and ``message``."""
+        """Call a function there; the result has ``value``, or ``error`` and ``message``."""
         self.send(name, *args)
         answer = self.read(deadline_s)
         if name in PIDS and "value" in answer:
@@ -198,23 +197,23 @@ class Client:
         return answer
 
     def close(self) -> None:
-        """End its session in good order."""
+        """Close its session and wait for its end."""
         self.call("close")
         self.process.wait(STOP_S)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """SIGKILL, and wait until the process has ended."""
         self.process.kill()
         self.process.wait(STOP_S)
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def destroy(self) -> None:
-        """Whatever state it is in."""
+        """Kill it in any state; the reaper forgets it."""
         self.kill()
         reaper.note("-", self.process.pid)
 

@@ -11,25 +11,25 @@ import pytest
 
 import rpcsys
 from rpcsys.pack import build
-from tests.live import invariant, labs
+from tests.live import invariant, lab_checks
 from tests.live.artefacts import Artefacts, compiled
+from tests.live.board_cli import BoardCli
 from tests.live.daemons import Daemons
-from tests.live.desk import Desk
-from tests.live.lab import KINDS, FaultLab
+from tests.live.fault_lab import KINDS, FaultLab
 
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
 
 
 @pytest.fixture(autouse=True, scope="package")
 def watched_labs() -> Iterator[None]:
-    """Labs are asked as other daemons are."""
-    with labs.watched():
+    """Check labs as other daemons are checked."""
+    with lab_checks.watched():
         yield
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails a test that leaves shared memory, or something at outliving daemons; `Daemons.stop` checks the rest."""
+    """Fail a test that leaves shared memory or state of daemons that outlive it; `Daemons.stop` checks the others."""
     running = invariant.running
     running.excused = False
     for pid in running.watched:
@@ -48,7 +48,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def daemons(tmp_path: Path) -> Iterator[Daemons]:
-    """Starts daemons for one test and kills them after it."""
+    """Starts daemons for one test; they are stopped after it."""
     started = Daemons(tmp_path)
     yield started
     started.stop()
@@ -56,7 +56,7 @@ def daemons(tmp_path: Path) -> Iterator[Daemons]:
 
 @pytest.fixture(scope="module")
 def module_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Daemons]]:
-    """Makes sets of daemons that live until the tests of the module are done."""
+    """Makes sets of daemons that run until the last test of the module has ended."""
     made: list[Daemons] = []
 
     def make() -> Daemons:
@@ -84,7 +84,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the whole run: all processes of a parallel one have the same."""
+    """A folder of the whole run, the same for all processes of a parallel run."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
@@ -101,13 +101,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test begins first, so that the others run beside it."""
+    """Start the longest test first, so that the others run beside it."""
     items.sort(key=lambda item: "test_chaos" not in item.nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
-    """Show what the daemons said where a test failed."""
+    """Add the daemons' standard error to the report of a failed test."""
     report = yield
     if report.failed:
         invariant.running.excused = True
@@ -120,7 +120,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the figures that tests recorded (`record_property`): bounds are loose, these are not."""
+    """List the figures that tests recorded with `record_property`; the tests' own bounds are loose."""
     figures = [
         f"{report.nodeid.rpartition('::')[2]}: {name} {value}"
         for report in terminalreporter.stats.get("passed", ())
@@ -132,16 +132,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture
-def short() -> Iterator[Path]:
-    """A folder whose name leaves room for that of a socket; a desk that is killed leaves one there."""
-    with tempfile.TemporaryDirectory(prefix="desk-", dir="/tmp") as folder:
+def short_folder() -> Iterator[Path]:
+    """A folder with a path short enough for a Unix socket in it. A killed command leaves its socket there."""
+    with tempfile.TemporaryDirectory(prefix="cli-", dir="/tmp") as folder:
         yield Path(folder)
 
 
 @pytest.fixture
-def desk(tmp_path: Path, daemons: Daemons, current_archive: Path, short: Path) -> Iterator[Desk]:
-    """A desk with a tracker; its boards are cut off after the test."""
-    made = Desk(tmp_path, daemons.tracker(), current_archive, short, [])
+def cli(tmp_path: Path, daemons: Daemons, current_archive: Path, short_folder: Path) -> Iterator[BoardCli]:
+    """``rpcsys board`` with a tracker; its boards are stopped after the test."""
+    made = BoardCli(tmp_path, daemons.tracker(), current_archive, short_folder, [])
     yield made
     for board in made.made:
         board.stop()
@@ -155,7 +155,7 @@ def current_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def newer_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of the version to come."""
+    """An archive of a later version."""
     folder = tmp_path_factory.mktemp("newer")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rpcsys, "__version__", "9.9.9")

@@ -1,8 +1,8 @@
 """Starts, watches and stops daemons: ours, and TVM's for comparison.
 
-Every daemon is a process that leads a group of its own, has its standard error in a file, and is
-killed with its whole group when the test is over, or when the test run itself is killed
-(:mod:`tests.live.reaper`). Nothing here imports rpcsys: what is under test is met as a stranger.
+Each daemon leads its own process group and writes its standard error to a file. The whole group is killed at the end
+of the test, or when the test run itself is killed (:mod:`tests.live.reaper`). This module does not import rpcsys: a
+fault of the package cannot hide here.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tests.live.probe import TrackerProbe
 from tests.live.processes import alive, descendants, is_init
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 60.0  # importing tvm takes two seconds alone, and many where many tests run at once
+START_S = 60.0  # importing tvm takes two seconds, and more where many tests run at once
 STOP_S = 15.0
 Address = tuple[str, int]
 Found = TypeVar("Found")
 
 
 def wait_until(predicate: Callable[[], Found], deadline_s: float, what: str, every_s: float = 0.02) -> Found:
-    """The first true answer of ``predicate``; AssertionError naming ``what`` after ``deadline_s``."""
+    """Poll until ``predicate`` returns a true value; that value. AssertionError with ``what`` after ``deadline_s``."""
     end = time.monotonic() + deadline_s
     while True:
         found = predicate()
@@ -51,7 +51,7 @@ def wait_until(predicate: Callable[[], Found], deadline_s: float, what: str, eve
 
 
 def outside(pid: int, folder: str) -> int:
-    """This namespace's number of the process ``pid`` of another, which works in ``folder``; ``pid`` if none does."""
+    """Translate ``pid`` of another PID namespace, of a process that works in ``folder``; ``pid`` if none is found."""
     for process in psutil.process_iter():
         try:
             status = Path(f"/proc/{process.pid}/status").read_text()
@@ -63,7 +63,7 @@ def outside(pid: int, folder: str) -> int:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """SIGKILL those that still live."""
+    """SIGKILL to the processes that still live."""
     for pid in pids:
         try:
             psutil.Process(pid).kill()
@@ -72,17 +72,17 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def rss_mb(pids: Iterable[int]) -> float:
-    """Resident memory of the processes together, in MB; pages they share count for each."""
+    """The sum of the processes' resident memory in MB; a shared page counts once per process."""
     return sum(psutil.Process(pid).memory_info().rss for pid in pids) / 1e6
 
 
 def pss_mb(pids: Iterable[int]) -> float:
-    """Memory of the processes together, in MB; pages they share count once."""
+    """The processes' memory together in MB; a shared page counts once."""
     return sum(psutil.Process(pid).memory_full_info().pss for pid in pids) / 1e6
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, for daemons that cannot be told to find one."""
+    """A port that was free a moment ago, for daemons that cannot choose one themselves."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -93,13 +93,13 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Flavour:
-    """One way to run a tracker or a device server.
+    """One way to run a tracker, a proxy or a device server.
 
-    ``features`` name what scenarios may ask of it:
+    ``features``:
 
     ``listdir``  TVM's client can list the session's directory
-    ``jail``     paths that leave the session's directory are refused
-    ``ready``    it prints our ready line and takes ``--port 0``
+    ``jail``     paths outside the session's directory are refused
+    ``ready``    it prints our ready line and accepts ``--port 0``
     """
 
     name: str
@@ -131,7 +131,7 @@ SERVERS = {
 
 
 class Reaper:
-    """The one reaper process of this test run, started with the first daemon."""
+    """The reaper process of this test run; it starts with the first daemon."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen | None = None
@@ -153,7 +153,7 @@ reaper = Reaper()
 
 @dataclass
 class Daemon:
-    """A process this run started. ``address`` and ``ready`` are known once it serves."""
+    """A process that this run has started. ``address`` and ``ready`` are set once it serves."""
 
     name: str
     process: subprocess.Popen
@@ -168,7 +168,7 @@ class Daemon:
 
     @property
     def where(self) -> str:
-        """``host:port``, as flags take it."""
+        """``host:port``, for flags."""
         return "{}:{}".format(*self.address)
 
     def stderr(self) -> str:
@@ -182,11 +182,11 @@ class Daemon:
         return [child for child in psutil.Process(self.pid).children() if alive(child.pid)]
 
     def tree(self, inits: bool = True) -> list[int]:
-        """This process and all below it; without ``inits``, PID namespaces' inits and their maker are left out."""
+        """This process and its descendants; without ``inits``, PID namespaces' inits and their parent are left out."""
         return [pid for pid in (self.pid, *descendants(self.pid)) if inits or not is_init(pid)]
 
     def kill(self) -> None:
-        """SIGKILL to this process alone: what it started must cope."""
+        """SIGKILL to this process only; its children get no signal."""
         self.process.kill()
         self.process.wait(STOP_S)
 
@@ -196,10 +196,10 @@ class Daemon:
         return self.process.wait(deadline_s)
 
     def destroy(self) -> None:
-        """Kill it, all below it, and its whole process group, whatever state it is in."""
+        """Kill it in any state, with its descendants and its whole process group."""
         invariant.running.forget(self.pid)
         below = descendants(self.pid)
-        if self.running() or not psutil.pid_exists(self.pid):  # else its number is another's by now
+        if self.running() or not psutil.pid_exists(self.pid):  # else another process may have its pid now
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -209,18 +209,18 @@ class Daemon:
         reaper.note("-", self.pid)
 
     def await_ready_line(self) -> None:
-        """Read the one line of JSON that says where it serves."""
+        """Read its ready line: one line of JSON with its address."""
         line = wait_until(self._first_line, START_S, f"ready line of {self.name}")
         self.ready = json.loads(line)
         if self.ready["port"] is not None:
             self.address = ("127.0.0.1", self.ready["port"])
-        if self.ready["pid"] == self.pid:  # and not one inside a machine of its own
+        if self.ready["pid"] == self.pid:  # not a pid of another PID namespace
             invariant.running.watch(Watched.of(self.ready["ready"], self.ready["port"], self.pid))
 
     def await_listening(self, port: int) -> None:
-        """Wait until TVM's daemon says that it has the port, and listens there."""
-        if "proxy" not in self.name:  # TVM's proxy says nothing
-            wait_until(lambda: self._said(rf"bind to \S+:{port}\b"), START_S, f"{self.name} binds")
+        """Wait until TVM's daemon has logged the port and listens on it."""
+        if "proxy" not in self.name:  # TVM's proxy logs nothing
+            wait_until(lambda: self._logged(rf"bind to \S+:{port}\b"), START_S, f"{self.name} binds")
         wait_until(lambda: self._accepts(port), START_S, f"{self.name} listens")
         self.address = ("127.0.0.1", port)
 
@@ -229,7 +229,7 @@ class Daemon:
         self._check_running()
         return text if text.endswith("\n") else ""
 
-    def _said(self, pattern: str) -> bool:
+    def _logged(self, pattern: str) -> bool:
         self._check_running()
         return re.search(pattern, self.stderr()) is not None
 
@@ -247,7 +247,7 @@ class Daemon:
 
 
 class Daemons:
-    """Starts daemons with their files in ``folder`` and stops them all together."""
+    """Starts daemons, keeps their files in ``folder``, and stops all of them together."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -278,17 +278,17 @@ class Daemons:
         return daemon
 
     def tracker(self, *flags: str, flavour: str = "ours", port: int = 0, **popen: Any) -> Daemon:
-        """A tracker on loopback that answers; at ``port``, or at any."""
+        """A tracker on loopback that answers; at ``port``, or at any free one."""
         daemon = self._serve("tracker", TRACKERS[flavour], flags, port, popen)
         TrackerProbe(daemon.address).close()
         return daemon
 
     def proxy(self, *flags: str, flavour: str = "ours", port: int = 0, **popen: Any) -> Daemon:
-        """A proxy on loopback; at ``port``, or at any."""
+        """A proxy on loopback; at ``port``, or at any free one."""
         return self._serve("proxy", PROXIES[flavour], flags, port, popen)
 
     def behind(self, proxy: Daemon, key: str, *flags: str, flavour: str = "tvm", **popen: Any) -> Daemon:
-        """A device server that dials the proxy; returns at once."""
+        """A device server that connects to the proxy; returns at once."""
         where = ("--host", proxy.address[0], "--port", str(proxy.address[1]), "--through-proxy")
         return self.launch(f"server-{key}", (*SERVERS[flavour].command, *where, "--key", key, *flags), **popen)
 
@@ -302,7 +302,7 @@ class Daemons:
         port: int = 0,
         **popen: Any,
     ) -> Daemon:
-        """A device server on loopback, at ``port`` or any; with a tracker, once ``offers`` slots are free there."""
+        """A device server on loopback, at ``port`` or any; with a tracker, wait until ``offers`` slots are free."""
         if tracker is not None:
             flags = (*flags, "--tracker", tracker.where)
         daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), port, popen)
@@ -312,19 +312,19 @@ class Daemons:
         return daemon
 
     def reach(self, name: str, flavour: str, *flags: str, port: int) -> Daemon:
-        """A device server with ``flags``, at ``port`` or behind the proxy there; ready."""
+        """A device server with ``flags``, at ``port`` or behind the proxy at ``port``; ready."""
         return self._serve(name, SERVERS[flavour], flags, port, {})
 
     def stop(self) -> None:
-        """Stop all that was started here and wait for their end. AssertionError for what any of them left."""
+        """Stop all daemons and wait for their end. AssertionError if one of them has left something."""
         try:
             left = invariant.stopped([daemon.process for daemon in self.started])
         finally:
             for daemon in reversed(self.started):
                 daemon.destroy()
-            said = "".join(daemon.stderr()[-1000:] for daemon in self.started[:8])
+            logs = "".join(daemon.stderr()[-1000:] for daemon in self.started[:8])
             self.started.clear()
-        assert not left, "left behind: " + "; ".join(left) + "\n" + said
+        assert not left, "left behind: " + "; ".join(left) + "\n" + logs
 
     def _serve(self, name: str, flavour: Flavour, flags: Sequence[str], port: int, popen: dict[str, Any]) -> Daemon:
         command = (*flavour.command, "--host", "127.0.0.1", *flags, "--port")
@@ -341,13 +341,13 @@ class Daemons:
 
 
 def queue(tracker: Daemon, key: str) -> dict[str, int]:
-    """The tracker's ``{"free": n, "pending": n}`` of a key; zeros for one it has not heard of."""
+    """The tracker's ``{"free": n, "pending": n}`` of a key; zeros for an unknown key."""
     with TrackerProbe(tracker.address) as probe:
         return probe.summary()["queue_info"].get(key, {"free": 0, "pending": 0})
 
 
 def wait_free(tracker: Daemon, key: str, count: int, deadline_s: float) -> float:
-    """Wait until ``count`` servers of ``key`` are free; returns how long it took, in seconds."""
+    """Wait until ``count`` slots of ``key`` are free; the seconds that it took."""
     start = time.monotonic()
     wait_until(lambda: queue(tracker, key)["free"] == count, deadline_s, f"{count} of {key!r} free")
     return time.monotonic() - start

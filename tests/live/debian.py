@@ -1,4 +1,4 @@
-"""The Debian packages, built once a test run and shared by its processes."""
+"""The Debian packages: built once per test run, shared by its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEEDED = "dpkg-dev debhelper dh-python python3-installer lintian"
 
 
 def build(folder: Path) -> Path:
-    """What ``make deb`` makes, in a new folder below ``folder``."""
+    """Run ``make deb`` into a new folder below ``folder``; that folder."""
     made = folder / "packages"
     command = [
         *("make", "-C", str(ROOT), "--old-file=.venv/.ready-dev", "deb"),
@@ -38,6 +38,6 @@ def packages(shared: Path) -> list[Path]:
 
 
 def _environment() -> dict[str, str]:
-    """Of a person who types it: a test run's own make and Python are not asked."""
+    """The environment of a login shell, without the variables of the test run's make and Python."""
     foreign = ("MAKE", "MFLAGS", "PYTHON", "RPCSYS", "DEB_")
     return {name: value for name, value in os.environ.items() if not name.startswith(foreign)}

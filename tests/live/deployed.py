@@ -1,4 +1,4 @@
-"""Modules to deploy, and a server's folder of them that is filled before it starts."""
+"""Modules to deploy, and a way to deploy them before the server starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITH_NUMPY = ("--preload", "numpy", *FLAGS[2:])
 
 
 def functions(factor: float) -> dict:
-    """What a deployed module of Python functions has. Its state is its host's."""
+    """The functions of a deployed Python module. Its model host keeps the state."""
     state = {"calls": 0, "most": 0, "running": 0}
 
     def main(x):
@@ -50,7 +50,7 @@ def functions(factor: float) -> dict:
         return lambda: 1
 
     def babble(words):
-        """Say ``words`` to whoever listens at this process's sockets; how many do."""
+        """Send ``words`` over each Unix socket of this process; the number of sockets."""
         count = 0
         for number in map(int, os.listdir("/proc/self/fd")):
             try:
@@ -72,7 +72,7 @@ def library(path: Path, factor: float) -> Path:
 
 
 def onnx_model(path: Path, factor: float, size: int = 0) -> Path:
-    """``y = x * factor + 0 * mean(w)``: x float32 of any length, w ``size`` float32 that differ from page to page."""
+    """``y = x * factor + 0 * mean(w)``: x float32 of any length, w ``size`` random float32."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
     weights = [helper.make_tensor("k", TensorProto.FLOAT, [], [factor])]
@@ -94,7 +94,7 @@ def onnx_model(path: Path, factor: float, size: int = 0) -> Path:
 
 
 def endless_model(path: Path) -> Path:
-    """``y = n``, int64 scalars, found by counting up to n: a loop in onnxruntime that lasts as long as one likes."""
+    """``y = n``, int64 scalars, computed by counting up to n: a loop in onnxruntime of any length."""
     scalar = helper.make_tensor_value_info
     one = helper.make_tensor("one", TensorProto.INT64, [], [1])
     body = helper.make_graph(
@@ -124,7 +124,7 @@ def endless_model(path: Path) -> Path:
 
 
 def put(root: Path, name: str, file: Path) -> str:
-    """Put ``file`` into a folder that no server serves yet; the version that it is."""
+    """Deploy ``file`` into a folder that no server serves yet; its version."""
     store = Store(str(root))
     os.close(store.open())
     incoming = root / "incoming" / "file"

@@ -1,4 +1,4 @@
-"""What an edge server is told to import in tests: the last part of a network, kept there."""
+"""A module for ``--import`` of an edge server: it runs the last stage of a network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import rpcsys.server
 
-#: Read when the server starts: a session does not see the machine's temporary files.
+#: Read at the server's start: a session does not see the machine's temporary files.
 _MODEL = Path(os.environ["EDGE_MODEL"]).read_bytes()
 
 

@@ -1,11 +1,11 @@
-"""Boards without a board: Debian's Python for other processors, unpacked into a folder and run by qemu-user.
+"""Emulated boards: Debian's Python for other processors, unpacked into a folder and run by qemu-user.
 
-``machine("aarch64").python`` is an executable that behaves as ``python3`` does on such a board: its standard
-library alone, its own C library, ``sys.executable`` and ``platform.machine()`` as they are there. The host's
-dpkg is not touched: apt has a state of its own, and packages are unpacked, not installed. What was unpacked is
-kept in the user's cache folder (``$XDG_CACHE_HOME/rpcsys-tests``, 60 MB a machine) from one run to the next.
+``MACHINES["aarch64"].python`` is an executable that behaves like ``python3`` on such a board: it has only the standard
+library and the board's C library, and ``sys.executable`` and ``platform.machine()`` are the board's. The host's dpkg
+is not changed: apt has its own state, and packages are unpacked, not installed. The unpacked files stay in the user's
+cache folder (``$XDG_CACHE_HOME/rpcsys-tests``, 60 MB per machine) for later runs.
 
-Known weakness: qemu 7 knows no subreapers, and a process takes about 15 MB more than on a real board.
+Limits: qemu 7 has no subreapers, and a process needs about 15 MB more than on a real board.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from functools import cache
 from pathlib import Path
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-#: What TVM's libraries need beside Python's own needs.
+#: Python, and the libraries that TVM's libraries need.
 PACKAGES = ("python3", "libstdc++6")
 APT_S = 300
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A kind of board: what qemu, Debian and compilers call its processor, and the release that it runs."""
+    """A kind of board: its processor's names in qemu, Debian and compilers, and its Debian release."""
 
     qemu: str
     debian: str
@@ -38,20 +38,20 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """The folder with its file system; unpacked when first asked for."""
+        """The folder with its file system; unpacked at the first use."""
         return _unpacked(self)
 
     @property
     def python(self) -> Path:
-        """Its Python, to be run like any program."""
+        """The path of its Python, which runs like any program."""
         return self.root / "usr" / "bin" / "python3"
 
     def command(self, *program: str | Path) -> list[str]:
-        """How one of its native programs is run on this machine, with the board's libraries."""
+        """The command line that runs one of its native programs on this machine, with the board's libraries."""
         return [f"qemu-{self.qemu}-static", "-L", str(self.root), *map(str, program)]
 
     def run(self, *arguments: str | Path, timeout: float = 120, cwd: Path | None = None) -> str:
-        """What its Python prints, given ``arguments``. A failure shows its standard error."""
+        """Run its Python with ``arguments``; its standard output. A failure shows its standard error."""
         done = subprocess.run(
             [self.python, *arguments], capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False
         )
@@ -69,7 +69,7 @@ MACHINES = {
 
 
 def store() -> Path:
-    """Where what takes long to get is kept from one run to the next."""
+    """The cache folder that test runs share."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "rpcsys-tests"
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def store() -> Path:
 
 @cache
 def _unpacked(machine: Machine) -> Path:
-    """One process unpacks, the others wait; what stands under its final name is whole."""
+    """One process unpacks while the others wait; a folder under its final name is complete."""
     assert shutil.which(f"qemu-{machine.qemu}-static"), "type: sudo apt-get install qemu-user-static"
     root = store() / f"{machine.suite}-{machine.debian}"
     with root.with_suffix(".lock").open("w") as lock:
@@ -91,25 +91,25 @@ def _unpacked(machine: Machine) -> Path:
 
 
 def mirror() -> str:
-    """Where this system's apt has Debian from, which is where other machines' packages are, too."""
+    """The Debian mirror of this system's apt; it has the packages of other machines, too."""
     form = "$(LABEL)|$(COMPONENT)|$(SITE)"
     done = subprocess.run(["apt-get", "indextargets", "--format", form], capture_output=True, text=True)
     listed = [line.split("|") for line in done.stdout.splitlines()]
-    # The label is known once the lists have been fetched.
+    # The label is known after `apt-get update`.
     sites = [site for label, part, site in listed if part == "main" and (label or site[-7:]) in ("Debian", "/debian")]
     assert sites, "apt knows no mirror of Debian; type: sudo apt-get update"
     return sites[0]
 
 
 def unpacked(machine: Machine, work: Path) -> Path:
-    """A folder below ``work`` with the machine's packages and all they depend on; they are not set up."""
+    """Unpack the machine's packages and their dependencies below ``work``; the folder. They are not configured."""
     _download(machine, work)
     _unpack(work)
     return work / "root"
 
 
 def _download(machine: Machine, work: Path) -> None:
-    """The packages and all they depend on, into ``work/archives``."""
+    """Download the packages and their dependencies into ``work/archives``."""
     for folder in ("lists/partial", "archives/partial", "etc"):
         (work / folder).mkdir(parents=True)
     (work / "status").touch()
@@ -138,15 +138,15 @@ def _unpack(work: Path) -> None:
     (work / "root").mkdir()
     for package in sorted((work / "archives").glob("*.deb")):
         _run(["dpkg", "-x", str(package), str(work / "root")])
-    for name in ("bin", "lib", "sbin"):  # newer releases have them below usr, and links that no package holds
+    for name in ("bin", "lib", "sbin"):  # newer releases have them below usr, and no package contains the links
         if not (work / "root" / name).exists():
             (work / "root" / name).symlink_to(f"usr/{name}")
 
 
 def _wrap(machine: Machine, folder: Path, final: Path) -> None:
-    """Put a script in the place of Python: only so can it be executed by name, also by itself.
+    """Replace Python with a script that starts qemu, so that Python can be executed by name, also by itself.
 
-    It stands where the real one stood: that is how Python finds its standard library, isolated or not.
+    The script has the path of the real Python: from it Python finds its standard library, isolated or not.
     """
     link = folder / "usr" / "bin" / "python3"
     program = link.resolve()

@@ -1,4 +1,4 @@
-"""Who held a slot of which board from when to when; no board may have had more holders at a time than slots."""
+"""The intervals in which clients held slots of boards; checks that no board had more holders at a time than slots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Held:
-    """``since`` and ``until``: seconds of one clock at which ``who`` certainly held a slot of ``board``."""
+    """Between ``since`` and ``until``, in seconds of one clock, ``who`` surely held a slot of ``board``."""
 
     board: str
     since: float
@@ -17,7 +17,7 @@ class Held:
 
 
 def too_many(held: Iterable[Held], slots: Mapping[str, int]) -> list[tuple[Held, ...]]:
-    """Those that held a board together though it has fewer ``slots`` (one, where it is not named)."""
+    """The groups of holders that held a board at the same time although it has fewer ``slots`` (default: one)."""
     boards: dict[str, list[Held]] = {}
     for one in held:
         boards.setdefault(one.board, []).append(one)

@@ -1,8 +1,8 @@
-"""The invariant after every test: nothing of it is left at any daemon that it used and that still runs.
+"""The invariant after every test: a test leaves nothing at the daemons that it used and that still run.
 
-`Daemons.stop` asks it of its daemons before it stops them, and of the machine after that; a fixture asks it of
-daemons that outlive a test. What is on its way out is given `SETTLE_S`. Not asked are TVM's daemons, those in networks
-of their own, and those that a test has killed or stopped on purpose.
+`Daemons.stop` checks its daemons before it stops them, and the machine afterwards; a fixture checks the daemons that
+outlive a test. Clean-up under way has `SETTLE_S` to end. TVM's daemons, daemons in networks of their own, and daemons
+that a test has killed or stopped on purpose are not checked.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ import psutil
 from tests.live.leftovers import Watched, sockets
 from tests.live.processes import alive, descendants
 
-SETTLE_S = 15.0  # a match key that nobody uses is replaced after 8 s; and the machine may be busy
+SETTLE_S = 15.0  # an unused match key is replaced after 8 s; the machine may be busy
 END_S = 15.0
-FIRST_S, LAST_S = 0.005, 0.2  # between two looks, growing: most tests leave nothing from the start
+FIRST_S, LAST_S = 0.005, 0.2  # pauses between two checks: most tests pass the first one
 SHM = Path("/dev/shm")
 
 
 class Running:
-    """Every daemon that tests have started here: ours, which can be asked, and others."""
+    """The daemons that tests have started in this process: ``watched`` are ours, ``others`` are not checked."""
 
     def __init__(self) -> None:
         self.watched: dict[int, Watched] = {}
         self.others: set[int] = set()
         self.excused = False
-        """The test that runs has failed: what it left is no news."""
+        """The current test has failed: what it left is not reported."""
 
     def watch(self, one: Watched) -> None:
-        """Ask this daemon from now on; it has nothing to do yet."""
+        """Check this daemon from now on; it is idle."""
         self.others.discard(one.pid)
         self.watched[one.pid] = one
         settled(lambda: () if one.begun() else ("it still starts",))
         self.idle(one.pid)
 
     def idle(self, pid: int) -> None:
-        """What the daemon has now is its own."""
+        """Take what the daemon holds now as its idle state."""
         if pid in self.watched:
             with contextlib.suppress(psutil.NoSuchProcess):  # a test has ended it
                 self.watched[pid].note_idle(self.links())
 
     def forget(self, pid: int) -> None:
-        """The daemon is gone, or a test says that what is left there is meant to be."""
+        """Stop checking a daemon: it has ended, or a test leaves something there on purpose."""
         self.others.discard(pid)
         self.watched.pop(pid, None)
 
     def links(self) -> Callable[[int], int]:
-        """How many connections of a process lead to another of these daemons."""
+        """A function of a pid: the number of its connections to another of these daemons."""
         ends: dict[tuple[int, int], int] = {}
         for pid in [*self.watched, *(pid for one in [*self.others] for pid in (one, *descendants(one)))]:
             ends.update((pair, pid) for pair in _connections(pid))
@@ -63,7 +63,7 @@ class Running:
         return counts.__getitem__
 
     def left(self, pids: Iterable[int]) -> Iterator[str]:
-        """What is left at those of the daemons that run, in words."""
+        """Describe what is left at those daemons that run."""
         links = self.links()
         for one in [self.watched[pid] for pid in pids if pid in self.watched]:
             if one.answers():
@@ -79,17 +79,17 @@ running = Running()
 
 
 def settled(look: Callable[[], Iterable[str]], within_s: float | None = None) -> list[str]:
-    """What ``look`` still finds after ``within_s`` (else `SETTLE_S`); returns as soon as it finds nothing."""
+    """Call ``look`` until it finds nothing, for at most ``within_s`` (default `SETTLE_S`); its last result."""
     end, pause = time.monotonic() + (SETTLE_S if within_s is None else within_s), FIRST_S
     while (found := [*look()]) and time.monotonic() < end:
-        gc.collect()  # what the test has dropped closes its connections
+        gc.collect()  # objects that the test has dropped close their connections
         time.sleep(pause)
         pause = min(2 * pause, LAST_S)
     return found
 
 
 def stopped(processes: Sequence[subprocess.Popen]) -> list[str]:
-    """What is left at these daemons; and if nothing is, what is after they have ended, as they were asked to."""
+    """Describe what is left at these daemons; if nothing is, end them and describe what they leave."""
     if running.excused:
         return []
     ours = [process for process in processes if process.pid in running.watched]
@@ -98,7 +98,7 @@ def stopped(processes: Sequence[subprocess.Popen]) -> list[str]:
 
 
 def _ended(processes: Sequence[subprocess.Popen]) -> Iterator[str]:
-    """End daemons as their managers do. What they did not do then, in words."""
+    """End daemons with SIGTERM, as a service manager does; describe what went wrong."""
     watched = {process.pid: running.watched[process.pid] for process in processes}
     below = [pid for process in processes for pid in descendants(process.pid)]
     for process in processes:
@@ -120,7 +120,7 @@ def _of_ended(watched: Iterable[Watched], below: Iterable[int]) -> Iterator[str]
 
 
 def _connections(pid: int) -> list[tuple[int, int]]:
-    """Ports here and there of a process's TCP connections, in whatever network namespace it is."""
+    """The local and the remote port of each TCP connection of a process, in any network namespace."""
     own = sockets(pid)
     found = []
     for table in ("tcp", "tcp6"):
@@ -142,7 +142,7 @@ def _port(address: str) -> int:
 
 
 def shared_memory() -> set[str]:
-    """Shared memory of this user in the tests' namespaces that no process holds: files in /dev/shm, and System V's."""
+    """This user's shared memory that no process holds: files in /dev/shm, and System V objects."""
     return _files() | {row for kind in ("shm", "sem", "msg") for row in _system_v(kind)}
 
 

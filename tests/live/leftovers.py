@@ -1,7 +1,7 @@
-"""What is left at a daemon when nobody uses it: leases, requests, processes, folders, descriptors.
+"""What is left at an unused daemon: leases, requests, processes, folders, descriptors.
 
-A tracker is asked for its leases and for requests in its queues. A server's processes and its sessions' folders are
-looked at from outside, and every daemon's descriptors are compared with those it had when it started.
+The tracker's summary has the leases and the requests in its queues. A server's processes and its sessions' folders are
+read from /proc and the disk. Each daemon's descriptors are compared with those at its start.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.live.probe import TrackerProbe
 from tests.live.processes import is_init
 
 ANSWER_S = 10.0
-#: Leases that the tracker only supposes, or holds for a server that is gone: those end with time alone.
+#: States of leases that end only after some time: their server is gone, or does not report ends.
 SUPPOSED = ("server away", "silent", "inferred")
 
 
 @dataclass
 class Watched:
-    """A daemon of ours and what it had when it was idle."""
+    """A daemon of ours, and the descriptors that it had when it was idle."""
 
     pid: int
     created: float
@@ -41,7 +41,7 @@ class Watched:
 
     @classmethod
     def of(cls, role: str, port: int | None, pid: int) -> Watched:
-        """The daemon (``tracker``, ``server`` or ``proxy``) at ``port`` of loopback, which is process ``pid``."""
+        """The daemon ``pid`` with the ``role`` tracker, server or proxy, at ``port`` of loopback."""
         process = psutil.Process(pid)
         words, environment = process.cmdline(), process.environ()
         deploy = _flag(words, "--deploy")
@@ -56,7 +56,7 @@ class Watched:
         )
 
     def answers(self) -> bool:
-        """Whether it runs, and was not stopped."""
+        """Whether it runs and is not stopped by SIGSTOP."""
         try:
             process = psutil.Process(self.pid)
             stopped = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
@@ -65,16 +65,16 @@ class Watched:
             return False
 
     def folders(self) -> list[Path]:
-        """Those that a server has for its sessions, each below one folder of its own."""
+        """The server's folders of sessions' directories."""
         return [*self.temporary.glob(f"rpcsys-server-{self.pid}-*")]
 
     def zygote(self) -> psutil.Process | None:
-        """What a server forks its sessions from."""
+        """The server's zygote."""
         ours = _command(psutil.Process(self.pid))
         return next((one for one in _children(self.pid) if _command(one) == ours or "zygote" in _command(one)), None)
 
     def left(self, links: Callable[[int], int]) -> Iterator[str]:
-        """What is left there, in words; ``links`` counts a process's sockets whose other end is another daemon's."""
+        """Describe what is left there; ``links`` counts a process's connections to other daemons."""
         if self.role == "tracker" and self.address is not None:
             yield from _left_at_tracker(self.address)
         if self.role == "server":
@@ -85,7 +85,7 @@ class Watched:
             yield from _more("the zygote's descriptors", descriptors(zygote.pid), self.zygote_idle)
 
     def begun(self) -> bool:
-        """Whether it waits for work, its first processes made; where the kernel does not tell, it does."""
+        """Whether it waits in epoll: its first processes are started. True if the kernel does not report that."""
         try:
             where = Path(f"/proc/{self.pid}/wchan").read_text()
         except OSError:
@@ -93,21 +93,21 @@ class Watched:
         return where == "0" or "epoll" in where
 
     def note_idle(self, links: Callable[[int], int]) -> None:
-        """Remember what it has now as what it has when it is idle."""
+        """Store its current descriptors as those of its idle state."""
         self.idle = self._own(links)
-        self.idle["anon_inode:[eventpoll]"] += self.role != "tracker"  # a link's to its tracker, which may come later
+        self.idle["anon_inode:[eventpoll]"] += self.role != "tracker"  # of its link to a tracker, which may start later
         zygote = self.zygote()
         if zygote is not None:
             self.zygote_idle = descriptors(zygote.pid)
 
     def _own(self, links: Callable[[int], int]) -> collections.Counter[str]:
-        """Its descriptors without those that come and go with other daemons and its own processes."""
+        """Its descriptors, without connections to other daemons and to its own processes."""
         own = descriptors(self.pid)
         own["socket"] -= links(self.pid) + self._control_sockets()
         return own
 
     def _control_sockets(self) -> int:
-        """How many processes below its zygote a server holds by a socket each."""
+        """The number of its zygote's children: the server has one socket for each."""
         zygote = self.zygote()
         return 0 if zygote is None else len(_apart(_children(zygote.pid))[1])
 
@@ -117,11 +117,11 @@ class Watched:
         hosts = 0 if self.deployed is None else len([*self.deployed.glob("*/current")])
         zygote = self.zygote()
         if zygote is None:
-            return  # a new one is on its way
+            return  # a new one starts
         inits, waiting = _apart(_children(zygote.pid))
         if len(waiting) > self.slots + hosts:
             yield f"{len(waiting)} processes where {self.slots} slots and {hosts} modules need one each"
-        if len(inits) > len(waiting) + 1:  # and what makes them
+        if len(inits) > len(waiting) + 1:  # one of them is their parent
             yield f"{len(inits) - 1} inits where {len(waiting)} processes wait"
         for child in (*inits, *waiting):
             for one in _children(child.pid):
@@ -129,7 +129,7 @@ class Watched:
 
 
 def _apart(children: list[psutil.Process]) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """Inits with their maker, and the others."""
+    """The inits with their parent, and the other children."""
     inits = [one for one in children if is_init(one.pid)]
     return inits, [one for one in children if one not in inits]
 
@@ -156,13 +156,13 @@ def _left_at_tracker(address: tuple[str, int]) -> Iterator[str]:
             if after is None:
                 break
         probe.socket.shutdown(socket.SHUT_WR)
-        probe.ended()  # and is no descriptor there any more
+        probe.ended()  # the tracker has closed its descriptor
 
 
 def descriptors(pid: int) -> collections.Counter[str]:
-    """Open descriptors by kind: sockets, pipes and the like, and files that have no name any more.
+    """The number of open descriptors of each kind: sockets, pipes and the like, and removed files.
 
-    Not files that have a name: a log or a database is opened when it is first needed.
+    Files with a name do not count: a log or a database is opened at its first use.
     """
     kinds: collections.Counter[str] = collections.Counter()
     try:
@@ -175,7 +175,7 @@ def descriptors(pid: int) -> collections.Counter[str]:
 
 
 def sockets(pid: int) -> set[str]:
-    """The inodes of a process's sockets, as the kernel's tables of connections name them."""
+    """The inodes of a process's sockets, as in /proc/net/tcp."""
     found = set()
     try:
         for number in os.listdir(f"/proc/{pid}/fd"):

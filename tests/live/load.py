@@ -1,4 +1,4 @@
-"""Clients of all kinds at work until they are stopped: ours, TVM's, and raw ones that leave anywhere."""
+"""Load from clients until it is stopped: ours, TVM's, and raw clients that abandon their leases."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import numpy as np
 
 import rpcsys
 from rpcsys.errors import RpcsysError
+from tests.live.abandoning_client import AbandoningClient, random_step
 from tests.live.daemons import ROOT, reaper
 from tests.live.intervals import Held
-from tests.live.leaver import Leaver, one_in_ten
 
 WAIT_S = 20.0
 END_S = 60.0
 AGAIN_S = 0.05
-TVM_S = 8  # for a lease of TVM's client, until the next; seconds whole, as alarm(2) takes them
+TVM_S = 8  # the limit for one lease of TVM's client; whole seconds for alarm(2)
 
 
 class Load:
-    """Threads of work. ``held``: what they held; ``done``: calls or leases; ``errors``: those of each kind, by name."""
+    """Threads of clients. ``held``: intervals of leases; ``done``: calls and leases; ``errors``: counted by name."""
 
     def __init__(self) -> None:
         self.held: list[Held] = []
@@ -38,21 +38,21 @@ class Load:
         self._threads: list[threading.Thread] = []
 
     def ours(self, address: str, key: str, count: int) -> None:
-        """So many of our clients, which call, upload, and leave processes behind."""
+        """Start ``count`` of our clients, which call, upload, and leave processes behind."""
         for seed in range(count):
             self._start(self._ours, address, key, random.Random(seed))
 
     def raw(self, address: tuple[str, int], key: str, count: int) -> None:
-        """So many raw clients at a time; of ten, one leaves behind each step of a lease."""
+        """Start ``count`` raw clients; each abandons its lease after a random step."""
         for seed in range(count):
             self._start(self._raw, address, key, seed)
 
     def total(self) -> int:
-        """Calls and steps of leases that are done."""
-        return sum(list(self.done.values()))  # of a copy: the threads go on
+        """The number of calls and leases that are done."""
+        return sum(list(self.done.values()))  # of a copy: the threads still run
 
     def stop(self) -> None:
-        """AssertionError if one does not end, or met what no user should ever see."""
+        """AssertionError if a thread does not end, or has seen an error of a wrong class."""
         self._stop.set()
         for thread in self._threads:
             thread.join(END_S)
@@ -73,13 +73,13 @@ class Load:
             except RpcsysError as error:
                 self.errors[type(error).__name__] += 1
                 time.sleep(AGAIN_S)
-            except Exception as error:  # what no user should ever see
+            except Exception as error:  # no error of rpcsys.errors
                 self.errors[f"unexpected: {error!r}"] += 1
                 time.sleep(AGAIN_S)
 
     def _use(self, session: rpcsys.Session, chance: random.Random) -> None:
         echo = session.get_function("testing.echo")
-        board = session.get_function("hostile.workdir")().rpartition("/session-")[0]
+        board = session.get_function("fault.workdir")().rpartition("/session-")[0]
         since = until = time.monotonic()
         try:
             for number in range(chance.randrange(1, 30)):
@@ -89,32 +89,32 @@ class Load:
                 until = time.monotonic()
             session.upload(__file__)
             if chance.random() < 0.3:
-                session.get_function("hostile.spawn")()
+                session.get_function("fault.spawn")()
         finally:
             self.held.append(Held(board, since, until, "ours"))
 
     def _raw(self, address: tuple[str, int], key: str, seed: int) -> None:
-        leaver, where = Leaver(address, key, seed), one_in_ten(random.Random(seed))
+        client, where = AbandoningClient(address, key, seed), random_step(random.Random(seed))
         while not self._stop.is_set():
             last = where()
             try:
-                leaver.lease(last)
+                client.lease(last)
                 self.done[last or "raw leases"] += 1
             except (OSError, EOFError):
                 self.errors["raw"] += 1
                 time.sleep(AGAIN_S)
-        self.held += leaver.held
+        self.held += client.held
 
 
 class TvmLoad:
-    """Processes of TVM's unmodified client. One that loses its server may hang in native code: it ends itself then."""
+    """Processes of TVM's unmodified client. One that loses its server may hang in native code: SIGALRM ends it."""
 
     def __init__(self, address: tuple[str, int], key: str, clients: int) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.live.load", str(address[1]), key, str(clients)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # TVM reports each connection it loses
+            stderr=subprocess.DEVNULL,  # TVM logs each lost connection
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             text=True,
@@ -125,17 +125,17 @@ class TvmLoad:
         assert json.loads(self.process.stdout.readline()) == "begins"
 
     def stop(self) -> list[Held]:
-        """Kill them; what they held. Once."""
+        """Kill them; the intervals of their leases. A second call returns none."""
         if self.process.poll() is not None:
             return []
         os.killpg(self.process.pid, signal.SIGKILL)
-        said, _ = self.process.communicate(timeout=END_S)
+        output, _ = self.process.communicate(timeout=END_S)
         reaper.note("-", self.process.pid)
-        return [Held(*json.loads(line)) for line in said.splitlines() if line.endswith("]")]
+        return [Held(*json.loads(line)) for line in output.splitlines() if line.endswith("]")]
 
 
 def tvm_main(port: str, key: str, clients: str) -> None:
-    """The process of a `TvmLoad` and its children: a line for each lease, until they are killed."""
+    """The main function of a `TvmLoad` process: its children print a line for each lease until they are killed."""
     import gc
 
     from tvm import rpc

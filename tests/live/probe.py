@@ -1,7 +1,6 @@
-"""The wire, spoken by hand: what a test sends when no client would send it.
+"""Raw connections: a test sends messages that no client would send.
 
-Written from the description of the protocol and not with ``rpcsys.wire``, so that a mistake there
-cannot hide itself.
+Written from the protocol's description, without ``rpcsys.wire``: a fault of that package cannot hide here.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Probe:
         return struct.unpack("<i", self.read(4))[0]
 
     def ended(self) -> bool:
-        """Whether the peer has closed; waits for it as long as the socket's timeout."""
+        """Whether the peer closes within the socket's timeout."""
         try:
             while self.socket.recv(65536):
                 pass
@@ -59,7 +58,7 @@ class Probe:
 
 
 class TrackerProbe(Probe):
-    """A connection to a tracker, past the magic, speaking TVM's codes."""
+    """A connection to a tracker, after the magic numbers."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> None:
         super().__init__(address, timeout_s)
@@ -84,14 +83,14 @@ class TrackerProbe(Probe):
         return summary
 
     def lease(self, key: str) -> tuple[str, int, str]:
-        """Wait for a free server: its host, port and match key."""
+        """Lease a device with TVM's request: its host, port and match key."""
         status, place = self.ask([REQUEST, key, "", 1])
         assert status == 0
         return place[0], place[1], place[2]
 
 
 class SessionProbe(Probe):
-    """A connection to a device server, past the handshake. ``key`` is what it called itself."""
+    """A connection to a device server, after the handshake. ``key`` is the server's."""
 
     def __init__(
         self, address: tuple[str, int], matchkey: str, options: str = "", timeout_s: float = TIMEOUT_S
@@ -103,6 +102,6 @@ class SessionProbe(Probe):
 
 
 def opening(matchkey: str, options: str = "") -> bytes:
-    """What a client opens a session with."""
+    """The first bytes of a client's handshake."""
     key = f"client:{matchkey} {options}".rstrip().encode()
     return struct.pack("<ii", SESSION_MAGIC, len(key)) + key

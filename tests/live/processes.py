@@ -1,4 +1,4 @@
-"""Which processes live."""
+"""Whether processes live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every living process below ``pid``, not ``pid`` itself."""
+    """All living descendants of ``pid``."""
     try:
         below = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -25,7 +25,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def is_init(pid: int) -> bool:
-    """Whether a process is the init of a session's PID namespace, or makes those."""
+    """Whether a process is the init of a session's PID namespace, or the parent of those."""
     try:
         return Path(f"/proc/{pid}/comm").read_text() == "rpcsys-inits\n"
     except OSError:

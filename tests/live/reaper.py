@@ -1,8 +1,8 @@
-"""Kills what a killed test run leaves behind.
+"""Kills the daemons that a killed test run leaves.
 
-A run writes ``+PID`` when it starts a daemon (each the leader of a process group of its own) and
-``-PID`` once the daemon is gone. When the pipe ends, because the run is over or was killed with -9,
-the groups still noted are killed. Runs with the standard library alone: ``python -I -S reaper.py``.
+A run writes ``+PID`` when it starts a daemon, the leader of its own process group, and ``-PID`` when the daemon has
+ended. When the pipe ends, because the run has ended or was killed, the reaper kills the groups that are left. It needs
+only the standard library: ``python -I -S reaper.py``.
 """
 
 import os

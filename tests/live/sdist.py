@@ -1,6 +1,6 @@
-"""Real CMake projects, cross-compiled with our toolchain files: apache-tvm-ffi's source on PyPI, and TVM's runtime.
+"""Real CMake projects, cross-compiled with our toolchain files: apache-tvm-ffi's source from PyPI, and TVM's runtime.
 
-There is no source of TVM on PyPI, but its wheel carries most of its runtime's (``tvmruntime/CMakeLists.txt``).
+PyPI has no source of TVM, but TVM's wheel contains most of the runtime's source (``tvmruntime/CMakeLists.txt``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUILD_S = 1500
 
 
 def source() -> Path:
-    """The unpacked source of the version that is installed here; downloaded once, and kept."""
+    """The unpacked source of the installed version; downloaded once, then cached."""
     version = metadata.version(PACKAGE)
     folder = store() / f"{PACKAGE.replace('-', '_')}-{version}"
     with folder.with_name(folder.name + ".lock").open("w") as lock:
@@ -43,12 +43,12 @@ def source() -> Path:
 
 
 def built(triple: str) -> Path:
-    """The folder with the project's libraries for a target; kept until the source or a toolchain file changes."""
-    return _kept(source().name, triple, [], lambda folder: build(source(), folder, triple, "tvm_ffi_shared"))
+    """The folder with the project's libraries for a target; cached until the source or a toolchain file changes."""
+    return _cached(source().name, triple, [], lambda folder: build(source(), folder, triple, "tvm_ffi_shared"))
 
 
 def runtime(triple: str) -> Path:
-    """The folder with libtvm_ffi and libtvm_runtime for a target, of the TVM that is installed here; kept likewise."""
+    """The folder with libtvm_ffi and libtvm_runtime for a target, of the installed TVM; cached likewise."""
     ffi = next(built(triple).rglob("libtvm_ffi.so"))
 
     def make(folder: Path) -> None:
@@ -57,7 +57,7 @@ def runtime(triple: str) -> Path:
         shutil.copy2(ffi, folder)
 
     texts = [path for path in RUNTIME.rglob("*") if path.is_file()]
-    return _kept(f"tvm_runtime-{metadata.version('apache-tvm')}", triple, texts, make)
+    return _cached(f"tvm_runtime-{metadata.version('apache-tvm')}", triple, texts, make)
 
 
 def _package(name: str) -> Path:
@@ -67,8 +67,8 @@ def _package(name: str) -> Path:
     return Path(spec.origin).parent
 
 
-def _kept(name: str, triple: str, texts: Sequence[Path], make: Callable[[Path], None]) -> Path:
-    """The folder that ``make`` fills: once for each content of the toolchain file and of ``texts``."""
+def _cached(name: str, triple: str, texts: Sequence[Path], make: Callable[[Path], None]) -> Path:
+    """The folder that ``make`` fills, once for each content of the toolchain file and of ``texts``."""
     toolchains = data.folder("toolchains")
     texts = [toolchains / f"{triple}.cmake", toolchains / "cross.cmake", *sorted(texts)]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()

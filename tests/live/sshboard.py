@@ -1,10 +1,9 @@
-"""A board behind a real sshd: this machine's files as its own, none of which it can change.
+"""A board behind a real sshd: an overlay over this machine's files, in its own mount and PID namespaces.
 
-An overlay of the file system, in mount and process namespaces of its own, so that what is installed goes to the
-board's /opt and /etc and what runs there ends with it. It has a Python without packages, no systemd, host and user
-keys of its own, and the network of this machine.
+An installation goes to the board's /opt and /etc, and the board's processes end with it. The board has a Python without
+packages, no systemd, its own host and user keys, and this machine's network.
 
-Needs root, as the networks of :mod:`tests.live.networks` do; where that cannot be, a test fails and says why.
+It needs root, like :mod:`tests.live.networks`; without root, the test fails with the reason.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Subsystem sftp internal-sftp
 SetEnv PATH=/board/bin:{path}
 """
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: Lays the board out in {folder}, of this test's, and becomes its sshd; a tmpfs holds what the board writes.
+#: Creates the board's files in {folder} and executes its sshd; a tmpfs holds the files that the board writes.
 START = """
 set -e
 mount --make-rprivate /
@@ -65,9 +64,9 @@ def keygen(path: Path) -> Path:
 
 @dataclass
 class SshBoard:
-    """``prepare`` is done in the board by its sh before sshd starts; ``programs`` are put before all others there.
+    """The board's sh runs ``prepare`` before sshd starts; ``programs`` are first in the board's PATH.
 
-    ``folders`` of this machine are there although another file system holds them, or the board's /root is in their way.
+    ``folders`` of this machine are bind-mounted: those of other file systems, and those below /root.
     """
 
     folder: Path
@@ -95,8 +94,8 @@ class SshBoard:
         return self
 
     def _lay_out(self) -> None:
-        """Keys for both ends, and what is to be in the board's /board."""
-        assert os.geteuid() == 0, "a board of one's own is made by root: mounts and chroot"
+        """Create the keys of both ends, and the files of the board's /board."""
+        assert os.geteuid() == 0, "this test needs root: it mounts file systems and calls chroot"
         assert shutil.which("sshd", path="/usr/sbin"), "type: apt-get install openssh-server"
         self.port = free_port()
         board = self.folder / "board"
@@ -115,7 +114,7 @@ class SshBoard:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def flags(self, *, known: bool = True) -> list[str]:
-        """For ssh, and for whatever takes its flags."""
+        """Flags for ssh, and for commands that accept ssh's flags."""
         return [
             "-F", "none",
             "-p", str(self.port),
@@ -125,7 +124,7 @@ class SshBoard:
         ]  # fmt: skip
 
     def shell(self, command: str, user: str = "root") -> str:
-        """What ``command`` prints on the board."""
+        """Run ``command`` on the board; its standard output."""
         done = subprocess.run(
             ["ssh", "-T", *self.flags(), "-o", "BatchMode=yes", f"{user}@127.0.0.1", command],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
@@ -134,12 +133,12 @@ class SshBoard:
         return done.stdout
 
     def processes(self) -> list[psutil.Process]:
-        """All that run on the board; the first is sshd."""
+        """All processes of the board; the first is sshd."""
         assert self._sshd is not None
         return psutil.Process(self._sshd.pid).children(recursive=True)
 
     def stop(self) -> None:
-        """Cut its power."""
+        """Kill all its processes, as a power cut does."""
         if self._sshd is not None:
             self._sshd.kill()
             self._sshd.wait()
@@ -149,7 +148,7 @@ class SshBoard:
 
 @dataclass
 class SystemdBoard(SshBoard):
-    """The same with a systemd; whoever uses it has entered the machine's network."""
+    """A board with systemd. Its users must have entered the machine's network."""
 
     machine: Booted | None = None
 

@@ -1,8 +1,8 @@
-"""ONNX's own backend suite on a device: what passes without us passes through a session, whole and split in two.
+"""ONNX's backend suite on a device: each case that passes directly passes in a session, whole and split in two.
 
-A case passes directly when plain onnxruntime gives the outputs that the case expects or, where onnxruntime cannot
-load the model, the reference evaluator does. Every case with two nodes or more is split before its middle node;
-where in each is listed in tests/graph/split_cases.txt.
+A case passes directly if plain onnxruntime gives the expected outputs; if onnxruntime cannot load the model, the
+reference evaluator must. A case with two nodes or more is split before its middle node; tests/graph/split_cases.txt
+lists the nodes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rpcsys.client.
     daemons.stop()
 
 
-def complaint(case: Case, run: Run) -> str:
-    """What is wrong with what ``run`` gives for the case; "" if nothing is."""
+def problem(case: Case, run: Run) -> str:
+    """The error of ``run`` for the case, or its wrong output; "" if the case passes."""
     try:
         for feeds, expected in case.data:
             case.check(list(run(feeds).values()), expected)
@@ -58,7 +58,7 @@ def test_what_passes_directly_passes_remotely(shard: int, session: rpcsys.client
     for case in passing:
         path = tmp_path / f"{case.name}.onnx"
         path.write_bytes(case.model.SerializeToString())
-        failed.append(complaint(case, lambda feeds, path=path: session.load_module(path).run(feeds)))
+        failed.append(problem(case, lambda feeds, path=path: session.load_module(path).run(feeds)))
     assert [text for text in failed if text] == []
 
 
@@ -74,12 +74,12 @@ def test_what_passes_directly_passes_with_its_second_half_on_the_device(
         if onnx_cases.passes_directly(case):
             path = tmp_path / f"{case.name}.onnx"
             there.save(path)
-            failed.append(complaint(case, in_two(case, session, here, there, path)))
+            failed.append(problem(case, in_two(case, session, here, there, path)))
     assert [text for text in failed if text] == []
 
 
 def in_two(case: Case, session: rpcsys.client.Session, here: graph.Stage, there: graph.Stage, path: Path) -> Run:
-    """Runs one stage in this process and the other, which lies at ``path``, on the device."""
+    """A function that runs stage ``here`` in this process and stage ``there``, saved at ``path``, on the device."""
 
     def run(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         values = dict(feeds)

@@ -1,4 +1,4 @@
-"""From an archive to a board that serves: unpacked into an empty folder of an emulated board, and leased from here."""
+"""A device runtime's archive, unpacked in an empty folder of an emulated board, started there and leased from here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUTES = ("direct", "proxy")
 
 @dataclass
 class Site:
-    """A board that serves, and the tracker on this host where it is registered."""
+    """A board that serves, and its tracker on this host."""
 
     board: Board
     tracker: Daemon
@@ -51,7 +51,7 @@ class Site:
 def make_site(
     module_daemons: Callable[[], Daemons], shared: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str, str], Site]:
-    """``make_site(machine, route)``: one of each, for all tests."""
+    """``make_site(machine, route)``: one site of each pair, shared by all tests."""
     made: dict[tuple[str, str], Site] = {}
 
     def make(name: str, route: str) -> Site:
@@ -87,7 +87,7 @@ def site(request: pytest.FixtureRequest, make_site: Callable[[str, str], Site]) 
 # --- our client --------------------------------------------------------------------------------
 
 
-def test_runs_nothing_but_what_was_unpacked(site: Site) -> None:
+def test_the_server_has_only_the_unpacked_packages(site: Site) -> None:
     with site.request() as session:
         assert session.info["machine"]["arch"] == {"aarch64": "aarch64", "arm": "armv7l"}[site.board.machine.qemu]
         found = session.info["capabilities"]
@@ -95,7 +95,7 @@ def test_runs_nothing_but_what_was_unpacked(site: Site) -> None:
         assert found["cloudpickle"]
 
 
-def test_a_function_that_tvm_compiled(site: Site) -> None:
+def test_a_function_compiled_by_tvm_runs(site: Site) -> None:
     x = np.arange(LENGTH, dtype="float32")
     with site.request() as session:
         addone = session.load_module(site.artefacts.addone)["addone"]
@@ -103,7 +103,7 @@ def test_a_function_that_tvm_compiled(site: Site) -> None:
         assert addone.time_evaluator(number=2, repeat=2)(x, np.zeros_like(x)).mean > 0
 
 
-def test_files_go_both_ways(site: Site) -> None:
+def test_files_are_uploaded_and_downloaded(site: Site) -> None:
     content = os.urandom(1 << 20)
     with site.request() as session:
         session.upload(content, "some.bin")
@@ -111,7 +111,7 @@ def test_files_go_both_ways(site: Site) -> None:
         assert session.download("some.bin") == content
 
 
-def test_exceptions(site: Site) -> None:
+def test_exceptions_reach_the_client(site: Site) -> None:
     with site.request() as session:
         addone = session.load_module(site.artefacts.addone)["addone"]
         with pytest.raises(RemoteError, match="argument"):
@@ -125,16 +125,16 @@ def artefacts_of_this_machine(site: Site) -> Path:
     return artefacts.compiled(site.artefacts.folder.parent).addone
 
 
-def test_time_is_limited(site: Site) -> None:
+def test_a_session_over_its_limit_ends(site: Site) -> None:
     with site.request(session_timeout=2) as session:
-        nap = session.load_module(site.artefacts.hostile)["nap"]
+        nap = session.load_module(site.artefacts.session_faults)["nap"]
         started = time.monotonic()
         with pytest.raises(SessionTimeout):
             nap()
         assert time.monotonic() - started < 30
 
 
-def test_a_relax_network(site: Site) -> None:
+def test_a_relax_network_runs(site: Site) -> None:
     x = np.random.default_rng(1).standard_normal((4, 8)).astype("float32")
     with site.request() as session:
         model = session.load_module(site.artefacts.relax)
@@ -174,33 +174,35 @@ def test_tvm_moves_files(site: Site) -> None:
     assert remote.download("some.bin") == content
 
 
-def test_tvm_meets_exceptions_and_the_limit(site: Site) -> None:
+def test_tvm_gets_exceptions_and_the_limit(site: Site) -> None:
     remote = site.tvms(limit_s=3)
-    remote.upload(str(site.artefacts.hostile))
-    hostile = remote.load_module("hostile.so")
+    remote.upload(str(site.artefacts.session_faults))
+    faults = remote.load_module("session_faults.so")
     with pytest.raises(Exception, match="nowhere"):
         remote.load_module("nowhere.so")
     with pytest.raises(Exception, match="session_timeout") as caught:
-        hostile["nap"]()
+        faults["nap"]()
     assert type(caught.value).__name__ == "RPCSessionTimeoutError"
 
 
-# --- what it costs -----------------------------------------------------------------------------
+# --- costs --------------------------------------------------------------------------------------
 
 
-def test_size_of_the_archive(shared: Path, record_property) -> None:
+def test_the_archive_has_at_most_three_megabytes(shared: Path, record_property) -> None:
     size = packed(shared, "aarch64-linux-gnu").stat().st_size
     record_property("aarch64 archive with both libraries, MB", round(size / 1e6, 2))
     assert size <= 3_000_000
 
 
 @pytest.mark.parametrize("name", ["aarch64", "armhf"])
-def test_from_start_to_registered(name: str, shared: Path, daemons: Daemons, tmp_path: Path, record_property) -> None:
+def test_a_server_registers_in_three_s(
+    name: str, shared: Path, daemons: Daemons, tmp_path: Path, record_property
+) -> None:
     machine = MACHINES[name]
     board = unpacked(packed(shared, machine.triple), machine, tmp_path / "board")
     tracker = daemons.tracker()
     took = []
-    while len(took) < 12 and min(took[1:], default=9) > 3:  # the first one compiles
+    while len(took) < 12 and min(took[1:], default=9) > 3:  # the first start compiles
         started = time.monotonic()
         server = board.start(daemons, "--host", "127.0.0.1", "--port", "0", "--tracker", tracker.where)
         wait_free(tracker, KEY, 1, START_S)
@@ -212,6 +214,6 @@ def test_from_start_to_registered(name: str, shared: Path, daemons: Daemons, tmp
     record_property("first start, s", round(took[0], 2))
     record_property("best later start, s", round(min(took[1:]), 2))
     record_property("idle server, resident with qemu, MB", round(memory[0], 1))
-    # Where others want the processor, too, it takes longer in their proportion.
+    # On a busy machine the limit grows with the load.
     assert min(took[1:]) <= 3 * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
     assert queue(tracker, KEY)["free"] == 0

@@ -1,6 +1,6 @@
-"""The units, the Debian packages and install.sh under a real systemd, process 1 of a machine that the test boots.
+"""The units, the Debian packages and install.sh under a real systemd: process 1 of a machine that the test boots.
 
-Tracker and proxy are installed from their Debian packages, boards' servers by ``install.sh``.
+Tracker and proxy are installed from their Debian packages, the servers by ``install.sh``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INSTALL = "/tmp/rpcsys-device/install.sh"
 DAEMONS = ["rpcsys-tracker", "rpcsys-proxy"]
 START_S = 60.0
 STOP_S = 90.0
-PATIENCE_S = 60.0  # the longest WatchdogSec
+WATCHDOG_S = 60.0  # the longest WatchdogSec
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lab(machine: Booted, shared: Path, old: Path) -> Booted:
-    """The machine with tracker, proxy and two servers: one that clients reach, one behind the proxy."""
+    """The machine with tracker, proxy and two servers: one that clients connect to, one behind the proxy."""
     machine.run("dpkg", "--install", *machine.copy(*debian.packages(shared)))
     install(machine, old, "--key", KEY, "--host", "127.0.0.1", "--port", "9000", "--tracker", "127.0.0.1:9190")
     install(machine, old, "--key", EDGE, "--through-proxy", "--host", "127.0.0.1", "--port", "9090")
@@ -82,7 +82,7 @@ def wait_free(machine: Booted, key: str) -> None:
 
 
 def lease(machine: Booted, key: str) -> rpcsys.Session:
-    """A session; leased from within the machine, whose network it goes on using."""
+    """A session in the machine's network."""
     with machine.entered():
         return rpcsys.connect_tracker(TRACKER).request(key, wait_timeout=START_S)
 
@@ -92,23 +92,23 @@ def works(session: rpcsys.Session) -> None:
 
 
 def version(machine: Booted, unit: str) -> str:
-    """Of the device runtime that the unit's process runs."""
+    """The version of the device runtime that the unit's process runs."""
     command = (machine.root / "proc" / str(machine.main_pid(unit)) / "cmdline").read_text()
     return command.partition("/opt/rpcsys/versions/")[2].partition("-")[0]
 
 
 def traces(machine: Booted) -> set[str]:
-    """Files and folders that an installation may leave; /var/tmp has those of other tests."""
+    """Files and folders of rpcsys on the machine, without /var/tmp: other tests write there."""
     places = ("/etc", "/lib/", "/opt", "/run", "/usr", "/var/cache", "/var/lib", "/var/log", "/var/spool")
     found = machine.run("find", *places, "-xdev", "(", "-name", "*rpcsys*", "-o", "-path", "*/rpcsys/*", ")")
     return {name for name in found.splitlines() if not name.startswith("/var/log/journal/")}
 
 
-def test_a_lab_comes_up_serves_and_comes_back_after_a_power_cut(lab: Booted) -> None:
+def test_a_lab_serves_also_after_a_power_cut(lab: Booted) -> None:
     for unit in (*DAEMONS, SERVER, BEHIND):
         assert lab.run("systemctl", "is-enabled", unit).strip() == "enabled"
         assert lab.show(unit, "Type") == "notify"
-        assert lab.show(unit, "ActiveState") == "active"  # so READY=1 has come
+        assert lab.show(unit, "ActiveState") == "active"  # READY=1 has arrived
     for unit in DAEMONS:
         status = (lab.root / "proc" / str(lab.main_pid(unit)) / "status").read_text()
         assert "\nUid:\t0\t" not in status
@@ -116,32 +116,32 @@ def test_a_lab_comes_up_serves_and_comes_back_after_a_power_cut(lab: Booted) -> 
     for key in (KEY, EDGE):
         with lease(lab, key) as session:
             works(session)
-    wait_until(lambda: len(remembered(lab)) == 2, START_S, "leases reach the disk", every_s=0.2)
+    wait_until(lambda: len(in_history(lab)) == 2, START_S, "leases are on disk", every_s=0.2)
     lab.cut_power()
     for key in (KEY, EDGE):
         wait_free(lab, key)
         with lease(lab, key) as session:
             works(session)
     wait_until(
-        # Which of two ends is told first is for their servers' clean-up to say.
-        lambda: sorted(remembered(lab)) == sorted([KEY, EDGE] * 2),
+        # The servers' clean-up decides which end is reported first.
+        lambda: sorted(in_history(lab)) == sorted([KEY, EDGE] * 2),
         START_S,
-        "those from before the cut, too",
+        "the leases from before the cut, too",
         every_s=0.2,
     )
 
 
-def remembered(machine: Booted) -> list[str]:
-    """The keys of the leases that the tracker remembers, oldest first."""
+def in_history(machine: Booted) -> list[str]:
+    """The keys of the leases in the history, oldest first."""
     history = machine.run("query_tracker", "history", "--json").splitlines()
     return [json.loads(line)["key"] for line in reversed(history)]
 
 
-def test_stops_are_graceful(lab: Booted) -> None:
+def test_a_stop_lets_sessions_end(lab: Booted) -> None:
     for unit, key in ((SERVER, KEY), (BEHIND, EDGE)):
         session = lease(lab, key)
         lab.run("systemctl", "stop", "--no-block", unit)
-        wait_until(lambda unit=unit: lab.show(unit, "ActiveState") == "deactivating", START_S, "told to stop")
+        wait_until(lambda unit=unit: lab.show(unit, "ActiveState") == "deactivating", START_S, "the stop begins")
         works(session)
         session.close()
         ended_well(lab, unit)
@@ -158,7 +158,7 @@ def ended_well(machine: Booted, unit: str) -> None:
     assert machine.show(unit, "NRestarts") == "0"
 
 
-def test_what_is_killed_starts_again_after_pauses_that_grow(lab: Booted) -> None:
+def test_killed_daemons_restart_after_growing_pauses(lab: Booted) -> None:
     units = [*DAEMONS, SERVER]
     for kills in (1, 2, 3):
         killed_at = {}
@@ -171,17 +171,17 @@ def test_what_is_killed_starts_again_after_pauses_that_grow(lab: Booted) -> None
             started_at = int(lab.show(unit, "ExecMainStartTimestampMonotonic")) / 1e6
             assert started_at - killed_at[unit] > 2**kills - 0.1
     wait_free(lab, KEY)
-    for unit in units:  # who starts it anew does not wait for what was before
+    for unit in units:  # a restart by hand resets the counter
         lab.run("systemctl", "restart", unit)
         assert int(lab.run("wc", "-l", f"/run/{unit}/starts").split()[0]) == 1
 
 
-def test_what_hangs_is_started_again(lab: Booted) -> None:
+def test_daemons_that_hang_are_restarted(lab: Booted) -> None:
     units = {unit: lab.main_pid(unit) for unit in (*DAEMONS, SERVER)}
     for unit in units:
         lab.signal("STOP", unit)
     for unit, before in units.items():
-        lab.wait_for(unit, "NRestarts", "1", PATIENCE_S + START_S)
+        lab.wait_for(unit, "NRestarts", "1", WATCHDOG_S + START_S)
         lab.wait_for(unit, "ActiveState", "active", START_S)
         assert lab.main_pid(unit) not in (0, before)
         assert "Watchdog timeout" in lab.journal(unit)
@@ -191,7 +191,7 @@ def test_what_hangs_is_started_again(lab: Booted) -> None:
             works(session)
 
 
-def test_commands_work_with_what_debian_has(lab: Booted) -> None:
+def test_commands_work_with_debians_packages(lab: Booted) -> None:
     assert lab.fails("rpcsys", "fly") == "rpcsys: error: No such command 'fly'.\n"
     assert "rpcsys tracker" in lab.run("rpcsys", "--help")
     assert KEY in lab.run("query_tracker", "--host", "127.0.0.1")
@@ -201,7 +201,7 @@ def test_commands_work_with_what_debian_has(lab: Booted) -> None:
     wait_free(lab, KEY)
 
 
-def test_a_flag_that_is_wrong_is_told_once(lab: Booted) -> None:
+def test_a_wrong_flag_is_logged_once_without_restarts(lab: Booted) -> None:
     (lab.root / "etc/rpcsys/tracker.environment").write_text("TRACKER_FLAGS=--prot 9190\n")
     done = lab.fails("systemctl", "restart", "rpcsys-tracker")
     assert "journalctl" in done
@@ -215,7 +215,7 @@ def test_install_sh_upgrades_drains_and_leaves_nothing(lab: Booted, old: Path, t
     session = lease(lab, KEY)
     copied(lab, versions.successor(old, tmp_path))
     upgrade = subprocess.Popen(lab.command(INSTALL), stdout=subprocess.DEVNULL)
-    wait_until(lambda: free(lab, EDGE) + free(lab, KEY) == 0, START_S, "nothing new is taken", every_s=0.2)
+    wait_until(lambda: free(lab, EDGE) + free(lab, KEY) == 0, START_S, "no slot is offered", every_s=0.2)
     works(session)
     assert version(lab, SERVER) == rpcsys.__version__
     assert upgrade.poll() is None, "it waits for the session"
@@ -239,7 +239,7 @@ def test_a_power_cut_in_an_upgrade_leaves_a_board_that_serves(lab: Booted, old: 
     session = lease(lab, KEY)
     copied(lab, versions.successor(old, tmp_path))
     upgrade = subprocess.Popen(lab.command(INSTALL), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: free(lab, EDGE) + free(lab, KEY) == 0, START_S, "nothing new is taken", every_s=0.2)
+    wait_until(lambda: free(lab, EDGE) + free(lab, KEY) == 0, START_S, "no slot is offered", every_s=0.2)
     lab.cut_power()
     assert upgrade.wait(START_S) != 0
     with pytest.raises(errors.SessionLost):
@@ -252,7 +252,7 @@ def test_a_power_cut_in_an_upgrade_leaves_a_board_that_serves(lab: Booted, old: 
             works(session)
 
 
-def test_another_server_leaves_the_first_alone(lab: Booted, old: Path) -> None:
+def test_a_second_server_does_not_disturb_the_first(lab: Booted, old: Path) -> None:
     with lease(lab, KEY) as session:
         before = lab.main_pid(SERVER)
         install(lab, old, "--key", "third", "--host", "127.0.0.1", "--port", "0", "--tracker", "127.0.0.1:9190")

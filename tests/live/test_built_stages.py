@@ -1,5 +1,5 @@
-"""Stages of one network where they were built for: TVM's code on a board without Python packages, a server's own
-function, and both in one library.
+"""Stages of one network on their targets: TVM's code on a board without Python packages, a server's own function, and
+both in one library.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def test_a_stage_compiled_by_tvm_runs_with_its_runtime_alone(network: Any, daemo
 
 @pytest.fixture
 def edge(daemons: Daemons, network: Any, tmp_path: Path) -> str:
-    """A server with the network's last stage as its function ``edge.head``; where it is."""
+    """Start a server with the network's last stage as its function ``edge.head``; its address."""
     path = tmp_path / "tail.onnx"
     graph.split(network, ["tail"])[1].save(path)
     server = daemons.server("edge", "--import", "tests.live.edge_functions", env={"EDGE_MODEL": str(path)})
     return server.where
 
 
-def test_one_library_with_onnxruntime_tvm_and_a_server(network: Any, edge: str, tmp_path: Path) -> None:
+def test_one_library_runs_onnxruntime_tvm_and_a_server(network: Any, edge: str, tmp_path: Path) -> None:
     stages = graph.split(network, ["bend", "tail"])
     targets = {"stage1": "tvm", "stage2": graph.Remote("edge.head", key="edge", address=edge)}
     module.export_library(graph.build(stages, targets), tmp_path / "model.so")
@@ -66,7 +66,7 @@ def test_one_library_with_onnxruntime_tvm_and_a_server(network: Any, edge: str, 
         np.testing.assert_allclose(loaded.run(FEEDS)["y"], run(network, FEEDS)["y"], rtol=1e-5, atol=1e-6)
 
 
-def test_a_stage_compiled_for_another_machine_says_so(tmp_path: Path) -> None:
+def test_a_stage_compiled_for_another_machine_is_refused(tmp_path: Path) -> None:
     target = graph.Tvm({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, toolchain="aarch64-linux-gnu")
     built = graph.build(graph.split(chain(), [])[0], target)
     module.export_library(built, tmp_path / "model.so", toolchain="aarch64-linux-gnu")

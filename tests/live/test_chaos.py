@@ -1,7 +1,7 @@
-"""All of it at once: kills, stops, a full disk, floods, liars, beside good clients of two labs.
+"""All faults at once: kills, stops, a full disk, floods and false messages, beside correct clients of two labs.
 
-One lab's daemons are killed again and again. The other's clients lose nothing, and its daemons' memory comes back.
-``RPCSYS_CHAOS_S`` says for how many seconds, ``RPCSYS_CHAOS_SEED`` repeats a run, as far as a busy machine can.
+The daemons of one lab are killed again and again. The clients of the other lab see no error, and its daemons free their
+memory. ``RPCSYS_CHAOS_S`` sets the duration in seconds; ``RPCSYS_CHAOS_SEED`` repeats a run, except for its timing.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 import rpcsys
-from tests.live import mischief
+from tests.live import fault_injection
 from tests.live.daemons import START_S, Daemon, Daemons, rss_mb, wait_free, wait_until
 from tests.live.intervals import too_many
-from tests.live.killing import BOARDS, COMMON, KEY, TVM_KEY, Killers, Lab
 from tests.live.load import Load, TvmLoad
+from tests.live.restarting_lab import BOARDS, COMMON, KEY, TVM_KEY, FaultThreads, Lab
 
 SECONDS = float(os.environ.get("RPCSYS_CHAOS_S", "240"))
 SEED = int(os.environ.get("RPCSYS_CHAOS_SEED", "0")) or random.randrange(1, 10**6)
-WARM_PART, WARM_S = (0.2, 60.0)  # caches and allocators take their shares in a first part, which is not measured
-GROWTH_MB = 5.0  # 2 of them are SQLite's for pages of a history that has grown
+WARM_PART, WARM_S = (0.2, 60.0)  # caches and allocators grow in a first part that is not measured
+GROWTH_MB = 5.0  # SQLite needs 2 of them for pages of a longer history
 END_S = 120.0
 
 pytestmark = [
@@ -37,7 +37,7 @@ Act = Callable[[random.Random], None]
 
 
 class Steady:
-    """Daemons that are never killed: tracker on a small disk, proxy, a server of two slots and one behind the proxy."""
+    """Daemons that are not killed: a tracker on a small disk, a proxy, a server of two slots, one behind the proxy."""
 
     def __init__(self, daemons: Daemons, disk: Path) -> None:
         self.disk = disk
@@ -59,7 +59,7 @@ class Steady:
             raise
 
     def memory(self) -> dict[str, float]:
-        """MB of each daemon, and of what it forks its sessions from."""
+        """Resident memory in MB of each daemon and zygote."""
         zygotes = [child for server in (self.server, self.behind) for child in server.children()]
         sizes = {f"{daemon.name} {daemon.pid}": rss_mb([daemon.pid]) for daemon in self.all}
         return {**sizes, **{f"zygote {zygote.pid}": rss_mb([zygote.pid]) for zygote in zygotes}}
@@ -67,7 +67,7 @@ class Steady:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MB; where it cannot be had, an ordinary folder that nobody fills."""
+    """A file system of 24 MB; without the right to mount, a folder that no test fills."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=24M", "tmpfs", str(folder)]
@@ -88,62 +88,62 @@ def steady(disk: Path, daemons: Daemons) -> Steady:
 
 
 def chaos(lab: Lab, steady: Steady, seconds: float, seed: int) -> tuple[Load, Load, int]:
-    """All of it for so long; what the clients of the killed lab had, those of the steady one, and TVM's on that."""
+    """Run all faults for ``seconds``; the loads of the killed and of the steady lab, and the leases of TVM's client."""
     killed, good = Load(), Load()
     tvms = [TvmLoad(one.address, key, 1) for one, key in ((lab.tracker, TVM_KEY), (steady.tracker, KEY))]
-    killers = Killers(seed)
+    faults = FaultThreads(seed)
     try:
         killed.ours(lab.tracker.where, KEY, 2)
         killed.raw(lab.tracker.address, KEY, 2)
         good.ours(steady.tracker.where, KEY, 2)
         good.raw(steady.tracker.address, KEY, 2)
-        for act, pause_s in mischief_of(lab, steady):
-            killers.add(act, 10**9, (0, pause_s))
-        killers.stopping.wait(seconds)
-        killers.stopping.set()
-        killers.join(END_S)
+        for act, pause_s in faults_of(lab, steady):
+            faults.add(act, 10**9, (0, pause_s))
+        faults.stopping.wait(seconds)
+        faults.stopping.set()
+        faults.join(END_S)
     finally:
-        killers.stopping.set()
+        faults.stopping.set()
         held = [tvm.stop() for tvm in tvms]
         killed.stop()
         good.stop()
     return killed, good, len(held[1])
 
 
-def mischief_of(lab: Lab, steady: Steady) -> list[tuple[Act, float]]:
-    """What happens, each thing in a thread of its own, with pauses of up to so many seconds."""
+def faults_of(lab: Lab, steady: Steady) -> list[tuple[Act, float]]:
+    """The faults, each for its own thread, with the longest pause in seconds."""
     of_steady = [daemon.address for daemon in steady.all if daemon.address]
 
-    def anybody(chance: random.Random) -> Daemon:
+    def any_daemon(chance: random.Random) -> Daemon:
         return chance.choice([*lab.current.values(), *steady.all])
 
     def below(chance: random.Random) -> None:
         lab.kill_below(chance.choice([*BOARDS]), chance, chance.choice((1, 2)))
 
     def bad_peer(chance: random.Random) -> None:
-        act = chance.choice((mischief.flood, mischief.garbage, mischief.half_open))
+        act = chance.choice((fault_injection.flood, fault_injection.garbage, fault_injection.half_open))
         act(chance, chance.choice(of_steady))
 
-    def liar(chance: random.Random) -> None:
+    def false_peer(chance: random.Random) -> None:
         if chance.random() < 0.5:
-            mischief.lying_client(chance, steady.tracker.address)
+            fault_injection.false_client(chance, steady.tracker.address)
         else:
-            mischief.lying_server(chance, steady.tracker.address, "lies")
+            fault_injection.false_server(chance, steady.tracker.address, "false")
 
     acts: list[tuple[Act, float]] = [
         (lambda chance: lab.kill(chance.choice([*lab.current])), 6.0),
         (below, 4.0),
         (bad_peer, 1.0),
-        (liar, 2.0),
-        (lambda chance: mischief.break_window(chance, steady.tracker.address, KEY), 4.0),
-        (lambda chance: mischief.stop_for_a_while(chance, anybody(chance)), 4.0),
+        (false_peer, 2.0),
+        (lambda chance: fault_injection.break_window(chance, steady.tracker.address, KEY), 4.0),
+        (lambda chance: fault_injection.stop_for_a_while(chance, any_daemon(chance)), 4.0),
     ]
     if os.path.ismount(steady.disk):
-        acts.append((lambda chance: mischief.fill(chance, steady.disk), 10.0))
+        acts.append((lambda chance: fault_injection.fill(chance, steady.disk), 10.0))
     return acts
 
 
-def test_good_clients_lose_nothing_and_nothing_is_left(lab: Lab, steady: Steady, record_property):
+def test_correct_clients_see_no_error_and_nothing_is_left(lab: Lab, steady: Steady, record_property):
     print(f"RPCSYS_CHAOS_S={SECONDS:g} RPCSYS_CHAOS_SEED={SEED}")
     chaos(lab, steady, min(WARM_S, WARM_PART * SECONDS), -SEED)
     steady.all_free()
@@ -164,7 +164,7 @@ def test_good_clients_lose_nothing_and_nothing_is_left(lab: Lab, steady: Steady,
         after = steady.memory()
         return {name: after[name] - size for name, size in before.items() if name in after}
 
-    with suppress(AssertionError):  # what was freed is given back in its time
+    with suppress(AssertionError):  # the allocator returns freed memory later
         wait_until(lambda: max(grown().values()) < GROWTH_MB, START_S, "memory is back", 1.0)
     record_property("grown by, MB", {name: round(size, 1) for name, size in grown().items()})
     assert max(grown().values()) < GROWTH_MB, grown()

@@ -1,4 +1,4 @@
-"""However a session ends: its processes are dead, its directory is gone, its slot is free."""
+"""After each way to end a session, its processes have ended, its directory is removed, and its slot is free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import rpcsys
 from rpcsys.server.sandbox import mount_namespace
 from tests.live.clients import Client
 from tests.live.daemons import alive, wait_until
-from tests.live.lab import KEY, FaultLab, all_gone
+from tests.live.fault_lab import KEY, FaultLab, all_gone
 
 CLEAN_S = 5.0
 LIMIT_S = 2.0
@@ -23,7 +23,7 @@ TIMED_OUT = {"rpcsys": "SessionTimeout", "tvm": "RPCSessionTimeoutError"}
 
 @dataclass
 class Board:
-    """A session that has done what makes cleaning up hard."""
+    """A session with files and processes to clean up."""
 
     lab: FaultLab
     client: Client
@@ -38,16 +38,16 @@ class Board:
 
 
 def files(lab: FaultLab) -> set[str]:
-    """All there is in the daemons' folder, which is also where they put temporary files.
+    """All paths in the daemons' folder, which also has their temporary files.
 
-    Without the directories that a server has made for sessions to come.
+    The directories for future sessions are left out.
     """
     found = glob.glob(f"{lab.daemons.folder}/**", recursive=True, include_hidden=True)
     return {path for path in found if "/ready-" not in path}
 
 
 def used_board(lab: FaultLab, limit_s: float = 0) -> Board:
-    """A session that has files, a child and a daemon, all alive."""
+    """A session with a file, a child and a daemon; both processes live."""
     before = files(lab)
     client = lab.client(limit_s).leased()
     started = [client.call(name)["value"] for name in ("spawn", "daemonise")]
@@ -73,21 +73,21 @@ ENDINGS: dict[str, Callable[[Client], object]] = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_ended(lab: FaultLab, ending: str):
+def test_an_ended_session_leaves_a_clean_board(lab: FaultLab, ending: str):
     board = used_board(lab)
     ENDINGS[ending](board.client)
     board.is_clean()
 
 
 @pytest.mark.parametrize("ending", ["closed", "client killed", "session crashed"])
-def test_ended_where_a_session_is_a_fresh_interpreter(fault_lab: FaultLab, ending: str):
+def test_an_ended_session_without_fork_leaves_a_clean_board(fault_lab: FaultLab, ending: str):
     board = used_board(fault_lab.start(2, "ours", "--no-fork"))
     ENDINGS[ending](board.client)
     board.is_clean()
 
 
-@pytest.mark.parametrize("doing", ["nap", "spin", "seize"])
-def test_over_its_time_limit(lab: FaultLab, doing: str):
+@pytest.mark.parametrize("doing", ["nap", "spin", "hold_gil"])
+def test_a_session_over_its_limit_leaves_a_clean_board(lab: FaultLab, doing: str):
     board = used_board(lab, LIMIT_S)
     answer = board.client.call(doing, deadline_s=LIMIT_S + CLEAN_S)
     assert TIMED_OUT[lab.kind] in answer["error"]
@@ -95,7 +95,7 @@ def test_over_its_time_limit(lab: FaultLab, doing: str):
     board.is_clean()
 
 
-def test_over_its_time_limit_while_idle(lab: FaultLab):
+def test_an_idle_session_over_its_limit_leaves_a_clean_board(lab: FaultLab):
     board = used_board(lab, LIMIT_S)
     all_gone(board.processes, LIMIT_S + CLEAN_S)
     answer = board.client.call("pid", deadline_s=CLEAN_S)
@@ -103,7 +103,7 @@ def test_over_its_time_limit_while_idle(lab: FaultLab):
     board.is_clean()
 
 
-def test_the_server_is_asked_to_stop(lab: FaultLab):
+def test_a_stopped_server_leaves_nothing(lab: FaultLab):
     board = used_board(lab)
     tree = lab.server.tree()
     assert lab.server.terminate(deadline_s=40) == 0
@@ -113,26 +113,26 @@ def test_the_server_is_asked_to_stop(lab: FaultLab):
 
 
 @pytest.mark.parametrize("kind", ["rpcsys"])
-def test_what_had_to_be_cleaned_up_is_in_the_leases_record(fault_lab: FaultLab, tmp_path):
+def test_the_history_has_what_was_cleaned_up(fault_lab: FaultLab, tmp_path):
     lab = fault_lab
     lab.tracker = lab.daemons.tracker("--state-dir", str(tmp_path / "state"))
-    flags = (*lab.server_flags(1), "--import", "tests.live.unruly")
+    flags = (*lab.server_flags(1), "--import", "tests.live.resource_abuse")
     lab.server = lab.daemons.server(KEY, *flags, tracker=lab.tracker, offers=1)
     client = lab.client().leased()
     client.call("daemonise")
-    stray = client.call("stray")["value"]
+    path = client.call("write_tmp")["value"]
     client.close()
     with rpcsys.connect_tracker(lab.tracker.where) as tracker:
         (lease,) = wait_until(tracker.history, 20, "the lease is over")
     assert lease["outcome"] == "closed"
     assert lease["cleaned"]["processes"][0].startswith("python")
     if not mount_namespace.probe("/tmp/rpcsys-probe"):
-        assert stray in lease["cleaned"]["removed"]
+        assert path in lease["cleaned"]["removed"]
     assert "had to be killed: python" in lab.server.stderr()
 
 
 @pytest.mark.parametrize("kind", ["rpcsys"])
-def test_a_server_that_stops_reports_the_leases_that_end_meanwhile(fault_lab: FaultLab, tmp_path):
+def test_a_server_that_stops_reports_the_leases_that_end(fault_lab: FaultLab, tmp_path):
     lab = fault_lab
     lab.tracker = lab.daemons.tracker("--state-dir", str(tmp_path / "state"))
     flags = (*lab.server_flags(2), "--grace", "20")
@@ -153,7 +153,7 @@ def test_a_server_that_stops_reports_the_leases_that_end_meanwhile(fault_lab: Fa
     assert waiting.silent()
 
 
-def test_nothing_of_one_session_is_seen_by_the_next(lab: FaultLab):
+def test_a_session_sees_nothing_of_earlier_sessions(lab: FaultLab):
     boards = [used_board(lab), used_board(lab)]
     homes = {board.client.workdir for board in boards}
     assert len(homes) == 2
@@ -162,4 +162,4 @@ def test_nothing_of_one_session_is_seen_by_the_next(lab: FaultLab):
     lab.free(2)
     again = lab.client().leased()
     assert again.workdir not in homes
-    assert os.listdir(again.workdir) in ([], ["hostile.so"])  # what a tvm client has just uploaded
+    assert os.listdir(again.workdir) in ([], ["session_faults.so"])  # the library that a TVM client has just uploaded

@@ -1,4 +1,4 @@
-"""A tracker whose machine has the wrong time: between its runs, and while it runs."""
+"""A tracker on a machine with the wrong time: between its runs, and while it runs."""
 
 import sys
 
@@ -21,7 +21,7 @@ sys.exit(main())
 
 @pytest.fixture
 def wrong(daemons, tmp_path):
-    """Starts a tracker whose clock is ahead by so many days; the file that says by how many seconds."""
+    """A function that starts a tracker with its clock ``days`` ahead, and the file with that time in seconds."""
     place = tmp_path / "ahead"
 
     def start(days):
@@ -35,7 +35,7 @@ def wrong(daemons, tmp_path):
 
 
 def live(tracker, key):
-    """Some leases, and whether a request that waits is told why, by whoever asks."""
+    """Make some leases and one waiting request; its ``why`` has correct times. The number of leases."""
     load = Load(tracker, key)
     wait_until(lambda: len(load.over) > 20, 60, "leases are made")
     board, holder, waiter = (register(tracker, "board", key="held"), hello(tracker, "ann"), hello(tracker, "bob"))
@@ -61,7 +61,7 @@ def live(tracker, key):
     return load.stop()
 
 
-def test_clocks_that_jump_between_runs_take_nothing_away(wrong, tmp_path):
+def test_a_clock_that_jumps_between_runs_loses_no_lease(wrong, tmp_path):
     start, _ = wrong
     done = 0
     for run, days in enumerate((0, 400, 0, 91, -50, 0, 91.5, 0)):
@@ -73,7 +73,7 @@ def test_clocks_that_jump_between_runs_take_nothing_away(wrong, tmp_path):
         assert kept == done
 
 
-def test_clocks_that_jump_while_it_runs_are_not_seen(wrong):
+def test_a_clock_that_jumps_during_a_run_changes_nothing(wrong):
     start, place = wrong
     tracker = start(0)
     for days in (400, -400, 0.001, -20_000):

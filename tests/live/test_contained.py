@@ -1,4 +1,4 @@
-"""Sessions that fight what contains them: processes without end, other processes, the disks that are closed to them."""
+"""Sessions that try to leave their limits: endless forks, other processes, read-only disks, memory, CPUs, cgroups."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ WHY_SHARED = mount_namespace.probe("/tmp/rpcsys-probe")
 WHY_NO_PIDS = mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True)
 WHY_NOT_CLOSED = mount_namespace.probe("/tmp/rpcsys-probe", read_only=True)
 
-UNRULY = ("--import", "tests.live.hostile", "--import", "tests.live.unruly", "--preload", "none", "--tvm", "off")
+IMPORTS = ("--import", "tests.live.session_faults", "--import", "tests.live.resource_abuse")
+FAULTS = (*IMPORTS, "--preload", "none", "--tvm", "off")
 
 
 def _why_no_cgroups() -> str:
-    """Why the kernel does not hold the limits of a server here."""
+    """Why cgroups do not enforce a server's limits here; "" if they do."""
     found, why = cgroups.find(["memory", "cpuset"])
     cgroups.finish(found)
-    return why or ("" if len(found) == 2 else "one of memory and cpuset is not there")
+    return why or ("" if len(found) == 2 else "memory or cpuset is missing")
 
 
 WHY_NO_CGROUPS = _why_no_cgroups()
-kernel_holds = pytest.mark.skipif(bool(WHY_NO_CGROUPS), reason=f"no cgroups here: {WHY_NO_CGROUPS}")
+needs_cgroups = pytest.mark.skipif(bool(WHY_NO_CGROUPS), reason=f"no cgroups here: {WHY_NO_CGROUPS}")
 own_pids = pytest.mark.skipif(bool(WHY_NO_PIDS), reason=f"no PID namespaces here: {WHY_NO_PIDS}")
 
 
@@ -48,65 +49,65 @@ def daemons(tmp_path: Path) -> Iterator[Daemons]:
 
 
 def call(session: rpcsys.Session, name: str, *args: object):
-    return session.get_function("hostile." + name)(*args)
+    return session.get_function("fault." + name)(*args)
 
 
 def connect(server: Daemon) -> rpcsys.Session:
     return rpcsys.connect(*server.address, key="k")
 
 
-def nothing_forks_on(server: Daemon) -> None:
-    """There are the supervisor, its zygote, and one that waits, and a while later the same."""
+def no_process_forks(server: Daemon) -> None:
+    """Wait until only the supervisor, its zygote and one waiting child are left, and stay the same."""
 
     def rests() -> bool:
         before = set(descendants(server.pid))
         time.sleep(0.2)
         return len(server.tree(inits=False)) == 3 and set(descendants(server.pid)) == before
 
-    wait_until(rests, START_S, "nothing forks on")
+    wait_until(rests, START_S, "no process forks")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag", ["", "--no-fork", "--no-isolation"])
-def test_processes_that_fork_and_exit_for_ever_end_with_their_session(daemons, flag):
-    server = daemons.server("k", *UNRULY, *([flag] if flag else []))
+def test_processes_that_fork_and_exit_without_end_end_with_their_session(daemons, flag):
+    server = daemons.server("k", *FAULTS, *([flag] if flag else []))
     for _ in range(6):
         with connect(server) as session:
-            call(session, "storm", 2)
+            call(session, "fork_and_exit", 2)
         began = time.monotonic()
         with connect(server) as session:  # the one slot is free again
             assert call(session, "pid")
         assert time.monotonic() - began < START_S
     assert "not clean" not in server.stderr()
-    nothing_forks_on(server)
+    no_process_forks(server)
 
 
 @pytest.mark.slow
-def test_many_that_fork_and_exit_end_with_a_session_of_another_user_without_namespaces(daemons):
+def test_endless_forks_of_another_user_end_with_their_session_without_namespaces(daemons):
     if os.geteuid() != 0 or not shutil.which("setpriv"):
         pytest.skip("only root can become another user")
-    server = as_user(daemons, "nobody", (*UNRULY, "--no-isolation"))
+    server = as_user(daemons, "nobody", (*FAULTS, "--no-isolation"))
     for _ in range(3):
         with connect(server) as session:
-            call(session, "storm", 60)
+            call(session, "fork_and_exit", 60)
         with connect(server) as session:
             assert call(session, "pid")
     assert "not clean" not in server.stderr()
-    nothing_forks_on(server)
+    no_process_forks(server)
 
 
 @pytest.mark.slow
-def test_a_zygote_that_is_stopped_for_long_is_no_reason_to_take_the_board_back(daemons):
-    server = daemons.server("k", *UNRULY, "--slots", "2")
+def test_a_board_stays_offered_while_its_zygote_is_stopped(daemons):
+    server = daemons.server("k", *FAULTS, "--slots", "2")
     zygote = next(child for child in server.children() if len(descendants(child.pid)) >= 2)
     session = connect(server)
     pid = session.info["pid"]
     zygote.suspend()
     try:
-        hung = session.get_function("hostile.nap").submit()
+        hung = session.get_function("fault.nap").submit()
         session.close()
-        wait_until(lambda: not alive(pid), 20, "the supervisor has killed it itself")
-        time.sleep(8)  # it would be called unclean by now
+        wait_until(lambda: not alive(pid), 20, "the supervisor has killed the session")
+        time.sleep(8)  # after this time the board would be reported unclean
         assert "not clean" not in server.stderr()
     finally:
         zygote.resume()
@@ -116,20 +117,20 @@ def test_a_zygote_that_is_stopped_for_long_is_no_reason_to_take_the_board_back(d
 
 
 @own_pids
-def test_a_session_can_name_and_kill_nobody_else(daemons):
-    server = daemons.server("k", *UNRULY, "--slots", "2")
+def test_a_session_sees_and_kills_only_its_own_processes(daemons):
+    server = daemons.server("k", *FAULTS, "--slots", "2")
     with connect(server) as one, connect(server) as two:
-        assert call(one, "massacre") == [1]
+        assert call(one, "kill_all") == [1]
         assert call(one, "pid")
         assert call(two, "pid")
-        assert len([pid for pid in descendants(server.pid) if is_init(pid)]) >= 3, "their inits, and the maker"
+        assert len([pid for pid in descendants(server.pid) if is_init(pid)]) >= 3, "the inits and their parent"
     assert server.running()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has privileges to lose")
 @pytest.mark.parametrize("flag", ["", "--no-fork", "--read-only"])
-def test_what_a_session_of_root_keeps(daemons, flag):
-    server = daemons.server("k", *UNRULY, *([flag] if flag else []))
+def test_the_capabilities_of_a_session_of_root(daemons, flag):
+    server = daemons.server("k", *FAULTS, *([flag] if flag else []))
     with connect(server) as session:
         status = Path(f"/proc/{session.info['pid']}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -142,7 +143,7 @@ def test_what_a_session_of_root_keeps(daemons, flag):
 @pytest.mark.skipif(bool(WHY_NOT_CLOSED), reason=f"no mounts of a session's own here: {WHY_NOT_CLOSED}")
 @pytest.mark.parametrize("user", ["root", "nobody"])
 @pytest.mark.parametrize("flag", ["", "--no-fork"])
-def test_closed_disks_stay_closed(daemons, user, flag):
+def test_read_only_disks_stay_read_only(daemons, user, flag):
     if os.geteuid() != 0 or (user == "nobody" and not shutil.which("setpriv")):
         pytest.skip("only root can become another user")
     folder = Path(os.path.expanduser("~")) / f".rpcsys-closed-{os.getpid()}"
@@ -150,7 +151,7 @@ def test_closed_disks_stay_closed(daemons, user, flag):
     try:
         if user == "nobody":
             os.chown(folder, 65534, 65534)
-        flags = (*UNRULY, "--read-only", *([flag] if flag else []))
+        flags = (*FAULTS, "--read-only", *([flag] if flag else []))
         server = as_user(daemons, user, flags)
         with connect(server) as session:
             ways = call(session, "escape", str(folder))
@@ -162,15 +163,15 @@ def test_closed_disks_stay_closed(daemons, user, flag):
 
 @pytest.mark.parametrize("user", ["root", "nobody"])
 @pytest.mark.parametrize("how", ["memfd", "child", "thread", "tmpfs", "deleted", "system v", "sockets"])
-def test_memory_that_nothing_maps_counts(daemons, user, how):
+def test_unmapped_memory_counts_to_the_limit(daemons, user, how):
     if WHY_SHARED and how in ("tmpfs", "deleted"):
         pytest.skip(f"no mounts of a session's own here: {WHY_SHARED}")
     if user == "nobody" and (os.geteuid() != 0 or not shutil.which("setpriv")):
         pytest.skip("only root can become another user")
-    server = as_user(daemons, user, (*UNRULY, "--session-memory", "200M"))
+    server = as_user(daemons, user, (*FAULTS, "--session-memory", "200M"))
     with pytest.raises(MemoryLimit, match="the session's memory limit of 200 MB was hit"):
         with connect(server) as session:
-            call(session, "stow", how, 2000 if how == "sockets" else 500)
+            call(session, "fill_unmapped", how, 2000 if how == "sockets" else 500)
     with connect(server) as session:
         assert call(session, "pid")
     assert ": memory" in server.stderr()
@@ -179,25 +180,25 @@ def test_memory_that_nothing_maps_counts(daemons, user, how):
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
 @pytest.mark.parametrize("user", ["root", "nobody"])
 @pytest.mark.parametrize("flag", ["", "--no-isolation"])
-def test_a_session_is_set_back_to_its_cpus(daemons, user, flag):
+def test_polling_sets_a_session_back_to_its_cpus(daemons, user, flag):
     if user == "nobody" and (os.geteuid() != 0 or not shutil.which("setpriv")):
         pytest.skip("only root can become another user")
     cpus = sorted(os.sched_getaffinity(0))
-    flags = (*UNRULY, "--cpus", str(cpus[0]), *([flag] if flag else []))
+    flags = (*FAULTS, "--cpus", str(cpus[0]), *([flag] if flag else []))
     server = without_cgroups(daemons, flags) if user == "root" else as_user(daemons, user, flags)
     with connect(server) as session:
         process = psutil.Process(session.info["pid"])
         assert process.cpu_affinity() == [cpus[0]]
-        # What lost its parent is a child of an init, of which one other waits.
+        # A process without its parent is a child of an init; one more init waits.
         inits = [psutil.Process(pid) for pid in descendants(server.pid) if is_init(pid)]
-        call(session, "spread")
-        wait_until(lambda: "left the CPUs of its slot" in server.stderr(), START_S, "it is said")
+        call(session, "leave_cpus")
+        wait_until(lambda: "left the CPUs of its slot" in server.stderr(), START_S, "it is logged")
         wait_until(
             lambda: affinities(process, *inits) == {(cpus[0],)} == {tuple(process.cpu_affinity())},
             START_S,
             "they are set back",
         )
-        call(session, "spread")
+        call(session, "leave_cpus")
         wait_until(
             lambda: affinities(process, *inits) == {(cpus[0],)} == {tuple(process.cpu_affinity())},
             START_S,
@@ -209,51 +210,51 @@ def test_a_session_is_set_back_to_its_cpus(daemons, user, flag):
     assert "had to be removed: threads from other CPUs than its slot's" in lines[-1]
 
 
-@kernel_holds
+@needs_cgroups
 @pytest.mark.parametrize("flag", ["", "--no-fork", "--no-isolation"])
-def test_the_kernel_stops_what_is_taken_between_two_scans(daemons, flag):
-    server = daemons.server("k", *UNRULY, "--session-memory", "100M", *([flag] if flag else []))
+def test_the_kernel_stops_an_allocation_between_two_polls(daemons, flag):
+    server = daemons.server("k", *FAULTS, "--session-memory", "100M", *([flag] if flag else []))
     assert "the kernel's cgroups hold the limits of sessions: memory" in server.stderr()
-    for _ in range(4):  # one could meet a scan by chance
+    for _ in range(4):  # a single one could coincide with a poll
         with pytest.raises(MemoryLimit, match="the session's memory limit of 100 MB was hit"):
             with connect(server) as session:
-                call(session, "surge", 250)
+                call(session, "map_shared", 250)
     with connect(server) as session:
-        assert call(session, "surge", 50) == 50
-    wait_until(lambda: "ended after" in server.stderr().splitlines()[-1], START_S, "it is told")
+        assert call(session, "map_shared", 50) == 50
+    wait_until(lambda: "ended after" in server.stderr().splitlines()[-1], START_S, "the end is logged")
     assert server.stderr().count(" s: memory\n") == 4
     nothing_left_of(server)
 
 
-@kernel_holds
+@needs_cgroups
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
 @pytest.mark.parametrize("flag", ["", "--no-isolation"])
 def test_the_kernel_keeps_a_session_on_its_cpus(daemons, flag):
     first, second, *_ = sorted(os.sched_getaffinity(0))
     flags = ("--cpus", str(second), *([flag] if flag else []))
-    server = daemons.server("k", *UNRULY, *flags)
+    server = daemons.server("k", *FAULTS, *flags)
     with connect(server) as session:
-        assert call(session, "roam", 1.0, first, second) == [second]
+        assert call(session, "change_cpus", 1.0, first, second) == [second]
     nothing_left_of(server)
 
 
-@kernel_holds
+@needs_cgroups
 @pytest.mark.skipif(bool(WHY_SHARED), reason=f"no mounts of a session's own here: {WHY_SHARED}")
 @pytest.mark.parametrize("flag", ["", "--read-only"])
 def test_a_session_cannot_leave_its_cgroup(daemons, flag):
-    server = daemons.server("k", *UNRULY, "--session-memory", "100M", *([flag] if flag else []))
+    server = daemons.server("k", *FAULTS, "--session-memory", "100M", *([flag] if flag else []))
     with connect(server) as session:
         pid = session.info["pid"]
         mine = cgroups.own(Path(f"/proc/{pid}/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
         folder = mine.get("memory") or mine["v2"]
         assert f"rpcsys-server-{server.pid}-" in folder
         limit = "memory.max" if os.path.exists(f"{folder}/memory.max") else "memory.limit_in_bytes"
-        assert call(session, "break_out", [folder], limit) == []
+        assert call(session, "leave_cgroup", [folder], limit) == []
 
 
-@kernel_holds
-def test_killed_servers_leave_no_cgroup_to_the_next(daemons):
-    flags = (*UNRULY, "--session-memory", "100M", "--cpus", str(min(os.sched_getaffinity(0))))
+@needs_cgroups
+def test_the_next_server_removes_the_cgroups_of_a_killed_one(daemons):
+    flags = (*FAULTS, "--session-memory", "100M", "--cpus", str(min(os.sched_getaffinity(0))))
     server = daemons.server("k", *flags)
     session = connect(server)
     assert call(session, "pid")
@@ -272,26 +273,26 @@ def test_killed_servers_leave_no_cgroup_to_the_next(daemons):
 
 
 def folders_of(server: Daemon) -> list[Path]:
-    """The cgroups that a server has made for itself."""
+    """The cgroups that a server has created."""
     mine = cgroups.own(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
     return [one for place in mine.values() for one in Path(place).glob(f"rpcsys-server-{server.pid}-*")]
 
 
 def nothing_left_of(server: Daemon) -> None:
-    """Between sessions there are the cgroups of those that wait; after the server, none."""
+    """Wait until only waiting children have cgroups; stop the server; wait until it has none."""
     slots = len(folders_of(server))
     assert slots
 
     def of_sessions() -> int:
         return sum(one.is_dir() for folder in folders_of(server) for one in folder.glob("[0-9]*"))
 
-    wait_until(lambda: of_sessions() == slots, START_S, "one waits")
+    wait_until(lambda: of_sessions() == slots, START_S, "one cgroup per slot")
     server.terminate()
     wait_until(lambda: not folders_of(server), START_S, "they are removed")
 
 
 def affinities(*tops: psutil.Process) -> set[tuple[int, ...]]:
-    """Where the threads below ``tops`` may run."""
+    """The CPU affinities of all threads of the descendants of ``tops``."""
     found = set()
     for one in [one for top in tops for one in top.children(recursive=True)]:
         with contextlib.suppress(psutil.Error, ProcessLookupError):
@@ -301,7 +302,7 @@ def affinities(*tops: psutil.Process) -> set[tuple[int, ...]]:
 
 
 def without_cgroups(daemons: Daemons, flags: tuple[str, ...]) -> Daemon:
-    """A server of this user that sees no hierarchy, so that polling holds its limits."""
+    """A server that sees no cgroup hierarchy: polling enforces its limits."""
     if WHY_NO_CGROUPS:
         return daemons.server("k", *flags)
     hide = 'umount -R /sys/fs/cgroup && exec "$@"'
@@ -313,11 +314,11 @@ def without_cgroups(daemons: Daemons, flags: tuple[str, ...]) -> Daemon:
 
 
 def as_user(daemons: Daemons, user: str, flags: tuple[str, ...]) -> Daemon:
-    """A server that runs as ``user``, in a folder of that user's."""
+    """A server that runs as ``user``, in that user's folder."""
     if user == "root":
         return daemons.server("k", *flags)
     become = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    # Root's rights go with the first program that setpriv runs: whether another can be run is asked by that.
+    # The first program that setpriv runs still has root's rights: it checks that the user can run a second one.
     again = f"import os; os.execv({sys.executable!r}, [{sys.executable!r}, '-c', 'import rpcsys'])"
     if (
         "--no-fork" in flags

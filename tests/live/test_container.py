@@ -1,7 +1,7 @@
-"""The image of tracker and proxy: built by buildah as its Containerfile says, and run.
+"""The image of tracker and proxy: built by buildah from its Containerfile, and run.
 
-No registry can be reached from everywhere: in the place of the base image that the Containerfile names stands Debian's
-Python, unpacked from packages.
+A test machine may not reach a registry: Debian's Python, unpacked from packages, replaces the Containerfile's base
+image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUILD_S = 300.0
 
 
 class Buildah:
-    """buildah with a storage of its own, without mounts and without a registry."""
+    """buildah with its own storage, without mounts and without a registry."""
 
     def __init__(self, folder: Path) -> None:
         assert shutil.which("buildah"), "this test builds an image; type: apt-get install buildah"
@@ -48,7 +48,7 @@ class Buildah:
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
-    """With the image built; all gone afterwards."""
+    """buildah with the built image; its storage is removed afterwards."""
     folder = tmp_path_factory.mktemp("containers")
     made = Buildah(folder)
     packages = ("base-files", "coreutils", "dash", "python3-pip", "python3-venv")
@@ -67,7 +67,7 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 
 
 def wheels(base: Path, folder: Path) -> Path:
-    """What pip installs there, fetched as this machine fetches packages."""
+    """Download the wheels that pip installs in the image; their folder."""
     version = (base / "usr/bin/python3").readlink().name.removeprefix("python")
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)),
@@ -83,7 +83,7 @@ def megabytes(buildah: Buildah, image: str) -> float:
     return float(number) * {"kB": 1e-3, "MB": 1.0, "GB": 1e3}[unit]
 
 
-def test_it_is_small_and_runs_without_rights(buildah: Buildah, record_property) -> None:
+def test_the_image_is_small_and_runs_without_privileges(buildah: Buildah, record_property) -> None:
     added = megabytes(buildah, IMAGE) - megabytes(buildah, BASE)
     record_property("added to the base image, MB", round(added, 1))
     assert added < ADDED_MB_AT_MOST
@@ -94,7 +94,7 @@ def test_it_is_small_and_runs_without_rights(buildah: Buildah, record_property) 
 
 
 def started(daemons: Daemons, buildah: Buildah, *words: str) -> Daemon:
-    """A container of the image, serving; ``words`` stand in the place of its own."""
+    """Start a container of the image; ``words`` replace its default command. Returns when it serves."""
     config = json.loads(buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
     container = buildah("from", "--pull-never", IMAGE)
     command = [*config["Entrypoint"], *(words or config["Cmd"])]
@@ -112,7 +112,7 @@ def test_tracker_and_proxy_serve_and_stop(buildah: Buildah, daemons: Daemons) ->
     with rpcsys.connect_tracker(tracker.address).request("cpu", wait_timeout=START_S) as session:
         assert session.get_function("testing.echo")("through both") == "through both"
     for daemon in (proxy, tracker):
-        # As a runtime of containers stops one. This is none: told to stop, it would not tell what it runs.
+        # A container runtime stops the process in the container. buildah run does not forward signals.
         os.kill(contained(daemon), signal.SIGTERM)
         assert daemon.process.wait(STOP_S) == 0
 

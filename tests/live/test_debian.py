@@ -1,4 +1,4 @@
-"""The Debian packages by themselves; installed and running they are in test_booted.py."""
+"""The contents of the Debian packages; test_booted.py installs and runs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def contents(package: Path) -> set[str]:
 
 
 def control(package: Path, name: str) -> str:
-    """A file of those that dpkg itself reads."""
+    """One of the package's control files."""
     return subprocess.run(["dpkg-deb", "--info", package, name], capture_output=True, text=True, check=True).stdout
 
 
@@ -49,7 +49,7 @@ def test_lintian_finds_nothing_wrong(packages: dict[str, Path]) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_commands_have_their_pages_and_completions(packages: dict[str, Path]) -> None:
+def test_commands_have_manual_pages_and_completions(packages: dict[str, Path]) -> None:
     names = contents(packages["rpcsys"])
     assert {f"/usr/bin/{command}" for command in COMMANDS} <= names
     assert {f"/usr/share/man/man1/{name}.1.gz" for name, _ in pages(group, "rpcsys")} <= names
@@ -62,7 +62,7 @@ def test_commands_have_their_pages_and_completions(packages: dict[str, Path]) ->
 
 
 @pytest.mark.parametrize("daemon", ["tracker", "proxy"])
-def test_services_have_their_unit_and_settings(daemon: str, packages: dict[str, Path]) -> None:
+def test_services_have_a_unit_and_a_settings_file(daemon: str, packages: dict[str, Path]) -> None:
     package = packages[f"rpcsys-{daemon}"]
     settings = f"/etc/rpcsys/{daemon}.environment"
     assert {settings, f"/lib/systemd/system/rpcsys-{daemon}.service"} <= contents(package)

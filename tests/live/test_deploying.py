@@ -1,4 +1,4 @@
-"""Modules are deployed, replaced under load, withdrawn; whatever is killed in the middle, they are old or new."""
+"""Modules are deployed, replaced under load, and removed; after a kill, the old or the new one is served."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.live.daemons import START_S, STOP_S, Daemon, Daemons, alive, free_por
 
 
 class Edge:
-    """A server with a folder of deployed modules, on one port, which can be started again."""
+    """A server with a folder of deployments, which can be restarted at its port."""
 
     def __init__(self, folder, *flags: str, root: Path | None = None):
         self.folder = folder
@@ -80,7 +80,7 @@ def edge(tmp_path):
     edge.daemons.stop()
 
 
-def test_deployed_listed_replaced_withdrawn(edge):
+def test_a_module_is_deployed_listed_replaced_and_removed(edge):
     x = np.ones(3, "float32")
     with edge.deployment() as deployment:
         assert deployment.list() == []
@@ -105,7 +105,7 @@ def test_deployed_listed_replaced_withdrawn(edge):
         edge.client()
 
 
-def test_what_cannot_be_loaded_replaces_nothing(edge, tmp_path):
+def test_a_module_that_cannot_be_loaded_replaces_nothing(edge, tmp_path):
     x = np.ones(3, "float32")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"this is no model")
@@ -127,7 +127,7 @@ def test_what_cannot_be_loaded_replaces_nothing(edge, tmp_path):
     assert sorted(os.listdir(edge.root / "scale")) == ["0001-" + _digest(edge.library(2.0)), "current", "lock"]
 
 
-def test_who_deploys_may_do_nothing_else(edge):
+def test_a_deploying_connection_can_do_nothing_else(edge):
     with edge.deployment() as deployment:
         session = deployment._session
         with pytest.raises(RemoteFunctionError, match="a connection that deploys has"):
@@ -165,7 +165,7 @@ def test_the_old_version_finishes_its_calls(edge):
             assert client["nap"](0.0) == 3.0
 
 
-def test_replaced_under_load_without_one_failed_call(edge):
+def test_a_module_is_replaced_under_load_without_a_failed_call(edge):
     stop = threading.Event()
     x = np.ones(2000, "float32")
     answers: list[list[float]] = [[], [], [], []]
@@ -200,10 +200,10 @@ def test_replaced_under_load_without_one_failed_call(edge):
         assert seen == sorted(seen)  # never an old version after a new one
         assert seen[0] == 1.0
         assert set(seen) <= {1.0, 2.0, 3.0, 4.0}
-    wait_until(lambda: len(_hosts(edge)) == 1, START_S, "the old hosts are gone")
+    wait_until(lambda: len(_hosts(edge)) == 1, START_S, "the old hosts have ended")
 
 
-def test_a_host_that_dies_is_started_again(edge):
+def test_a_killed_model_host_is_restarted(edge):
     with edge.deployment() as deployment:
         deployment.put(edge.library(2.0), "scale")
     client = edge.client()
@@ -211,11 +211,11 @@ def test_a_host_that_dies_is_started_again(edge):
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(SessionLost):
         wait_until(lambda: client["nap"](0.0) is None, START_S, "the connection ends")
-    with edge.client() as again:  # which waits for the new one
+    with edge.client() as again:  # waits for the new host
         assert again["pid"]() != pid
 
 
-def test_a_server_that_is_killed_leaves_no_host_and_begins_where_it_was(edge):
+def test_a_killed_server_leaves_no_host_and_serves_again_after_a_restart(edge):
     with edge.deployment() as deployment:
         deployment.put(edge.library(2.0), "scale")
     client = edge.client()
@@ -229,7 +229,7 @@ def test_a_server_that_is_killed_leaves_no_host_and_begins_where_it_was(edge):
         assert again["nap"](0.0) == 2.0
 
 
-def test_a_server_that_is_stopped_finishes_the_calls_it_has(edge):
+def test_a_stopped_server_finishes_its_calls(edge):
     with edge.deployment() as deployment:
         deployment.put(edge.library(2.0), "scale")
         client = edge.client()
@@ -242,7 +242,7 @@ def test_a_server_that_is_stopped_finishes_the_calls_it_has(edge):
     assert edge.server.process.wait(STOP_S) == 0
 
 
-def test_who_leaves_in_the_middle_of_an_upload_leaves_nothing(edge):
+def test_a_client_that_disconnects_during_an_upload_leaves_nothing(edge):
     incoming = edge.root / "incoming"
     with edge.deployment() as deployment:
         channel = deployment._session._channel
@@ -250,13 +250,13 @@ def test_who_leaves_in_the_middle_of_an_upload_leaves_nothing(edge):
         call = PendingCall()
         channel.start(call, template)
         channel.send(frames.CHUNK, call.call_id, {}, (b"x" * (1 << 20),))
-        wait_until(lambda: list(incoming.glob("*/.rpcsys-*")), START_S, "a part of the file is there")
+        wait_until(lambda: list(incoming.glob("*/.rpcsys-*")), START_S, "a part of the file has arrived")
         channel._stream.socket.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: list(incoming.iterdir()) == [], START_S, "nothing of it is left")
 
 
 @pytest.mark.parametrize("flag", ["--no-fork", "--no-isolation", "--session-memory=256M"])
-def test_however_sessions_are_made(tmp_path, flag):
+def test_modules_are_served_with_each_kind_of_session(tmp_path, flag):
     edge = Edge(tmp_path, flag)
     try:
         with edge.deployment() as deployment:
@@ -270,8 +270,8 @@ def test_however_sessions_are_made(tmp_path, flag):
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/var/tmp"])
-def test_a_folder_that_is_made_where_sessions_have_their_own(place, tmp_path):
-    """It is not there yet when the server starts."""
+def test_the_folder_of_deployments_can_be_in_tmp(place, tmp_path):
+    """The folder does not exist when the server starts."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         edge = Edge(tmp_path, root=Path(folder, "deploy"))
         try:
@@ -283,7 +283,7 @@ def test_a_folder_that_is_made_where_sessions_have_their_own(place, tmp_path):
             edge.daemons.stop()
 
 
-def test_another_server_may_not_serve_the_same_folder(edge):
+def test_a_second_server_with_the_same_folder_is_refused(edge):
     command = [sys.executable, "-m", "rpcsys.server", "--port", "0", "--deploy", str(edge.root), *deployed.FLAGS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S)
     assert done.returncode == 2
@@ -292,8 +292,8 @@ def test_another_server_may_not_serve_the_same_folder(edge):
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_a_deploy_it_is_old_or_new(edge):
-    """The deployer, or the whole server, at moments spread over the time that a deploy takes."""
+def test_after_a_kill_during_a_deploy_the_old_or_the_new_module_is_served(edge):
+    """The deployer or the whole server is killed, at times spread over the duration of a deploy."""
     x = np.ones(3, "float32")
     libraries = [edge.library(factor) for factor in (1.0, 2.0)]
     with edge.deployment() as deployment:
@@ -361,7 +361,7 @@ def _below(edge: Edge) -> list[psutil.Process]:
 
 
 def _has(process: psutil.Process, folder: str) -> bool:
-    """Whether it works in such a folder."""
+    """Whether the working directory of a process contains ``folder``."""
     try:
         return folder in process.cwd()
     except (psutil.NoSuchProcess, psutil.AccessDenied):

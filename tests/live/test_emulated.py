@@ -1,4 +1,4 @@
-"""The device tier on boards of other processors: natively compiled functions, and the server."""
+"""The device tier on boards with other processors: native functions, and the server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def server(machine: Machine, tree: Path, module_daemons: Callable[[], Daemons]) 
     return daemon
 
 
-def test_is_what_it_says(machine: Machine) -> None:
+def test_the_emulated_machine_has_its_processor_python_and_libc(machine: Machine) -> None:
     code = "import platform, sys; print(platform.machine(), *sys.version_info[:2], platform.libc_ver()[1])"
     seen = machine.run("-I", "-S", "-c", code).split()
     assert (
@@ -60,7 +60,7 @@ def test_is_what_it_says(machine: Machine) -> None:
     )
 
 
-def test_functions_without_any_tvm_library(machine: Machine, tree: Path, functions: Path) -> None:
+def test_native_functions_run_without_a_tvm_library(machine: Machine, tree: Path, functions: Path) -> None:
     assert bare(tree, ALONE, functions, python=str(machine.python)).splitlines() == [
         "add describe double_it offset silent type",
         "4.0 4.0 7 42 11",
@@ -72,7 +72,7 @@ def test_functions_without_any_tvm_library(machine: Machine, tree: Path, functio
     ]
 
 
-def test_serves(server: Daemon, machine: Machine, functions: Path) -> None:
+def test_the_server_serves_sessions(server: Daemon, machine: Machine, functions: Path) -> None:
     with rpcsys.connect(*server.address, key=KEY) as session:
         assert session.info["machine"]["arch"] == ("armv7l" if machine.qemu == "arm" else machine.qemu)
         large = np.random.default_rng(0).standard_normal(300_000)
@@ -84,5 +84,5 @@ def test_serves(server: Daemon, machine: Machine, functions: Path) -> None:
         assert double(x, rpcsys.empty(64)).tolist() == (2 * x).tolist()
 
 
-def test_stops_in_good_order(server: Daemon) -> None:
+def test_the_server_stops_with_status_0(server: Daemon) -> None:
     assert server.terminate(60) == 0

@@ -1,4 +1,4 @@
-"""The whole of `rpcsys.ffi` with libtvm_ffi on boards of other processors, of 64 bits and of 32: calls both ways."""
+"""`rpcsys.ffi` with libtvm_ffi on boards with other processors, of 64 and of 32 bits: calls both ways."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ print(json.dumps({name: [ctypes.sizeof(kind), {field[0]: getattr(kind, field[0])
 
 
 @pytest.mark.parametrize("name", ["aarch64", "armhf", "riscv64"])
-def test_calls_both_ways(name: str, tmp_path: Path) -> None:
+def test_native_code_and_python_call_each_other(name: str, tmp_path: Path) -> None:
     machine = MACHINES[name]
     (libtvm_ffi,) = sdist.built(machine.triple).rglob("libtvm_ffi.so")
     compiler = toolchain.find(machine.triple).command()
@@ -94,7 +94,7 @@ def test_calls_both_ways(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["aarch64", "armhf", "riscv64"])
-def test_fields_are_where_the_boards_compiler_has_them(name: str, tmp_path: Path) -> None:
+def test_field_offsets_are_those_of_the_boards_compiler(name: str, tmp_path: Path) -> None:
     machine = MACHINES[name]
     kinds = {kind.__name__: (kind, c_name) for kind, c_name in C_NAMES.items()}
     layout = json.loads(bare(lay_out(tmp_path / "board"), LAYOUT, *kinds, python=str(machine.python)))

@@ -1,4 +1,4 @@
-"""One library for a tree of modules, on boards of other processors: made here, loaded there, in a session too."""
+"""One library with a tree of modules for boards with other processors: built here, loaded there, also in a session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ int __tvm_ffi_scale(void *self, const Any *args, int32_t count, Any *result) {{
   return 0;
 }}
 """
-#: Loads a model, runs it, and says how much memory that took, and what of the weights' file is in it.
+#: Loads a model, runs it, and prints its output, its functions and a part of its weights.
 RUN = """
 import array, json, platform
 from rpcsys.module import load_module
@@ -61,7 +61,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def edge() -> Iterator[Lab]:
-    """A server of this machine's, which the boards call."""
+    """A server on this machine that the boards call."""
     with Lab(servers={"edge": 1}) as lab:
         yield lab
 
@@ -86,14 +86,14 @@ def model(machine: Machine, edge: Lab, tmp_path_factory: pytest.TempPathFactory)
     return folder / "model.so"
 
 
-def test_it_runs_there(machine: Machine, board: Path, model: Path) -> None:
+def test_the_library_runs_on_the_board(machine: Machine, board: Path, model: Path) -> None:
     seen = json.loads(bare(board, RUN, model, python=str(machine.python)))
     assert seen["y"] == [6.0 * value for value in range(64)]
     assert {"main", "double_it", "scale", "get_param"} <= set(seen["functions"])
     assert (seen["last"], seen["readonly"]) == (LENGTH - 1, True)
 
 
-def test_it_runs_in_a_session(
+def test_a_session_runs_the_library(
     machine: Machine, board: Path, model: Path, module_daemons: Callable[[], Daemons]
 ) -> None:
     command = [str(machine.python), "-I", "-S", "-c", SERVE, str(board), "--host", "127.0.0.1", "--port", "0"]
@@ -106,7 +106,7 @@ def test_it_runs_in_a_session(
         np.testing.assert_array_equal(remote.run({"x": x})["y"], 6 * x)
 
 
-def test_it_is_looked_into_here(machine: Machine, model: Path) -> None:
+def test_the_library_is_inspected_here(machine: Machine, model: Path) -> None:
     seen = module.inspect(model)
     arch = {"arm": "arm (32 bits)", "riscv64": "riscv (64 bits)"}.get(machine.qemu, "aarch64 (64 bits)")
     assert seen.target == arch
@@ -117,14 +117,14 @@ def test_it_is_looked_into_here(machine: Machine, model: Path) -> None:
     assert seen.modules[2].target == arch
 
 
-def test_a_library_for_another_machine_is_refused_there(machine: Machine, board: Path, tmp_path: Path) -> None:
+def test_a_library_for_another_machine_is_refused_on_the_board(machine: Machine, board: Path, tmp_path: Path) -> None:
     module.export_library(module.params({"w": np.zeros(3)}), tmp_path / "desk.so")
     code = "from rpcsys.module import load_module\ntry: load_module(sys.argv[1])\nexcept Exception as e: print(e)"
     said = bare(board, code, tmp_path / "desk.so", python=str(machine.python))
     assert "desk.so is built for x86_64 (64 bits), and this device is" in said
 
 
-def test_what_no_linker_made_is_opened_by_that_systems(machine: Machine, board: Path, tmp_path: Path) -> None:
+def test_the_boards_loader_opens_a_library_made_without_linker(machine: Machine, board: Path, tmp_path: Path) -> None:
     weights = module.params({"w": np.arange(LENGTH, dtype="f4")})
     module.export_library(weights, tmp_path / "weights.so", toolchain=machine.triple)
     code = "from rpcsys.module import load_module\nprint(load_module(sys.argv[1])['get_param']('w').shape)"

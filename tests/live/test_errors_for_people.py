@@ -1,6 +1,6 @@
-"""What a person can get wrong costs them one clear line and the right exit status, never a traceback.
+"""A user's mistake gives one clear line and the right exit status, and no traceback.
 
-And the same from Python: the right class of rpcsys.errors, with the same one line.
+From Python it raises the right class of rpcsys.errors, with the same line.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.live.daemons import ROOT, Daemon, Daemons, free_port
 KEY = "board"
 ENDS_S = 60.0
 FAILED, USAGE, NO_PORT = 1, 2, 3
-PROGRESS = "  "  # what `rpcsys run` was doing when it failed is indented
+PROGRESS = "  "  # `rpcsys run` indents its progress lines
 
 
 @dataclass
 class Lab:
-    """What the commands below need to name; ``{names}`` in them are these."""
+    """A lab; ``names()`` are the values of the ``{names}`` in the commands below."""
 
     tracker: Daemon
     server: Daemon
@@ -57,7 +57,7 @@ def lab(module_daemons: Callable[[], Daemons]) -> Lab:
 
 
 def make_files(folder: Path) -> None:
-    """A model that adds one to x (1, 4) float32, and inputs that do and do not fit it."""
+    """Write a model that adds one to x (1, 4) float32, inputs that fit it and inputs that do not."""
     onnx = pytest.importorskip("onnx")
     from onnx import TensorProto, helper, numpy_helper
 
@@ -82,7 +82,7 @@ SERVER = "-m rpcsys.server --host 127.0.0.1"
 RUN = "-m rpcsys run --tracker {tracker} --key board"
 
 MISTAKES = [
-    # what is typed, the exit status, and what the line must say
+    # the command, the exit status, and a pattern of the line
     (f"{TRACKER} --port many", USAGE, "many"),
     (f"{TRACKER} --port 70000", USAGE, "70000"),
     (f"{TRACKER} --port -1", USAGE, "-1"),
@@ -130,33 +130,31 @@ def run(command: str, **env: str) -> subprocess.CompletedProcess:
 
 def is_one_clear_line(done: subprocess.CompletedProcess, status: int, pattern: str) -> None:
     assert "Traceback" not in done.stderr
-    said = [line for line in done.stderr.splitlines() if not line.startswith(PROGRESS)]
-    assert len(said) == 1, done.stderr
-    assert re.search(pattern, said[0])
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(PROGRESS)]
+    assert len(lines) == 1, done.stderr
+    assert re.search(pattern, lines[0])
     assert done.returncode == status
-    if status != FAILED:  # nothing was done yet
+    if status != FAILED:  # the command had done nothing
         assert done.stdout == ""
 
 
 @pytest.mark.parametrize(("command", "status", "pattern"), MISTAKES, ids=[m[0] for m in MISTAKES])
-def test_a_mistake_costs_one_line(lab: Lab, command: str, status: int, pattern: str):
+def test_a_mistake_gives_one_line(lab: Lab, command: str, status: int, pattern: str):
     names = lab.names()
     is_one_clear_line(run(command.format(**names)), status, pattern.format(**names))
 
 
-def test_an_unknown_key_costs_one_line(lab: Lab):
-    """And the keys that there are are named."""
+def test_an_unknown_key_gives_one_line_with_the_known_keys(lab: Lab):
     command = f"-m rpcsys run --tracker {lab.tracker.where} --key bored {lab.folder}/model.onnx"
     is_one_clear_line(run(command), FAILED, r"bored.*board")
 
 
 @pytest.mark.parametrize("variable", ["RPCSYS_TRACKER_PORT", "TVM_TRACKER_PORT"])
-def test_a_bad_default_costs_one_line(variable: str):
+def test_a_bad_environment_variable_gives_one_line(variable: str):
     is_one_clear_line(run("-m rpcsys.query", **{variable: "many"}), USAGE, variable)
 
 
-def test_what_is_right_succeeds(lab: Lab):
-    """The same commands without the mistakes: so it is the mistakes that failed."""
+def test_commands_without_mistakes_succeed(lab: Lab):
     done = run(f"{RUN} {{folder}}/model.onnx {{folder}}/fits.npz".format(**lab.names()))
     assert done.returncode == 0, done.stderr
     host, port = lab.tracker.address
@@ -165,12 +163,12 @@ def test_what_is_right_succeeds(lab: Lab):
     assert f"server:{KEY}" in done.stdout
 
 
-# --- peers that are no trackers ----------------------------------------------------------------
+# --- peers that are not trackers ---------------------------------------------------------------
 
 
 @pytest.fixture(params=["silent", "closes at once", "speaks http"])
-def impostor(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A port at which something else answers, or does not."""
+def foreign_port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a peer that is neither a tracker nor a server."""
     listener = socket.create_server(("127.0.0.1", 0))
     held = []
 
@@ -196,18 +194,19 @@ def impostor(request: pytest.FixtureRequest) -> Iterator[int]:
         peer.close()
 
 
-def test_what_is_no_tracker_costs_one_line(impostor: int):
-    command = f"-m rpcsys.query --host 127.0.0.1 --port {impostor}"
-    is_one_clear_line(run(command), FAILED, str(impostor))
+def test_a_peer_that_is_not_a_tracker_gives_one_line(foreign_port: int):
+    command = f"-m rpcsys.query --host 127.0.0.1 --port {foreign_port}"
+    is_one_clear_line(run(command), FAILED, str(foreign_port))
 
 
-def test_what_is_no_tracker_raises(impostor: int):
-    raises(errors.ConnectError, lambda: rpcsys.connect_tracker(("127.0.0.1", impostor)).summary())
+def test_a_peer_that_is_not_a_tracker_raises(foreign_port: int):
+    raises(errors.ConnectError, lambda: rpcsys.connect_tracker(("127.0.0.1", foreign_port)).summary())
 
 
-def test_what_is_no_server_raises(impostor: int):
+def test_a_peer_that_is_not_a_server_raises(foreign_port: int):
     raises(
-        (errors.ConnectError, errors.ProtocolError), lambda: rpcsys.connect("127.0.0.1", impostor, key=KEY, timeout=3)
+        (errors.ConnectError, errors.ProtocolError),
+        lambda: rpcsys.connect("127.0.0.1", foreign_port, key=KEY, timeout=3),
     )
 
 
@@ -215,7 +214,7 @@ def test_what_is_no_server_raises(impostor: int):
 
 
 def raises(kind: type | tuple[type, ...], act: Callable[[], object], pattern: str = "") -> None:
-    """``act`` raises the class, with one line that matches."""
+    """Check that ``act`` raises the class, with one line that matches ``pattern``."""
     with pytest.raises(kind) as caught:
         act()
     message = str(caught.value.args[0])
@@ -236,7 +235,7 @@ def model(lab: Lab, session):
     return session.load_module(str(lab.folder / "model.onnx"))
 
 
-def test_trackers(lab: Lab):
+def test_errors_of_trackers(lab: Lab):
     port = free_port()
     raises(errors.TrackerUnreachable, lambda: rpcsys.connect_tracker(("127.0.0.1", port)), str(port))
     raises(errors.ConfigError, lambda: rpcsys.connect_tracker("10.0.0.1:http"), "http")
@@ -246,7 +245,7 @@ def test_trackers(lab: Lab):
         raises(errors.WaitTimeout, lambda: tracker.request(KEY, wait_timeout=0.5), KEY)
 
 
-def test_servers(lab: Lab, daemons: Daemons):
+def test_errors_of_servers(lab: Lab, daemons: Daemons):
     pytest.importorskip("tvm")
     port = free_port()
     raises(errors.ServerUnreachable, lambda: rpcsys.connect("127.0.0.1", port, key=KEY), str(port))
@@ -255,7 +254,7 @@ def test_servers(lab: Lab, daemons: Daemons):
     raises(errors.NotSupported, lambda: rpcsys.connect(*theirs.address, key=KEY), "rpcsys/1")
 
 
-def test_files(lab: Lab, session):
+def test_errors_of_files(lab: Lab, session):
     raises(errors.RemoteFileError, lambda: session.download("nowhere.txt"), "nowhere.txt")
     raises(errors.RemoteFileError, lambda: session.remove("nowhere.txt"), "nowhere.txt")
     raises(errors.UsageError, lambda: session.upload("nowhere.bin"), "nowhere.bin")
@@ -267,7 +266,7 @@ def test_files(lab: Lab, session):
     assert bytes(session.download("x")) == b"still fine"
 
 
-def test_models(lab: Lab, session):
+def test_errors_of_models(lab: Lab, session):
     raises(errors.RemoteFileError, lambda: session.load_module("nowhere.onnx"), "nowhere.onnx")
     text = str(lab.folder / "text.onnx")
     raises(errors.ModelError, lambda: session.load_module(text), "text.onnx")
@@ -275,7 +274,7 @@ def test_models(lab: Lab, session):
     raises((errors.ModelError, errors.UsageError), lambda: session.load_module("x.docx"), "docx")
 
 
-def test_arguments(model):
+def test_errors_of_arguments(model):
     fits = np.zeros((1, 4), "float32")
     raises(errors.RemoteArgumentError, lambda: model(np.zeros((1, 5), "float32")), "5")
     raises(errors.RemoteArgumentError, lambda: model(np.zeros((1, 4), "int64")), "int64")
@@ -287,14 +286,14 @@ def test_arguments(model):
     np.testing.assert_array_equal(model(fits), fits + 1)
 
 
-def test_functions(session):
+def test_errors_of_functions(session):
     raises(errors.RemoteFunctionError, lambda: session.get_function("no.such"), r"no\.such")
     echo = session.get_function("testing.echo")
     raises(errors.ValueNotSupported, lambda: echo(object()), "object")
     assert echo(1) == 1
 
 
-def test_closed(lab: Lab):
+def test_a_closed_session_raises(lab: Lab):
     session = rpcsys.connect_tracker(lab.tracker.address).request(KEY)
     session.close()
     raises(errors.SessionClosed, lambda: session.get_function("testing.echo"))

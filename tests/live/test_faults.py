@@ -1,4 +1,4 @@
-"""Killed with -9, crashed, left: what each loss costs, and whom."""
+"""Killed and crashed clients, sessions and daemons: which peers notice, and how soon."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import time
 import pytest
 
 from tests.live.daemons import Daemons, queue, wait_free, wait_until
-from tests.live.lab import KEY, FaultLab, all_gone, busy
+from tests.live.fault_lab import KEY, FaultLab, all_gone, busy
 from tests.live.probe import MISMATCH, SessionProbe, TrackerProbe
 
-SOON_S = 2.0  # what is promised within a second, on a machine that has other things to do
+SOON_S = 2.0  # the documented limit is a second; a busy machine needs more
 LOST_S = 5.0
 
 
@@ -52,13 +52,13 @@ def test_a_killed_waiting_client_leaves_no_trace(lab: FaultLab):
     waiting.kill()
     lab.pending(0, SOON_S)
     holders[0].close()
-    lab.free(1)  # and it is not handed to the dead
+    lab.free(1)  # the killed client does not get it
     lab.still_serves()
 
 
 @pytest.mark.parametrize("kind", ["rpcsys"], indirect=True)
-def test_a_client_that_dies_with_a_lease_and_no_session_yet(lab: FaultLab, record_property):
-    """The tracker sees it go, so nobody waits until the match key counts as never used."""
+def test_the_lease_of_a_client_killed_before_its_session_ends_at_once(lab: FaultLab, record_property):
+    """The tracker sees the closed connection and does not wait until the match key counts as unused."""
     with TrackerProbe(lab.tracker.address) as probe:
         assert probe.ask([1, {"op": "hello", "version": "0.1.0"}])["ok"]
         granted = probe.ask({"op": "request", "id": 1, "key": KEY})
@@ -71,10 +71,10 @@ def test_a_client_that_dies_with_a_lease_and_no_session_yet(lab: FaultLab, recor
     lab.still_serves()
 
 
-# --- kill -9 -----------------------------------------------------------------------------------
+# --- SIGKILL -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("doing", ["nothing", "spin", "seize"])
+@pytest.mark.parametrize("doing", ["nothing", "spin", "hold_gil"])
 def test_a_killed_client_gives_its_device_back(lab: FaultLab, doing: str, record_property):
     client = lab.client().leased()
     if doing != "nothing":
@@ -86,7 +86,7 @@ def test_a_killed_client_gives_its_device_back(lab: FaultLab, doing: str, record
 
 
 @pytest.mark.parametrize("doing", ["nothing", "spin"])
-def test_a_killed_session_process_is_noticed_by_its_client_alone(lab: FaultLab, doing: str, record_property):
+def test_a_killed_session_process_affects_only_its_client(lab: FaultLab, doing: str, record_property):
     mine, other = lab.client().leased(), lab.client().leased()
     if doing != "nothing":
         mine.send(doing)
@@ -101,7 +101,7 @@ def test_a_killed_session_process_is_noticed_by_its_client_alone(lab: FaultLab, 
 
 
 @pytest.mark.parametrize("how", ["crash", "leave"])
-def test_code_that_ends_its_process_ends_one_session(lab: FaultLab, how: str):
+def test_code_that_ends_its_process_ends_only_its_session(lab: FaultLab, how: str):
     mine, other = lab.client().leased(), lab.client().leased()
     is_lost(lab, mine.call(how, deadline_s=LOST_S))
     assert other.call("pid")["value"] == other.session_pid
@@ -110,7 +110,7 @@ def test_code_that_ends_its_process_ends_one_session(lab: FaultLab, how: str):
 
 
 def is_lost(lab: FaultLab, answer: dict) -> None:
-    """The answer is an error that says something; of ours, also the right one."""
+    """Check for an error with a message; in our client, also for its class."""
     assert answer["message"].strip()
     if lab.kind == "rpcsys":
         assert "SessionLost" in answer["error"]
@@ -119,7 +119,7 @@ def is_lost(lab: FaultLab, answer: dict) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["ours", "tvm"])
-def test_a_killed_tracker_is_not_noticed_by_sessions(fault_lab: FaultLab, flavour: str, record_property):
+def test_sessions_survive_a_killed_tracker(fault_lab: FaultLab, flavour: str, record_property):
     lab = fault_lab.start(slots=2, tracker_flavour=flavour)
     client = lab.client().leased()
     port = lab.tracker.address[1]
@@ -133,7 +133,7 @@ def test_a_killed_tracker_is_not_noticed_by_sessions(fault_lab: FaultLab, flavou
     lab.still_serves()
 
 
-def test_a_killed_server_takes_everything_with_it(lab: FaultLab, record_property):
+def test_a_killed_server_leaves_no_process(lab: FaultLab, record_property):
     idle, calling = lab.client().leased(), lab.client().leased()
     left_behind = [idle.call("spawn")["value"], idle.call("daemonise")["value"]]
     calling.send("spin")
@@ -165,13 +165,13 @@ def test_a_killed_zygote_is_replaced(lab: FaultLab):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["ours", "tvm"])
-def test_a_server_that_is_there_before_its_tracker(daemons: Daemons, flavour: str):
-    """It serves at once and registers when the tracker comes."""
+def test_a_server_started_before_its_tracker_registers_later(daemons: Daemons, flavour: str):
+    """It serves at once and registers when the tracker starts."""
     tracker = daemons.tracker(flavour=flavour)
     port = tracker.address[1]
     tracker.destroy()
     server = daemons.server(KEY, "--tracker", f"127.0.0.1:{port}", "--preload", "none")
-    wait_until(lambda: "tracker" in server.stderr(), LOST_S, "it says that the tracker is missing")
+    wait_until(lambda: "tracker" in server.stderr(), LOST_S, "it logs that the tracker is missing")
     wait_free(daemons.tracker(flavour=flavour, port=port), KEY, 1, LOST_S)
 
 

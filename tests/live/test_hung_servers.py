@@ -1,4 +1,4 @@
-"""Servers that hang while their connections stand, and a tracker that does: nobody is sent where nobody answers."""
+"""Servers and trackers that hang with open connections: the tracker does not lease servers that do not answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 KEY = "board"
 FLAGS = ("--tvm", "off", "--preload", "none")
 WITHDRAWN_S = 25.0
-"""It is promised for 15 s; this machine may be busy."""
+"""The documented limit is 15 s; this machine may be busy."""
 BACK_S = 10.0
 TRACKER_STOPPED_S = 30.0
 
@@ -36,7 +36,7 @@ def stopped(daemon: Daemon) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_a_stopped_server_is_not_on_offer_until_it_goes_on(daemons: Daemons, way: str):
+def test_a_stopped_server_is_not_offered_until_it_resumes(daemons: Daemons, way: str):
     tracker = daemons.tracker()
     if way == "direct":
         server = daemons.server(KEY, *FLAGS, tracker=tracker)
@@ -50,10 +50,10 @@ def test_a_stopped_server_is_not_on_offer_until_it_goes_on(daemons: Daemons, way
             (row,) = viewer.summary()["servers"]
             assert (row["state"], row["free"]) == ("unhealthy", 0)
             assert "does not answer" in row["reason"]
-            assert "does not answer" in asked(tracker, "--why", KEY)
+            assert "does not answer" in query(tracker, "--why", KEY)
             waiting = threading.Thread(target=lambda: sessions.append(viewer.request(KEY)))
             waiting.start()
-            wait_until(lambda: queue(tracker, KEY)["pending"] == 1, START_S, "somebody waits")
+            wait_until(lambda: queue(tracker, KEY)["pending"] == 1, START_S, "the request waits")
         waiting.join(START_S)
         (session,) = sessions
         assert session.get_function("testing.echo")(1) == 1
@@ -63,19 +63,21 @@ def test_a_stopped_server_is_not_on_offer_until_it_goes_on(daemons: Daemons, way
         assert (row["state"], viewer.leases()) == ("ok", [])
 
 
-def asked(tracker: Daemon, *words: str) -> str:
-    """What query_tracker says."""
+def query(tracker: Daemon, *words: str) -> str:
+    """The output of query_tracker."""
     host, port = tracker.address
     command = [sys.executable, "-m", "rpcsys.query", "--host", host, "--port", str(port), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=START_S).stdout
 
 
-def test_a_session_on_a_stopped_server_goes_on(daemons: Daemons):
+def test_a_session_on_a_stopped_server_keeps_running(daemons: Daemons):
     tracker = daemons.tracker()
     server = daemons.server(KEY, *FLAGS, "--slots", "2", tracker=tracker, offers=2)
     with rpcsys.connect_tracker(tracker.address) as viewer, viewer.request(KEY) as session:
         echo = session.get_function("testing.echo")
-        wait_until(lambda: [row["state"] for row in viewer.leases()] == ["running"], BACK_S, "it is told")
+        wait_until(
+            lambda: [row["state"] for row in viewer.leases()] == ["running"], BACK_S, "the tracker knows that it runs"
+        )
         with stopped(server):
             wait_until(lambda: queue(tracker, KEY)["free"] == 0, WITHDRAWN_S, "it is withdrawn")
             assert echo(1) == 1
@@ -84,7 +86,7 @@ def test_a_session_on_a_stopped_server_goes_on(daemons: Daemons):
         assert echo(2) == 2
 
 
-def test_a_stopped_tracker_blames_no_server(daemons: Daemons):
+def test_a_stopped_tracker_marks_no_server_unhealthy(daemons: Daemons):
     tracker = daemons.tracker()
     for number in range(3):
         daemons.server(KEY, *FLAGS, tracker=tracker, offers=number + 1)
@@ -96,7 +98,7 @@ def test_a_stopped_tracker_blames_no_server(daemons: Daemons):
     assert "unhealthy" not in tracker.stderr()
 
 
-def test_tvms_servers_are_not_asked(daemons: Daemons):
+def test_tvms_servers_get_no_heartbeat(daemons: Daemons):
     pytest.importorskip("tvm")
     tracker = daemons.tracker()
     daemons.server(KEY, tracker=tracker, flavour="tvm")

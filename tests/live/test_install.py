@@ -1,4 +1,4 @@
-"""Installing, upgrading, killed upgrades and removing, below a folder of the test's, with this machine's Python."""
+"""install.sh below a folder of the test, with this machine's Python: installs, upgrades, killed upgrades, removals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def new(old: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """Where it is installed; whatever still runs from there is killed."""
+    """The root of the installation; processes that still run from it are killed."""
     yield tmp_path / "root"
     for process in processes_below(tmp_path / "root"):
         os.kill(process, signal.SIGKILL)
@@ -61,11 +61,11 @@ def shell(program: str) -> list[str]:
 
 
 def run(*command: str | Path, path: str = "", status: int = 0) -> str:
-    """What a command on the board says."""
+    """Run a command on the board; its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RPCSYS"))}
     environment["RPCSYS_PYTHON"] = sys.executable
     environment["PATH"] = path + environment["PATH"]
-    # Files, not pipes: servers that it starts have them open for as long as they live.
+    # Standard input is a file: servers that the command starts keep it open.
     with (
         Path("/dev/null").open() as nothing,
         subprocess.Popen(
@@ -92,7 +92,7 @@ def served(tracker: Daemon) -> tuple[str, ...]:
 
 
 def versions_in_use(root: Path) -> set[str]:
-    """Of the servers that run."""
+    """The versions of the running servers."""
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes().decode() for pid in processes_below(root)]
     return {
         found for command in commands for found in re.findall(r"/versions/([\d.]+)-\w+/bin/\.\./python/start", command)
@@ -137,12 +137,12 @@ def test_installs_upgrades_and_leaves_nothing(program: str, old: Path, new: Path
     assert queue(tracker, KEY)["free"] == 0
 
 
-def test_a_server_that_fails_is_started_again(old: Path, root: Path, daemons: Daemons) -> None:
+def test_a_killed_server_is_restarted(old: Path, root: Path, daemons: Daemons) -> None:
     tracker = daemons.tracker()
     install(old, root, *served(tracker))
     wait_free(tracker, KEY, 1, START_S)
     started = [pid for pid in processes_below(root) if b"start.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    # What the server has forked bears its name.
+    # The server's children have the same command line.
     (server,) = [pid for pid in started if psutil.Process(pid).ppid() not in started]
     os.kill(server, signal.SIGKILL)
     wait_until(lambda: not alive(server), START_S, "killed")
@@ -153,7 +153,7 @@ def test_a_server_that_fails_is_started_again(old: Path, root: Path, daemons: Da
     assert "does not run" in run(root / "etc/init.d/rpcsys-server", "status")
 
 
-#: Stands for a program: at the Nth call of any of them it kills the shell, before or after its work.
+#: Replaces a program: the Nth call of any of them kills the shell, before or after its work.
 FUSE = """#!/bin/sh
 count=$(cat {fuse}) && count=$((count - 1)) && echo $count >{fuse}
 [ $count = 0 ] && [ $(cat {fuse}.when) = before ] && kill -9 $PPID && exit
@@ -176,7 +176,7 @@ def fuse(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_any_moment_the_old_or_the_new_one_starts(
+def test_after_a_kill_at_any_time_the_old_or_the_new_version_starts(
     when: str, old: Path, new: Path, root: Path, fuse: Path, tmp_path: Path
 ) -> None:
     flags = ("--key", KEY, "--host", "127.0.0.1", "--port", "0")
@@ -204,18 +204,18 @@ def test_killed_at_any_moment_the_old_or_the_new_one_starts(
         if done.returncode == 0:
             break
         assert done.returncode == -signal.SIGKILL, done.stderr
-        # What was left half done is no obstacle to the next try.
+        # The rest of a killed upgrade does not disturb the next one.
         fuse.write_text("1000")
         install(new, root, "--no-start")
         assert os.readlink(current).startswith("versions/9.9.9")
         assert [path.name[:5] for path in (root / "opt/rpcsys/versions").iterdir()] == ["9.9.9"]
     assert outcomes[0] is False
     assert outcomes[-1] is True
-    assert outcomes == sorted(outcomes), "once the new one is in use, it stays"
+    assert outcomes == sorted(outcomes), "the new version stays in use"
     assert len(outcomes) > 8
 
 
-def test_into_the_image_of_another_board(old: Path, root: Path, tmp_path: Path) -> None:
+def test_install_sh_installs_into_an_image_of_another_board(old: Path, root: Path, tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     shutil.copytree(old, foreign)
     manifest = json.loads((foreign / "manifest.json").read_text())
@@ -225,13 +225,13 @@ def test_into_the_image_of_another_board(old: Path, root: Path, tmp_path: Path) 
     install(foreign, root, "--no-start", "--key", KEY)
     assert (root / "etc/rpcsys/lab-board.flags").read_text() == f"--key\n{KEY}\n"
     assert (root / "etc/init.d/S90rpcsys-server").resolve() == root / "etc/init.d/rpcsys-server"
-    # Nothing in it says where it was made.
+    # The image contains no path of this machine.
     links = [path for path in root.rglob("*") if path.is_symlink()]
     assert links
     assert not any(os.readlink(link).startswith("/") for link in links)
 
 
-def test_what_cannot_be_installed(old: Path, root: Path, tmp_path: Path) -> None:
+def test_wrong_flags_and_damaged_archives_are_refused(old: Path, root: Path, tmp_path: Path) -> None:
     assert "nothing is installed yet" in install(old, root, status=2)
     assert "--key says what kind" in install(old, root, "--tracker", "h:1", status=2)
     assert "wants a value" in install(old, root, "--key", status=2)

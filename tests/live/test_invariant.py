@@ -1,4 +1,4 @@
-"""The invariant finds what it is there for: every kind of thing that a test may leave, planted here."""
+"""The invariant finds each kind of object that a test may leave; the tests here plant them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.live.daemons import ROOT, Daemon, Daemons, wait_until
 from tests.live.probe import REQUEST, TrackerProbe
 
 KEY = "board"
-FLAGS = ("--preload", "none", "--import", "tests.live.hostile")
+FLAGS = ("--preload", "none", "--import", "tests.live.session_faults")
 FOUND_S = 60.0
 
 
@@ -33,7 +33,7 @@ def clean(*daemons: Daemon) -> bool:
 
 
 def is_found(pattern: str, *daemons: Daemon) -> bool:
-    """Wait until it is; some things take a moment to be there."""
+    """Wait until ``pattern`` is found: some objects appear after a moment."""
     return wait_until(
         lambda: any(re.search(pattern, what) for what in found_at(*daemons)), FOUND_S, f"{pattern!r} is found"
     )
@@ -49,7 +49,7 @@ def server(daemons: Daemons, tracker: Daemon) -> Daemon:
     return daemons.server(KEY, *FLAGS, tracker=tracker)
 
 
-def test_idle_daemons_have_nothing_left_also_after_sessions(tracker: Daemon, server: Daemon):
+def test_idle_daemons_have_nothing_left_after_sessions(tracker: Daemon, server: Daemon):
     assert clean(tracker, server)
     for _ in range(3):
         with rpcsys.connect_tracker(tracker.where) as client, client.request(KEY) as session:
@@ -57,9 +57,9 @@ def test_idle_daemons_have_nothing_left_also_after_sessions(tracker: Daemon, ser
     assert clean(tracker, server)
 
 
-def test_a_session_that_goes_on(tracker: Daemon, server: Daemon):
+def test_a_running_session_is_found(tracker: Daemon, server: Daemon):
     with rpcsys.connect_tracker(tracker.where) as client, client.request(KEY) as session:
-        session.get_function("hostile.spawn")()
+        session.get_function("fault.spawn")()
         assert is_found(r"lease \S+ of \S+ at \S+", tracker)
         assert is_found("descriptors: {'socket': 1} more", tracker)
         assert is_found("the folder session-1", server)
@@ -68,7 +68,7 @@ def test_a_session_that_goes_on(tracker: Daemon, server: Daemon):
     assert clean(tracker, server)
 
 
-def test_a_request_that_waits(tracker: Daemon):
+def test_a_waiting_request_is_found(tracker: Daemon):
     with TrackerProbe(tracker.address) as probe:
         probe.send([REQUEST, "nothing", "", 1])
         assert is_found("1 requests for 'nothing'", tracker)
@@ -76,14 +76,14 @@ def test_a_request_that_waits(tracker: Daemon):
 
 
 @pytest.mark.parametrize("kind", ["tracker", "server", "proxy"])
-def test_a_connection_that_says_nothing(daemons: Daemons, kind: str):
+def test_a_silent_connection_is_found(daemons: Daemons, kind: str):
     daemon = {"tracker": daemons.tracker, "proxy": daemons.proxy}.get(kind, lambda: daemons.server(KEY))()
     with socket.create_connection(daemon.address):
         assert is_found("descriptors: {'socket': 1} more", daemon)
     assert clean(daemon)
 
 
-def test_the_links_of_daemons_are_theirs(daemons: Daemons):
+def test_links_between_daemons_do_not_count(daemons: Daemons):
     tracker = daemons.tracker()
     proxy = daemons.proxy("--tracker", tracker.where)
     server = daemons.behind(proxy, KEY, *FLAGS, flavour="ours")
@@ -94,7 +94,7 @@ def test_the_links_of_daemons_are_theirs(daemons: Daemons):
     assert clean(tracker, proxy, server)
 
 
-def test_a_lab(monkeypatch: pytest.MonkeyPatch):
+def test_an_object_left_in_a_lab_fails_its_close(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(invariant, "SETTLE_S", 1.0)
     with Lab({KEY: 1}) as lab, lab.connect() as client, client.request(KEY) as session:
         session.upload(__file__)
@@ -108,37 +108,37 @@ def test_a_lab(monkeypatch: pytest.MonkeyPatch):
     session.close()
 
 
-def test_a_process_too_many(daemons: Daemons):
+def test_an_extra_process_is_found(daemons: Daemons):
     folder = daemons.folder
     (folder / "planted.py").write_text("import os, time\nif os.fork() == 0:\n    time.sleep(600)\n")
     server = daemons.server(KEY, "--preload", "none", "--import", "planted", env={"PYTHONPATH": f"{folder}:{ROOT}"})
     assert is_found("2 processes where 1 slots and 0 modules need one each", server)
-    server.destroy()  # it is meant to be there
+    server.destroy()  # the process is left on purpose
 
 
-def test_a_folder(server: Daemon):
+def test_a_left_folder_is_found(server: Daemon):
     (folder,) = invariant.running.watched[server.pid].folders()
     (folder / "session-77").mkdir()
     assert is_found("the folder session-77", server)
     (folder / "session-77").rmdir()
 
 
-def test_a_descriptor_of_the_zygote(server: Daemon):
+def test_a_descriptor_of_the_zygote_is_found(server: Daemon):
     invariant.running.watched[server.pid].zygote_idle["socket"] -= 1
     assert is_found("the zygote's descriptors: {'socket': 1}", server)
     invariant.running.idle(server.pid)
 
 
-def test_a_stopped_daemon_is_not_asked(tracker: Daemon):
+def test_a_stopped_daemon_is_not_checked(tracker: Daemon):
     probe = TrackerProbe(tracker.address)
     tracker.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: not found_at(tracker), FOUND_S, "nothing is asked of it")
+    wait_until(lambda: not found_at(tracker), FOUND_S, "it is not checked")
     tracker.process.send_signal(signal.SIGCONT)
     assert is_found("descriptors", tracker)
     probe.close()
 
 
-def test_what_ended_daemons_leave(daemons: Daemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_an_ended_server_is_found(daemons: Daemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     server = daemons.server(KEY, *FLAGS)
     planted = tmp_path / f"rpcsys-server-{server.pid}-planted"
     planted.mkdir()
@@ -148,7 +148,7 @@ def test_what_ended_daemons_leave(daemons: Daemons, tmp_path: Path, monkeypatch:
     assert [*invariant._of_ended([], [os.getpid()])] == [f"process {os.getpid()} of an ended server"]
 
 
-def test_a_daemon_that_does_not_end_in_order(daemons: Daemons):
+def test_a_daemon_that_ends_with_an_error_is_found(daemons: Daemons):
     says = 'import os, time; print(f\'{{"ready": "proxy", "port": null, "pid": {os.getpid()}}}\', flush=True)'
     daemons.launch("odd", [sys.executable, "-c", f"{says}; time.sleep(600)"]).await_ready_line()
     with pytest.raises(AssertionError, match="ended with status -15"):
@@ -164,7 +164,7 @@ print(libc.shmget(0, 4096, 0o600), libc.semget(0, 1, 0o600), libc.msgget(0, 0o60
 
 @pytest.fixture
 def system_v() -> Iterator[Callable[[], list[str]]]:
-    """Leaves one of each kind; their names."""
+    """A function that creates one object of each kind; their names."""
     made: list[str] = []
 
     def leave() -> list[str]:
@@ -177,7 +177,7 @@ def system_v() -> Iterator[Callable[[], list[str]]]:
         subprocess.run(["ipcrm", "-m", made[0], "-s", made[1], "-q", made[2]], check=True)
 
 
-def test_shared_memory(system_v):
+def test_left_shared_memory_is_found(system_v):
     left = Path("/dev/shm", f"planted-{os.getpid()}")
     with left.open("w") as file:
         assert str(left) not in invariant.shared_memory()  # it is in use

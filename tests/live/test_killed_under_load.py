@@ -1,4 +1,4 @@
-"""Every daemon is killed 100 times while clients of all kinds work: nothing is left, and no slot is anybody's twice."""
+"""Each daemon is killed 100 times under load: nothing is left, and no slot has two leases at a time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 import rpcsys
+from tests.live.abandoning_client import STEPS
 from tests.live.daemons import Daemons
 from tests.live.intervals import Held, too_many
-from tests.live.killing import BOARDS, KEY, SLOTS, TVM_KEY, Killers, Lab
-from tests.live.leaver import STEPS
 from tests.live.load import Load, TvmLoad
+from tests.live.restarting_lab import BOARDS, KEY, SLOTS, TVM_KEY, FaultThreads, Lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SEED = 5
 TIMES = 100
 PAUSE_S = (0.1, 1.0)
-#: Steps of work between two kills of the tracker, and how long they may take: a lab that never works is not under load.
+#: The least calls and leases between two kills of the tracker, and the limit in seconds for them: a load must run.
 BETWEEN, BETWEEN_S = 10, 10.0
 SERVERS = tuple(BOARDS)
 
@@ -49,7 +49,7 @@ def tvm_load(lab: Lab) -> Iterator[TvmLoad]:
 
 
 def in_history(lab: Lab) -> list[Held]:
-    """Each lease that the tracker has written down; not those of servers that went: when those ended nobody knows."""
+    """The leases in the history, without those of servers that were gone: their end is not known."""
     with rpcsys.connect_tracker(lab.tracker.where) as client:
         rows = client.history(limit=None)
     return [
@@ -60,7 +60,7 @@ def in_history(lab: Lab) -> list[Held]:
 
 
 def slots_of_folders(lab: Lab, held: list[Held]) -> dict[str, int]:
-    """Slots of each server that ever ran, by the folder that its sessions have theirs in."""
+    """Folder of sessions -> number of slots, for each server that has run."""
     of_pid = {daemon.pid: SLOTS[daemon.name] for daemon in lab.daemons.started if daemon.name in SLOTS}
     folders = {one.board for one in held}
     return {folder: of_pid[int(folder.split("-")[-2])] for folder in folders}
@@ -69,7 +69,7 @@ def slots_of_folders(lab: Lab, held: list[Held]) -> dict[str, int]:
 def test_every_daemon_is_killed_a_hundred_times(lab: Lab, load: Load, tvm_load: TvmLoad, record_property):
     print(f"seed {SEED}")
     began = time.monotonic()
-    killers = Killers(SEED)
+    faults = FaultThreads(SEED)
 
     def kill_tracker(_: random.Random) -> None:
         worked, until = load.total(), time.monotonic() + BETWEEN_S
@@ -77,16 +77,16 @@ def test_every_daemon_is_killed_a_hundred_times(lab: Lab, load: Load, tvm_load: 
             time.sleep(0.05)
         lab.kill("tracker")
 
-    killers.add(kill_tracker, TIMES, PAUSE_S)
-    killers.add(lambda _: lab.kill("proxy"), TIMES, PAUSE_S)
-    killers.add(lambda chance: lab.kill(chance.choice(SERVERS)), TIMES, PAUSE_S)
+    faults.add(kill_tracker, TIMES, PAUSE_S)
+    faults.add(lambda _: lab.kill("proxy"), TIMES, PAUSE_S)
+    faults.add(lambda chance: lab.kill(chance.choice(SERVERS)), TIMES, PAUSE_S)
     for generation in (1, 2):
-        killers.add(
+        faults.add(
             lambda chance, generation=generation: lab.kill_below(chance.choice(SERVERS), chance, generation),
             TIMES,
             PAUSE_S,
         )
-    killers.join(900)
+    faults.join(900)
     tvms = tvm_load.stop()
     load.stop()
     lab.all_free()
@@ -98,7 +98,7 @@ def test_every_daemon_is_killed_a_hundred_times(lab: Lab, load: Load, tvm_load: 
     held = [*load.held, *tvms]
     assert not too_many(held, slots_of_folders(lab, held))
     history = in_history(lab)
-    assert len(history) > TIMES / 4  # a session that lives through kills of the tracker is one lease
+    assert len(history) > TIMES / 4  # a session that survives kills of the tracker is one lease
     assert not too_many(history, SLOTS)
-    said = [daemon.stderr() for daemon in lab.daemons.started]
-    assert not [text[text.index("Traceback") :][:3000] for text in said if "Traceback" in text]
+    logs = [daemon.stderr() for daemon in lab.daemons.started]
+    assert not [text[text.index("Traceback") :][:3000] for text in logs if "Traceback" in text]

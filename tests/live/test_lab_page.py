@@ -1,14 +1,14 @@
-"""The tracker's page, as a real Chromium shows it."""
+"""The tracker's web page in a real Chromium."""
 
 import pytest
 
-from tests.live.browser import DESK, PHONE, Browser
+from tests.live.browser import DESKTOP, PHONE, Browser
 from tests.live.daemons import free_port, wait_until
 from tests.live.probe import TrackerProbe
 
 ENTER = "document.title='entered'"
-HOSTILE = f'<img/src="x"onerror={ENTER}>'
-SPEAKING = f'</td><script>{ENTER}</script><img src=x onerror="{ENTER}">\' onload={ENTER}'
+MARKUP = f'<img/src="x"onerror={ENTER}>'
+SCRIPT = f'</td><script>{ENTER}</script><img src=x onerror="{ENTER}">\' onload={ENTER}'
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +20,13 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def page(browser):
-    browser.resize(*DESK)
-    browser.complaints()
+    browser.resize(*DESKTOP)
+    browser.console()
     return browser
 
 
 class Lab:
-    """A tracker with a page, and raw servers and clients of it."""
+    """A tracker with a web page, and its raw servers and clients."""
 
     def __init__(self, daemons):
         self.port = free_port()
@@ -73,7 +73,7 @@ def test_the_lab_is_shown_live(lab, page):
     page.await_text("shelf-1")
     assert "2 of 2 free, 0 leased" in page.text("#keys")
     assert "board=rev2" in page.text("#boards")
-    # Nobody loads the page again: it sees by itself who comes, and who goes.
+    # The page updates itself, without a reload.
     lab.request("ann", "rpi4", session_timeout=600)
     lab.request("bob", "rpi4")
     carol = lab.request("carol", "rpi4")
@@ -86,26 +86,26 @@ def test_the_lab_is_shown_live(lab, page):
     assert "0 of 2 free, 2 leased, 1 waiting" in page.text("#keys")
     assert "no server, 1 waiting" in page.text("#keys")
     assert " ".join(page.text("#totals").split()) == "3 boards 2 free 2 leased 2 waiting 0 out of use"
-    lab.hello("keeper").send({"op": "drain", "id": 1, "server": "tower"})
+    lab.hello("operator").send({"op": "drain", "id": 1, "server": "tower"})
     page.await_text("drained", "#boards")
     carol.close()
     wait_until(lambda: "carol" not in page.text("#keys"), 30, "carol is gone")
-    assert page.complaints() == []
+    assert page.console() == []
 
 
 @pytest.mark.slow
-def test_pictures_and_ages_go_on(lab, page):
+def test_charts_and_ages_are_updated(lab, page):
     lab.server("rpi4", "shelf-1")
     lab.request("ann", "rpi4")
     page.go(lab.url)
     page.await_text("ann", "#boards")
-    page.await_text("leased", ".legend", 60)  # the first look at the levels comes after 5 s
+    page.await_text("leased", ".legend", 60)  # the first sample comes after 5 s
     first = page.text("#boards .age")
-    wait_until(lambda: page.text("#boards .age") != first, 30, "the age goes on")
+    wait_until(lambda: page.text("#boards .age") != first, 30, "the age grows")
     assert "devices leased" in page.run("return document.querySelector('svg title').textContent")
 
 
-def test_a_filter_and_a_selection_survive_looks(lab, page):
+def test_a_filter_and_a_selection_survive_updates(lab, page):
     for number in range(5):
         lab.server("rpi4", f"shelf-{number}")
     lab.server("gpu", "tower")
@@ -121,32 +121,32 @@ def test_a_filter_and_a_selection_survive_looks(lab, page):
     assert "shelf-3" in page.text("#boards")
 
 
-def test_no_name_is_taken_for_markup(lab, page):
-    lab.server(HOSTILE, SPEAKING, **{HOSTILE: SPEAKING})
-    lab.request(SPEAKING, HOSTILE)
-    lab.request(HOSTILE, HOSTILE)
-    lab.request("bob", HOSTILE, labels={SPEAKING: HOSTILE})
-    lab.request(SPEAKING, "__proto__")
+def test_names_are_never_markup(lab, page):
+    lab.server(MARKUP, SCRIPT, **{MARKUP: SCRIPT})
+    lab.request(SCRIPT, MARKUP)
+    lab.request(MARKUP, MARKUP)
+    lab.request("bob", MARKUP, labels={SCRIPT: MARKUP})
+    lab.request(SCRIPT, "__proto__")
     page.go(lab.url)
-    page.await_text(HOSTILE, "#keys")
+    page.await_text(MARKUP, "#keys")
     page.await_text("__proto__", "#keys")
-    assert SPEAKING in page.text("#boards")
+    assert SCRIPT in page.text("#boards")
     assert page.run("return document.querySelectorAll('main img, main script').length") == 0
     page.await_text("leased", ".legend", 60)
     assert page.run("return document.title").startswith("Device lab")
-    assert page.complaints() == []
+    assert page.console() == []
 
 
-def test_a_policy_stands_behind_that(lab, page):
+def test_the_content_security_policy_stops_inserted_scripts(lab, page):
     page.go(lab.url)
     page.await_text("live")
-    page.run("document.body.insertAdjacentHTML('beforeend', arguments[0])", HOSTILE)
-    wait_until(lambda: "Content Security Policy" in str(page.complaints()), 30, "it is refused")
+    page.run("document.body.insertAdjacentHTML('beforeend', arguments[0])", MARKUP)
+    wait_until(lambda: "Content Security Policy" in str(page.console()), 30, "it is refused")
     assert page.run("return document.title").startswith("Device lab")
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_readable_on_a_phone(lab, page, dark):
+def test_the_page_is_readable_on_a_phone(lab, page, dark):
     lab.server("rpi4", "a-board-with-a-name-that-is-far-too-long-for-a-phone." * 4, label="x" * 200)
     lab.request("somebody-with-a-name-that-is-far-too-long-for-a-phone" * 4, "rpi4")
     lab.request("ann", "rpi4")
@@ -176,7 +176,7 @@ def luminance(colour):
 
 
 def contrast(page, selector):
-    """Between an element's text and what is behind it: 4.5 is enough for reading, 7 is good."""
+    """The contrast of an element's text to its background: 4.5 is readable, 7 is good."""
     script = """
         let element = document.querySelector(arguments[0]);
         const text = getComputedStyle(element).color;
@@ -187,7 +187,7 @@ def contrast(page, selector):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_it_says_when_the_tracker_is_gone_and_comes_back(lab, page, daemons):
+def test_the_page_shows_that_the_tracker_is_gone_and_recovers(lab, page, daemons):
     lab.server("rpi4", "shelf-1")
     page.go(lab.url)
     page.await_text("shelf-1")
@@ -202,9 +202,9 @@ def test_it_says_when_the_tracker_is_gone_and_comes_back(lab, page, daemons):
     assert page.text("#status").startswith("live")
 
 
-def test_nothing_is_fetched_from_elsewhere(lab, page):
+def test_the_page_loads_nothing_from_other_hosts(lab, page):
     page.go(lab.url)
     page.await_text("live")
     script = "return performance.getEntriesByType('resource').map((entry) => new URL(entry.name).origin)"
     assert set(page.run(script)) == {lab.url.rstrip("/")}
-    assert page.complaints() == []
+    assert page.console() == []

@@ -1,4 +1,4 @@
-"""Clients that leave between the grant of a lease and its session, in every way: no lease stays, and no slot."""
+"""Clients that close between the grant of a lease and its session: no lease and no slot stays taken."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.live.probe import TrackerProbe, opening
 KEY = "board"
 SLOTS = 2
 TAKEN_BACK_S = 6.0
-"""Without being told, a server waits for a client for 8 s."""
+"""Without a message of the tracker, a server waits 8 s for its client."""
 MANY = 4200
-"""A server is thrown off that seems to have more than 4,096 leases."""
+"""The tracker drops a server that seems to have more than 4,096 leases."""
 
 
-class Leaver:
-    """A client, ours or TVM's, that has been granted a lease."""
+class AbandoningClient:
+    """A client, ours or TVM's, with a granted lease."""
 
     def __init__(self, tracker: Address, kind: str) -> None:
         self.probe = TrackerProbe(tracker)
@@ -33,7 +33,7 @@ class Leaver:
         if kind == "tvm":
             self.place = self.probe.lease(KEY)
             return
-        assert self.probe.ask([1, {"op": "hello", "version": "0", "user": "leaver"}])["ok"]
+        assert self.probe.ask([1, {"op": "hello", "version": "0", "user": "client"}])["ok"]
         self.probe.send({"op": "request", "id": 1, "key": KEY})
         while "leases" not in (answer := self.probe.receive()):
             pass
@@ -41,8 +41,8 @@ class Leaver:
         self.place = lease["host"], lease["port"], lease["matchkey"]
         self.lease = lease["lease"]
 
-    def say(self, text: bytes) -> None:
-        """Connect to the server, and say so much."""
+    def send(self, text: bytes) -> None:
+        """Connect to the server and send ``text``."""
         self.server = socket.create_connection(self.place[:2])
         self.server.sendall(text)
 
@@ -57,62 +57,62 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
-def close(leaver: Leaver) -> None:
-    leaver.close()
+def close(client: AbandoningClient) -> None:
+    client.close()
 
 
-def break_off(leaver: Leaver) -> None:
-    reset(leaver.probe.socket)
+def break_off(client: AbandoningClient) -> None:
+    reset(client.probe.socket)
 
 
-def half_close(leaver: Leaver) -> None:
-    leaver.probe.socket.shutdown(socket.SHUT_WR)
+def half_close(client: AbandoningClient) -> None:
+    client.probe.socket.shutdown(socket.SHUT_WR)
 
 
-def connect_and_close(leaver: Leaver) -> None:
-    leaver.say(b"")
-    leaver.close()
+def connect_and_close(client: AbandoningClient) -> None:
+    client.send(b"")
+    client.close()
 
 
-def greet_by_half_and_close(leaver: Leaver) -> None:
-    leaver.say(opening(leaver.place[2])[:20])
-    leaver.server.close()
-    leaver.probe.close()
+def greet_by_half_and_close(client: AbandoningClient) -> None:
+    client.send(opening(client.place[2])[:20])
+    client.server.close()
+    client.probe.close()
 
 
-def greet_by_half_and_leave_the_tracker_first(leaver: Leaver) -> None:
-    leaver.say(opening(leaver.place[2])[:20])
-    leaver.probe.close()
-    leaver.server.close()
+def greet_by_half_and_leave_the_tracker_first(client: AbandoningClient) -> None:
+    client.send(opening(client.place[2])[:20])
+    client.probe.close()
+    client.server.close()
 
 
-def greet_and_leave_the_tracker_first(leaver: Leaver) -> None:
-    leaver.say(opening(leaver.place[2], "-session=rpcsys/1"))
-    leaver.probe.close()
-    leaver.server.close()
+def greet_and_leave_the_tracker_first(client: AbandoningClient) -> None:
+    client.send(opening(client.place[2], "-session=rpcsys/1"))
+    client.probe.close()
+    client.server.close()
 
 
-def greet_and_leave_the_server_only(leaver: Leaver) -> None:
-    leaver.say(opening(leaver.place[2], "-session=rpcsys/1"))
-    reset(leaver.server)
-    leaver.server = None
+def greet_and_leave_the_server_only(client: AbandoningClient) -> None:
+    client.send(opening(client.place[2], "-session=rpcsys/1"))
+    reset(client.server)
+    client.server = None
 
 
-def release(leaver: Leaver) -> None:
-    leaver.probe.send({"op": "release", "id": 2, "lease": leaver.lease})
+def release(client: AbandoningClient) -> None:
+    client.probe.send({"op": "release", "id": 2, "lease": client.lease})
 
 
-def release_with_a_problem(leaver: Leaver) -> None:
-    leaver.probe.send({"op": "release", "id": 2, "lease": leaver.lease, "problem": "no route"})
+def release_with_a_problem(client: AbandoningClient) -> None:
+    client.probe.send({"op": "release", "id": 2, "lease": client.lease, "problem": "no route"})
 
 
-def end(leaver: Leaver) -> None:
-    leaver.probe.send({"op": "end", "id": 2, "lease": leaver.lease})
+def end(client: AbandoningClient) -> None:
+    client.probe.send({"op": "end", "id": 2, "lease": client.lease})
 
 
-def release_and_close(leaver: Leaver) -> None:
-    release(leaver)
-    leaver.close()
+def release_and_close(client: AbandoningClient) -> None:
+    release(client)
+    client.close()
 
 
 EITHER = (
@@ -130,7 +130,7 @@ WAYS = [("tvm", way) for way in EITHER] + [("rpcsys", way) for way in EITHER + O
 
 
 class Lab:
-    """A tracker and a server; ``entrance`` is where clients find the tracker."""
+    """A tracker and a server; clients connect to ``entrance``: the tracker or a proxy."""
 
     def __init__(self, daemons: Daemons, way: str) -> None:
         self.tracker = daemons.tracker("--http-port", str(free_port()))
@@ -145,7 +145,7 @@ class Lab:
         self.clean(START_S)
 
     def clean(self, deadline_s: float) -> None:
-        """Wait until no lease and no request is left, and every slot can be had."""
+        """Wait until no lease and no request is left, and all slots are free."""
         wait_until(lambda: self.left() == ([], {"free": SLOTS, "pending": 0}), deadline_s, "nothing is left")
         with rpcsys.connect_tracker(self.tracker.address) as tracker:
             why = tracker.why(KEY)
@@ -164,18 +164,18 @@ def lab(request: pytest.FixtureRequest, module_daemons: Callable[[], Daemons]) -
 
 
 @pytest.mark.parametrize(("kind", "leave"), WAYS, ids=lambda part: getattr(part, "__name__", part))
-def test_nothing_is_left_of_whoever_leaves(lab: Lab, kind: str, leave: Callable[[Leaver], None]):
-    leavers = [Leaver(lab.entrance.address, kind) for _ in range(SLOTS)]
+def test_a_client_that_closes_leaves_no_lease(lab: Lab, kind: str, leave: Callable[[AbandoningClient], None]):
+    clients = [AbandoningClient(lab.entrance.address, kind) for _ in range(SLOTS)]
     try:
-        for leaver in leavers:
-            leave(leaver)
+        for client in clients:
+            leave(client)
         lab.clean(TAKEN_BACK_S)
     finally:
-        for leaver in leavers:
-            leaver.close()
+        for client in clients:
+            client.close()
 
 
-def test_ctrl_c_between_grant_and_session(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_between_grant_and_session_leaves_no_lease(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -186,8 +186,8 @@ def test_ctrl_c_between_grant_and_session(lab: Lab, monkeypatch: pytest.MonkeyPa
         lab.clean(TAKEN_BACK_S)
 
 
-def test_tvms_own_client(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    """Its request is one call, in which it opens the session, and its connection to the tracker stays until then."""
+def test_a_failed_connection_of_tvms_client_leaves_no_lease(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    """Its request opens the session in the same call; its connection to the tracker stays open until then."""
     from tvm import rpc
 
     def refused(*_: object, **__: object) -> None:
@@ -196,19 +196,19 @@ def test_tvms_own_client(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rpc.client, "connect", refused)
     tracker = rpc.connect_tracker(*lab.entrance.address)
     with pytest.raises(RuntimeError, match="after 5 retry"):
-        tracker.request(KEY)  # five leases, one after the other, of two slots
+        tracker.request(KEY)  # five leases in turn, of two slots
     lab.clean(TAKEN_BACK_S)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
-def test_thousands_in_a_row(daemons: Daemons, kind: str):
+def test_thousands_of_abandoned_leases_leave_nothing(daemons: Daemons, kind: str):
     lab = Lab(daemons, "direct")
     ways = itertools.cycle(leave for other, leave in WAYS if other == kind and leave != release_with_a_problem)
     for _ in range(MANY):
-        leaver = Leaver(lab.entrance.address, kind)
-        next(ways)(leaver)
-        leaver.close()
+        client = AbandoningClient(lab.entrance.address, kind)
+        next(ways)(client)
+        client.close()
     lab.clean(TAKEN_BACK_S)
     assert "closed the connection" not in lab.server.stderr()
     assert lab.server.stderr().count("registered with the tracker") == 1

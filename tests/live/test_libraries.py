@@ -1,4 +1,4 @@
-"""A whole model as one library: loaded here, in a session, and by TVM, with the outputs of the plain model."""
+"""A whole model as one library, loaded here, in a session and by TVM: its outputs are those of the plain model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 
 PREPROCESS = Path(__file__).parent.parent / "module" / "kinds" / "preprocess.c"
 MEAN = np.array([0.485, 0.456, 0.406], "f4")
-#: Tensors behind the second and the third group of blocks.
+#: The cuts after the second and the third group of blocks, as shares of the nodes.
 CUTS = (0.4, 0.8)
 OPTIONS = {"level": "basic", "threads": 1}
 
@@ -39,7 +39,7 @@ def prepared(picture: np.ndarray) -> np.ndarray:
 
 
 class Whole:
-    """A ResNet-50, plain, and what its parts are."""
+    """A plain ResNet-50, its stages and its output."""
 
     def __init__(self, folder: Path) -> None:
         self.model = samples.light_model("resnet50", seed=1)
@@ -51,7 +51,7 @@ class Whole:
         self.answer = plain(prepared(image()))
 
     def library(self, tracker: str) -> module.GraphModule:
-        """Preprocessing in C, two ONNX stages that share weights, the last one on a server."""
+        """Preprocessing in C, two ONNX stages that share weights, and the last stage on a server."""
         first, second, last = self.stages
         weights = {**module.weights_of(first.model, second.model), "mean": MEAN}
         shared = module.params(weights)
@@ -99,7 +99,7 @@ def library(whole, lab, tmp_path_factory):
     return path
 
 
-def test_it_is_what_it_should_be(library):
+def test_the_library_has_its_modules_and_weights(library):
     found = module.inspect(library)
     assert [each.kind for each in found.modules] == [
         "rpcsys.graph", "_lib", "rpcsys.onnx", "rpcsys.params", "rpcsys.onnx", "rpcsys.remote",
@@ -110,7 +110,7 @@ def test_it_is_what_it_should_be(library):
     assert weights.size > 30e6
 
 
-def test_loaded_here(library, whole):
+def test_the_library_runs_here(library, whole):
     with module.load_module(library) as model:
         assert np.array_equal(model(image()), whole.answer)
         (name,) = [value["name"] for value in model.outputs]
@@ -118,12 +118,12 @@ def test_loaded_here(library, whole):
     assert whole.answer.std() > 0
 
 
-def test_re_exported_it_is_the_same_file(library, whole, lab, tmp_path):
+def test_a_second_export_gives_the_same_file(library, whole, lab, tmp_path):
     module.export_library(whole.library(lab.tracker_address), tmp_path / "again.so")
     assert (tmp_path / "again.so").read_bytes() == library.read_bytes()
 
 
-def test_in_a_session(library, whole, lab):
+def test_the_library_runs_in_a_session(library, whole, lab):
     with lab.connect() as tracker, tracker.request("cpu") as session:
         model = session.load_module(library)
         assert model.kind == "rpcsys.graph"
@@ -144,7 +144,7 @@ np.save(sys.argv[3], model["main"](x).numpy())
 """
 
 
-def test_in_tvm(library, whole, tmp_path):
+def test_the_library_runs_in_tvm(library, whole, tmp_path):
     pytest.importorskip("tvm")
     np.save(tmp_path / "image.npy", image())
     done = subprocess.run(
@@ -158,7 +158,7 @@ def test_in_tvm(library, whole, tmp_path):
 # ---------------------------------------------------------------- other libraries in sessions
 
 
-def test_two_native_libraries_in_one_tree_in_a_session(lab, tmp_path):
+def test_two_native_libraries_in_one_tree_run_in_a_session(lab, tmp_path):
     tree = module.group(
         [Sources([PREPROCESS]), module.library(compiled(FUNCTIONS, tmp_path / "functions.so", "-mavx"))]
     )
@@ -171,7 +171,7 @@ def test_two_native_libraries_in_one_tree_in_a_session(lab, tmp_path):
         assert model["add"](3, 4) == 7
 
 
-def test_what_a_device_may_not_load_is_not_sent(lab, tmp_path):
+def test_a_library_that_the_device_cannot_load_is_not_sent(lab, tmp_path):
     module.export_library(module.python({"main": lambda x: x + 1}), tmp_path / "model.so")
     with lab.connect() as tracker, tracker.request("cpu") as session:
         with pytest.raises(ModelError, match=r"holds rpcsys\.python, which this device cannot load"):
@@ -182,7 +182,7 @@ def test_what_a_device_may_not_load_is_not_sent(lab, tmp_path):
             session.load_module("model.so")
 
 
-def test_a_device_is_asked_for_by_what_it_loads(lab):
+def test_a_device_is_requested_by_the_kinds_that_it_loads(lab):
     with lab.connect() as tracker:
         with tracker.request("cpu", labels={"loads": "rpcsys.onnx"}) as session:
             assert "rpcsys.onnx" in session.info["capabilities"]["kinds"]
@@ -190,7 +190,7 @@ def test_a_device_is_asked_for_by_what_it_loads(lab):
             tracker.request("cpu", labels={"loads": "rpcsys.python"})
 
 
-def test_python_functions_where_they_are_allowed(tmp_path):
+def test_python_functions_load_with_allow_pickle(tmp_path):
     module.export_library(module.python({"main": lambda x: x + 1}), tmp_path / "model.so")
     with Lab({"cpu": 1}, server_args=["--allow-pickle"]) as lab, lab.connect() as tracker:
         with tracker.request("cpu") as session:
@@ -216,8 +216,8 @@ with rpcsys.connect("127.0.0.1", int(sys.argv[2]), key="board") as session:
 """
 
 
-def test_on_a_bare_board(board, tmp_path, whole, lab):  # noqa: F811
-    """Server and client with nothing but Python: a graph of native code, weights, and a function on another server."""
+def test_the_library_runs_on_a_bare_board(board, tmp_path, whole, lab):  # noqa: F811
+    """Server and client have only Python: a graph of native code, weights, and a function of another server."""
     there = module.remote("testing.echo", key="cpu", tracker=lab.tracker_address)
     prepare = module.Stage(
         "prepare", module.library(compiled(PREPROCESS, tmp_path / "p.so")), ["image", "mean"], ["x"], "prepare",

@@ -1,4 +1,4 @@
-"""The network between a tracker and a board dies, and nobody is told."""
+"""The network between a tracker and a board is cut without a notice to either."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def networks():
         yield made
 
 
-def test_the_lease_ends_the_log_says_why_and_the_board_comes_back(networks: Networks, daemons: Daemons):
-    here, there = networks.room("lab"), networks.room("board")
-    cable = networks.cable(here, there)
+def test_the_lease_ends_with_a_reason_and_the_board_returns(networks: Networks, daemons: Daemons):
+    here, there = networks.namespace("lab"), networks.namespace("board")
+    link = networks.link(here, there)
 
-    def start(room, module, *flags):
+    def start(namespace, module, *flags):
         command = (sys.executable, "-m", module, "--port", "0", *flags)
-        daemon = daemons.launch(module, room.inside(*command))
+        daemon = daemons.launch(module, namespace.inside(*command))
         daemon.await_ready_line()
         return daemon
 
     tracker = start(here, "rpcsys.tracker")
-    address = (cable.hosts[0], tracker.ready["port"])
+    address = (link.hosts[0], tracker.ready["port"])
     where = "{}:{}".format(*address)
     start(there, "rpcsys.server", "--key", KEY, "--name", "far", "--tracker", where, "--tvm", "off")
     with here.entered(), rpcsys.connect_tracker(address) as mine:
@@ -44,7 +44,7 @@ def test_the_lease_ends_the_log_says_why_and_the_board_comes_back(networks: Netw
         (lease,) = mine.leases()
         assert (lease["server"].partition(":")[0], lease["state"]) == ("far", "running")
         cut = time.monotonic()
-        cable.cut()
+        link.cut()
         with pytest.raises(SessionLost):
             echo(2)
         assert time.monotonic() - cut < 30  # 14 s by the socket's options
@@ -54,6 +54,6 @@ def test_the_lease_ends_the_log_says_why_and_the_board_comes_back(networks: Netw
         assert f"lease={lease['lease']}" in line
         assert "outcome=lost" in line
         assert f"its server {lease['server']} has been gone for 10 s" in line
-        cable.mend()
+        link.repair()
         with mine.request(KEY, wait_for_key=True, wait_timeout=60) as again:
             assert again.get_function("testing.echo")(3) == 3

@@ -1,4 +1,4 @@
-"""Hundreds of sessions: nothing of them accumulates in the server, and none hangs."""
+"""Hundreds of sessions: the server does not grow, and no session hangs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SLOTS = 8
 MANY = 500
 FORKED = 1000
 GROWTH_MB = 1.0
-HANGS_S = 60.0  # a session of some milliseconds, on a machine with other things to do
+HANGS_S = 60.0  # for a session of some milliseconds, on a busy machine
 CENSUS = {"descriptors", "threads", "processes", "files"}
 
 
 def census(server: Daemon, folder: Path) -> dict[str, int]:
-    """What the server's processes hold while nothing runs."""
+    """The resources of the idle server's processes."""
     wait_until(lambda: len(server.tree(inits=False)) == SLOTS + 2, HANGS_S, "a child waits for every slot")
     wait_until(lambda: not list(folder.glob("rpcsys-server-*/session-*")), HANGS_S, "every directory is gone")
     (zygote,) = server.children()
@@ -44,34 +44,34 @@ def census(server: Daemon, folder: Path) -> dict[str, int]:
 
     def rests() -> bool:
         before = count()
-        time.sleep(0.3)  # a process that is being made has pipes for a moment
+        time.sleep(0.3)  # a process that starts has pipes for a moment
         return count() == before
 
-    wait_until(rests, HANGS_S, "the server rests")
+    wait_until(rests, HANGS_S, "the server is idle")
     return count()
 
 
 def memory_mb(server: Daemon) -> float:
-    """Of the two processes that last: the children are new each time."""
+    """The private memory in MB of the supervisor and the zygote; the children are new each time."""
     return sum(psutil.Process(pid).memory_full_info().uss for pid in (server.pid, server.children()[0].pid)) / 1e6
 
 
-def visit(server: Daemon) -> None:
+def use(server: Daemon) -> None:
     with rpcsys.connect(*server.address, key=KEY, timeout=HANGS_S) as session:
         assert session.get_function("testing.echo")(7) == 7
 
 
-def test_nothing_grows(daemons: Daemons, record_property):
+def test_a_thousand_sessions_do_not_grow_the_server(daemons: Daemons, record_property):
     server = daemons.server(KEY, "--tvm", "off", "--preload", "none", "--slots", str(SLOTS), "--silent")
     for _ in range(50):
-        visit(server)
+        use(server)
     before, memory = census(server, daemons.folder), memory_mb(server)
     began = time.monotonic()
     for _ in range(MANY):
-        visit(server)
+        use(server)
     in_turn = time.monotonic() - began
     with concurrent.futures.ThreadPoolExecutor(SLOTS) as pool:
-        list(pool.map(lambda _: visit(server), range(MANY)))
+        list(pool.map(lambda _: use(server), range(MANY)))
     after = census(server, daemons.folder)
     growth = memory_mb(server) - memory
     record_property(f"{MANY} in turn and {MANY} eight at a time", f"{before} -> {after}, {growth:+.2f} MB")
@@ -86,8 +86,8 @@ def opened(server: Daemon) -> tuple[float, Session]:
     return time.perf_counter() - began, session
 
 
-def test_opening_is_quick(daemons: Daemons, record_property):
-    """Figures rather than bounds: they hold on a machine with nothing else to do."""
+def test_sessions_open_within_a_second(daemons: Daemons, record_property):
+    """The recorded figures need an idle machine; the bounds are loose."""
     server = daemons.server(KEY, "--tvm", "off", "--preload", "none", "--slots", str(SLOTS), "--silent")
     in_turn, at_once = [], []
     for _ in range(200):
@@ -110,7 +110,7 @@ def test_opening_is_quick(daemons: Daemons, record_property):
 
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory) -> bytes:
-    """y = x @ w: small, and yet it uses onnxruntime's threads and kernels."""
+    """y = x @ w: a small model that uses onnxruntime's threads and kernels."""
     numpy = pytest.importorskip("numpy")
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
@@ -124,7 +124,7 @@ def tiny_model(tmp_path_factory) -> bytes:
     return model.SerializeToString()
 
 
-def test_no_session_hangs_that_is_forked_beside_what_was_imported(
+def test_no_session_hangs_that_is_forked_after_imports(
     daemons: Daemons, tiny_model: bytes, tmp_path: Path, record_property
 ):
     import numpy as np

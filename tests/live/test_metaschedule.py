@@ -32,7 +32,7 @@ def test_rpc_runner_measures_four_at_a_time(
         ms.runner.EvaluatorConfig(number=3, repeat=2, min_repeat_ms=200),
         max_workers=AT_ONCE,
     )
-    # Each worker imports tvm for seconds before its first measurement: have all of them do so now.
+    # Each worker needs seconds to import tvm before its first measurement: let all import it now.
     for started in [runner.pool.submit(time.sleep, 0.5) for _ in range(AT_ONCE)]:
         started.result()
     spec = ms.arg_info.TensorInfo("float32", (LENGTH,))

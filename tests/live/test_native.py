@@ -43,7 +43,7 @@ def at_offset(offset: int, count: int) -> np.ndarray:
     return array
 
 
-def test_a_function_that_tvm_compiled(session: rpcsys.Session, artefacts: Artefacts) -> None:
+def test_a_function_compiled_by_tvm_runs(session: rpcsys.Session, artefacts: Artefacts) -> None:
     module = session.load_module(artefacts.addone)
     assert module.kind == "_lib"
     x, y = np.arange(LENGTH, dtype="float32"), np.zeros(LENGTH, "float32")
@@ -55,7 +55,7 @@ def test_a_function_that_tvm_compiled(session: rpcsys.Session, artefacts: Artefa
     assert module["addone"].time_evaluator(number=5, repeat=2)(x, y).mean > 0
 
 
-def test_arrays_on_the_device(session: rpcsys.Session, artefacts: Artefacts) -> None:
+def test_arrays_on_the_device_are_changed_in_place(session: rpcsys.Session, artefacts: Artefacts) -> None:
     addone = session.load_module(artefacts.addone)["addone"]
     x, y = session.array(np.ones(LENGTH, "float32")), session.array(np.zeros(LENGTH, "float32"))
     addone(x, y)
@@ -63,7 +63,7 @@ def test_arrays_on_the_device(session: rpcsys.Session, artefacts: Artefacts) -> 
     assert x.numpy().tolist() == [3.0] * LENGTH
 
 
-def test_a_relax_program_in_one_call(session: rpcsys.Session, artefacts: Artefacts) -> None:
+def test_a_relax_program_runs_in_one_call(session: rpcsys.Session, artefacts: Artefacts) -> None:
     model = session.load_module(artefacts.relax)
     x = np.random.default_rng(1).standard_normal((4, 8)).astype("float32")
     wanted = np.maximum(x @ relax_weights(), 0)
@@ -72,7 +72,7 @@ def test_a_relax_program_in_one_call(session: rpcsys.Session, artefacts: Artefac
     assert [future.result().shape for future in [model.submit(x) for _ in range(20)]] == [(4, 8)] * 20
 
 
-def test_a_relax_program_with_its_parameters(session: rpcsys.Session, artefacts: Artefacts) -> None:
+def test_a_relax_program_runs_with_its_parameters(session: rpcsys.Session, artefacts: Artefacts) -> None:
     model = session.load_module(artefacts.dense)
     assert model.inputs[0] == {"name": "x", "dtype": "float32", "shape": ["n", 8]}
     w = session.array(relax_weights())
@@ -90,7 +90,7 @@ def test_every_offset_reaches_native_code_aligned(session: rpcsys.Session, funct
     module = session.load_module(functions)
     double_it, offset_of = module["double_it"], module["offset"]
     for offset in range(64):
-        for count in (16, 4096, 1 << 19):  # small, a page and more, a mapping of its own
+        for count in (16, 4096, 1 << 19):  # small, more than a page, its own mapping
             if count > 4096 and offset % 21:
                 continue
             x = at_offset(offset, count)
@@ -101,7 +101,7 @@ def test_every_offset_reaches_native_code_aligned(session: rpcsys.Session, funct
     assert [offset_of(array) for array in several] == [0, 0, 0]
 
 
-def test_an_error_of_native_code(session: rpcsys.Session, functions: Path, artefacts: Artefacts) -> None:
+def test_an_error_of_native_code_is_raised(session: rpcsys.Session, functions: Path, artefacts: Artefacts) -> None:
     with pytest.raises(RemoteError, match="double_it takes two arrays") as caught:
         session.load_module(functions)["double_it"](1, 2)
     assert caught.value.type == "ValueError"
@@ -119,7 +119,7 @@ def test_an_error_of_native_code(session: rpcsys.Session, functions: Path, artef
         (lambda data: data[:18] + b"\xb7\0" + data[20:], "model.so is built for aarch64"),
     ],
 )
-def test_a_library_that_cannot_be_loaded(session: rpcsys.Session, functions: Path, damage, words) -> None:
+def test_a_damaged_library_is_refused(session: rpcsys.Session, functions: Path, damage, words) -> None:
     with pytest.raises(ModelError, match=words):
         session.load_module(damage(functions.read_bytes()), name="model.so")
     assert session.get_function("testing.echo")(1) == 1
@@ -128,6 +128,6 @@ def test_a_library_that_cannot_be_loaded(session: rpcsys.Session, functions: Pat
 def test_native_code_that_crashes_ends_its_session_alone(server: Daemon, artefacts: Artefacts) -> None:
     with rpcsys.connect(*server.address, key=KEY) as session:
         with pytest.raises(SessionLost):
-            session.load_module(artefacts.hostile)["crash"]()
+            session.load_module(artefacts.session_faults)["crash"]()
     with rpcsys.connect(*server.address, key=KEY) as session:
         assert session.get_function("testing.echo")(1) == 1

@@ -1,4 +1,4 @@
-"""A part of a model on an edge server: called, encoded, lost, run here meanwhile, and found again."""
+"""A part of a model on an edge server: called, encoded, lost, run locally as a fallback, and found again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def expected(stages: graph.Stages) -> Any:
 
 
 class Edge:
-    """An edge server that can be killed and started again at its address, with what it has deployed."""
+    """An edge server with deployments that can be killed and restarted at its address."""
 
     def __init__(self, daemons: Daemons, root: Path) -> None:
         self._daemons = daemons
@@ -57,7 +57,7 @@ class Edge:
         self._daemon = self._daemons.server("edge", *flags, port=self.port)
 
     def kill(self) -> None:
-        """Everything of it at once, as a board that loses its power."""
+        """Kill all its processes at once, as a power cut does."""
         assert self._daemon is not None
         self._daemon.destroy()
 
@@ -101,9 +101,7 @@ def test_a_pair_of_functions_decodes_in_the_deployed_library(stages: graph.Stage
         np.testing.assert_allclose(device.run(FEEDS)["y"], expected(stages), atol=0.01)
 
 
-def test_the_stage_itself_is_deployed_and_the_server_builds_it(
-    stages: graph.Stages, edge: Edge, tmp_path: Path
-) -> None:
+def test_a_stage_is_deployed_as_onnx_and_built_by_the_server(stages: graph.Stages, edge: Edge, tmp_path: Path) -> None:
     stages["stage1"].save(tmp_path / "head.onnx")
     deployed.put(tmp_path / "deploy", "head", tmp_path / "head.onnx")
     edge.start()
@@ -112,7 +110,7 @@ def test_the_stage_itself_is_deployed_and_the_server_builds_it(
         np.testing.assert_allclose(device.run(FEEDS)["y"], expected(stages), atol=0.01)
 
 
-def test_the_part_is_replaced_without_touching_the_device(stages: graph.Stages, edge: Edge, tmp_path: Path) -> None:
+def test_a_part_is_replaced_without_a_change_on_the_device(stages: graph.Stages, edge: Edge, tmp_path: Path) -> None:
     both = graph.offload(stages, {"stage1": graph.Remote(serve="head", address=edge.where)})
     edge.deploy("head", both.parts["stage1"])
     edge.start()
@@ -128,7 +126,7 @@ def test_the_part_is_replaced_without_touching_the_device(stages: graph.Stages, 
         assert remote_of(device).figures().opened == 1
 
 
-def test_killed_and_started_again_clients_recover_by_themselves(edge: Edge) -> None:
+def test_clients_recover_when_the_server_restarts(edge: Edge) -> None:
     edge.deploy("scale", module.python(deployed.functions(2.0)))
     edge.start()
     clients = [module.remote(serve="scale", address=edge.where) for _ in range(3)]
@@ -151,7 +149,9 @@ def test_killed_and_started_again_clients_recover_by_themselves(edge: Edge) -> N
     for round_ in (2, 3):
         edge.kill()
         edge.start()
-        wait_until(lambda n=round_: all(c.figures().opened >= n for c in clients) or failed, START_S, "all are back")
+        wait_until(
+            lambda n=round_: all(c.figures().opened >= n for c in clients) or failed, START_S, "all have reconnected"
+        )
     stop.set()
     for thread in threads:
         thread.join(START_S)
@@ -160,7 +160,7 @@ def test_killed_and_started_again_clients_recover_by_themselves(edge: Edge) -> N
         client.close()
 
 
-def test_with_a_fallback_the_part_runs_here_and_returns_to_the_server(stages: graph.Stages, edge: Edge) -> None:
+def test_with_a_fallback_the_part_runs_locally_until_the_server_returns(stages: graph.Stages, edge: Edge) -> None:
     remote = graph.Remote(serve="head", address=edge.where, fallback="onnxruntime")
     both = graph.offload(stages, {"stage1": remote})
     edge.deploy("head", both.parts["stage1"])
@@ -169,7 +169,7 @@ def test_with_a_fallback_the_part_runs_here_and_returns_to_the_server(stages: gr
         far = remote_of(device)
 
         def answers() -> bool:
-            """Whether the server answered one more frame, right like all."""
+            """Whether the server ran the next frame; its output is always correct."""
             before = far.figures().here
             np.testing.assert_allclose(device.run(FEEDS)["y"], expected(stages), atol=1e-5)
             return far.figures().here == before
@@ -183,10 +183,8 @@ def test_with_a_fallback_the_part_runs_here_and_returns_to_the_server(stages: gr
 
 
 @pytest.mark.parametrize("fallback", ["onnxruntime", None])
-def test_frames_in_flight_when_the_server_dies_are_none_the_worse(
-    stages: graph.Stages, edge: Edge, fallback: str | None
-) -> None:
-    """They wait until it is back, or run here; each is right."""
+def test_frames_in_flight_survive_a_killed_server(stages: graph.Stages, edge: Edge, fallback: str | None) -> None:
+    """They wait until the server is back, or run locally; all outputs are correct."""
     both = graph.offload(stages, {"stage1": graph.Remote(serve="head", address=edge.where, fallback=fallback)})
     edge.deploy("head", both.parts["stage1"])
     edge.start()
@@ -206,8 +204,8 @@ def test_frames_in_flight_when_the_server_dies_are_none_the_worse(
         assert told.opened == 2 or (fallback and told.here)
 
 
-def test_a_busy_server_is_asked_again_until_there_is_room(edge: Edge) -> None:
-    """Two workers and four places for twenty calls at once."""
+def test_a_refused_call_is_repeated_until_the_queue_has_space(edge: Edge) -> None:
+    """Twenty calls at once for two workers and four places in the queue."""
     edge.deploy("scale", module.python(deployed.functions(2.0)))
     edge.start()
     with module.remote("nap", serve="scale", address=edge.where) as nap:
@@ -220,13 +218,13 @@ def test_a_busy_server_is_asked_again_until_there_is_room(edge: Edge) -> None:
         assert any(isinstance(future.exception(START_S), Busy) for future in naps)
 
 
-def test_a_server_that_never_was_there_is_an_error_at_once(edge: Edge) -> None:
-    with module.remote(serve="head", address=edge.where) as nobody:
+def test_an_unknown_server_is_an_error_at_once(edge: Edge) -> None:
+    with module.remote(serve="head", address=edge.where) as missing:
         with pytest.raises(ServerUnreachable):
-            nobody(1)
+            missing(1)
 
 
-def test_a_tracker_finds_servers_of_it_and_another_when_one_is_lost_or_busy(daemons: Daemons, tmp_path: Path) -> None:
+def test_the_tracker_finds_another_server_when_one_is_lost(daemons: Daemons, tmp_path: Path) -> None:
     tracker = daemons.tracker()
     edges = [Edge(daemons, tmp_path / name / "deploy") for name in ("a", "b")]
     for edge in edges:

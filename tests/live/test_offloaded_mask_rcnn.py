@@ -1,4 +1,4 @@
-"""The example of a network divided between devices and an edge server, as a user runs it."""
+"""The example of a network that is offloaded from devices to an edge server, run as a user runs it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ EXAMPLE = ROOT / "examples" / "offloaded_mask_rcnn.py"
 SMALLER = ("--size", "128", "--width", "0.5", "--frames", "6", "--clients", "3")
 
 
-def test_devices_and_server_find_what_a_device_alone_finds(
-    daemons: Daemons, tmp_path: Path, record_property: Any
-) -> None:
-    """To the bit, whichever way; how fast that is, is told and not judged: tests run beside it."""
+def test_offloaded_results_are_those_of_a_device_alone(daemons: Daemons, tmp_path: Path, record_property: Any) -> None:
+    """Bit for bit. The speeds are recorded and not checked: other tests run at the same time."""
     figures = tmp_path / "figures.json"
     command = [sys.executable, str(EXAMPLE), *SMALLER, "--json", str(figures)]
-    example = daemons.launch("example", command)  # so that nothing of it is left, whatever becomes of the test
+    example = daemons.launch("example", command)  # the fixture ends it also when the test fails
     status = example.process.wait(800)
     said = example.stdout_path.read_text()
     assert status == 0, example.stderr()

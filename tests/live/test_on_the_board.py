@@ -1,4 +1,4 @@
-"""What somebody types on a board: the self-test, and the installer under BusyBox's shell."""
+"""Commands on a board: the self-test, and install.sh under BusyBox's shell."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def run(board: Board, *command: str | Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", ["aarch64", "armhf", "old", "riscv64"])
-def test_the_self_test(name: str, shared: Path, tmp_path: Path) -> None:
+def test_the_self_test_passes(name: str, shared: Path, tmp_path: Path) -> None:
     there = board(name, shared, tmp_path)
     status, said = run(there, there.top / "bin" / "rpcsys-server", "--self-test")
     assert status == 0, said
     lines = {line.split()[1]: line.split()[0] for line in said.splitlines()[:-1]}
     assert lines["session"] == lines["libtvm_ffi.so"] == lines["cloudpickle"] == "ok"
     assert lines["libtvm_runtime.so"] == ("missing" if name == "riscv64" else "ok")
-    assert lines["numpy"] == "missing", "the stub is no numpy"
+    assert lines["numpy"] == "missing", "the stub does not count as numpy"
     assert said.endswith("this board can serve\n")
 
 
-def test_libraries_that_are_too_new_for_the_board(tmp_path: Path) -> None:
-    """What Debian 12's compilers build, on Debian 11: the packager would have said so, and the self-test does."""
+def test_libraries_with_a_newer_glibc_are_reported(tmp_path: Path) -> None:
+    """Libraries of Debian 12's compilers on Debian 11: the packager and the self-test report them."""
     machine = MACHINES["old"]
     folder = sdist.built(machine.triple)
     with pytest.raises(UsageError, match=r"libtvm_ffi\.so needs glibc 2\.3\d, newer than --glibc 2\.31"):
@@ -68,7 +68,7 @@ def test_libraries_that_are_too_new_for_the_board(tmp_path: Path) -> None:
     assert "GLIBC" in line
 
 
-def test_installed_by_busybox(shared: Path, daemons: Daemons, tmp_path: Path) -> None:
+def test_install_sh_runs_under_busybox(shared: Path, daemons: Daemons, tmp_path: Path) -> None:
     there = board("aarch64", shared, tmp_path / "unpacked")
     tracker, root = daemons.tracker(), tmp_path / "root"
     root.mkdir()
@@ -87,8 +87,8 @@ def test_installed_by_busybox(shared: Path, daemons: Daemons, tmp_path: Path) ->
     assert [path for path in root.rglob("*") if "rpcsys" in str(path.relative_to(root))] == []
 
 
-def test_a_driver_is_loaded_for_tvms_clients(shared: Path, daemons: Daemons, tmp_path: Path) -> None:
-    """A library that registers a function when it is loaded, packed with ``--with-libraries``."""
+def test_a_packed_driver_is_loaded_for_tvms_clients(shared: Path, daemons: Daemons, tmp_path: Path) -> None:
+    """The driver is a library that registers a function when it is loaded."""
     rpc = pytest.importorskip("tvm.rpc")
     machine = MACHINES["aarch64"]
     driver = artefacts.compiled(shared, machine.triple).folder / "testing.so"

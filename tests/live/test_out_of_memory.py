@@ -1,4 +1,4 @@
-"""Daemons at the limit of their memory: they end with a line, and their service manager starts them again."""
+"""A daemon without memory ends with one log line; a service manager restarts it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.live.daemons import Daemon, Daemons, wait_until
 from tests.live.probe import TRACKER_MAGIC, TrackerProbe
 
 ENDS_S = 60.0
-ROOM = 24 << 20
+MARGIN = 24 << 20
 
 
-def narrow(daemon: Daemon) -> None:
-    """Give a daemon no more than a few megabytes beyond what it has."""
+def limit_memory(daemon: Daemon) -> None:
+    """Limit a daemon's address space to its present size plus 24 MB."""
     pages = int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + ROOM
+    limit = pages * resource.getpagesize() + MARGIN
     resource.prlimit(daemon.pid, resource.RLIMIT_AS, (limit, limit))
 
 
 def flood(address: tuple[str, int]) -> None:
-    """Requests with as much text as they may have, until nobody reads them."""
+    """Send requests with the largest allowed labels until the tracker stops reading."""
     labels = {f"{number}-" + "x" * 200: "\N{SNOWMAN}" * 250 for number in range(16)}
     with socket.create_connection(address, timeout=5) as sock:
         sock.sendall(struct.pack("<i", TRACKER_MAGIC))
@@ -34,9 +34,9 @@ def flood(address: tuple[str, int]) -> None:
             sock.sendall(struct.pack("<i", len(data)) + data)
 
 
-def test_a_tracker_at_its_limit_ends_with_a_line_and_is_itself_again(daemons: Daemons, tmp_path: Path):
+def test_a_tracker_without_memory_ends_with_one_line_and_restarts(daemons: Daemons, tmp_path: Path):
     tracker = daemons.tracker("--state-dir", str(tmp_path), "--silent")
-    narrow(tracker)
+    limit_memory(tracker)
 
     def ended() -> bool:
         try:

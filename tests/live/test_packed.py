@@ -1,4 +1,4 @@
-"""The packed device tier on every Python of this machine, and what older ones are told."""
+"""The packed device tier on every Python of this machine, and its error on older Pythons."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def run(python: str | Path, *command: str | Path) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize("version", pythons())
-def test_serves(version: str, top: Path) -> None:
+def test_the_self_test_passes(version: str, top: Path) -> None:
     done = run(pythons()[version], top / "bin" / "rpcsys-server", "--self-test")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\nok       session " in done.stdout
 
 
 @pytest.mark.parametrize("python", OLDER, ids=lambda python: python.parts[-3])
-def test_an_older_python_is_told_so(python: Path, top: Path) -> None:
+def test_an_older_python_is_refused(python: Path, top: Path) -> None:
     for command in (
         [top / "bin" / "rpcsys-server", "--key", "k"],
         ["sh", top / "install.sh", "--root", "/tmp", "--key", "k"],
@@ -59,14 +59,14 @@ def test_an_older_python_is_told_so(python: Path, top: Path) -> None:
         assert "3.8 or later is needed" in done.stderr
 
 
-def test_no_python_at_all(top: Path) -> None:
+def test_a_missing_python_is_reported(top: Path) -> None:
     done = run("no-python", top / "bin" / "rpcsys-server")
     assert done.returncode == 1
     assert "there is no no-python here; install Python 3.8" in done.stderr
 
 
 @pytest.mark.parametrize("use", ["rpcsys.graph", "rpcsys.lab", "rpcsys.module.export_library", "rpcsys.module.Sources"])
-def test_what_is_for_a_desk_says_so(use: str, top: Path) -> None:
+def test_a_part_that_is_not_packed_is_an_error_with_advice(use: str, top: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(top / 'python')!r}); import rpcsys; {use}"
     done = run(sys.executable, sys.executable, "-I", "-S", "-c", code)
     assert "is for a desk, and no part of the device runtime; type: python3 -m pip" in done.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Pipelines with stages on leased devices and edge servers, some of which die while they run."""
+"""Pipelines with stages on leased devices and edge servers; some devices and servers are killed meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def frames() -> Iterator[Any]:
 
 
 def check(pipeline: Pipeline, in_the_middle: Callable[[], None] = lambda: None) -> None:
-    """All frames run, none lost and in their order, whatever happens after the twentieth."""
+    """Check that all frames return in order; call ``in_the_middle`` after the twentieth."""
     number = 0
     for number, (x, out) in enumerate(zip(frames(), pipeline.run(frames()), strict=True), 1):
         np.testing.assert_array_equal(out, np.maximum(-np.maximum(-x, 0), 0))
@@ -57,7 +57,7 @@ def boards(daemons: Daemons, count: int) -> tuple[Daemon, list[Daemon]]:
     return tracker, [daemons.server("board", *QUICK, tracker=tracker, offers=n) for n in range(1, count + 1)]
 
 
-def test_another_device_takes_over_from_one_that_is_killed(daemons: Daemons) -> None:
+def test_another_device_replaces_a_killed_one(daemons: Daemons) -> None:
     tracker, servers = boards(daemons, 2)
     stages = graph.split(chain(), [1, 3])
     with leased(stages, tracker) as device:
@@ -74,19 +74,19 @@ def test_another_device_takes_over_from_one_that_is_killed(daemons: Daemons) -> 
     wait_free(tracker, "board", 1, 20)
 
 
-def test_the_same_server_comes_back(daemons: Daemons) -> None:
+def test_a_restarted_server_is_leased_again(daemons: Daemons) -> None:
     tracker, (server,) = boards(daemons, 1)
 
     def restart() -> None:
         server.kill()
-        daemons.server("board", *QUICK, "--tracker", tracker.where)  # leased as soon as it is there
+        daemons.server("board", *QUICK, "--tracker", tracker.where)  # leased as soon as it is offered
 
     with Pipeline(graph.split(chain(), [2]), {"stage1": Leased("board", tracker.where)}) as pipeline:
         check(pipeline, restart)
     wait_free(tracker, "board", 1, 20)
 
 
-def test_only_the_session_dies(daemons: Daemons) -> None:
+def test_a_killed_session_is_opened_again(daemons: Daemons) -> None:
     tracker, _ = boards(daemons, 1)
     stages = graph.split(chain(), [2])
     with leased(stages, tracker, calls=2) as device:
@@ -99,7 +99,7 @@ def test_only_the_session_dies(daemons: Daemons) -> None:
             check(pipeline, kill)
 
 
-def test_two_devices_for_one_stage(daemons: Daemons) -> None:
+def test_two_devices_run_one_stage(daemons: Daemons) -> None:
     tracker, servers = boards(daemons, 2)
     stages = graph.split(chain(), [2])
     board = Leased("board", tracker.where)
@@ -109,7 +109,7 @@ def test_two_devices_for_one_stage(daemons: Daemons) -> None:
 
 
 def counting() -> Any:
-    """A model that counts to its input, one at a time."""
+    """A model that counts to its input in a loop."""
     body = helper.make_graph(
         [node("Identity", "go", "on"), node("Add", "sum one", "more")],
         "body",
@@ -130,7 +130,7 @@ def counting() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encode", ["", "zlib"])
-def test_a_frame_that_hangs_fails_alone_where_it_has_a_deadline(daemons: Daemons, encode: str) -> None:
+def test_with_a_deadline_only_the_frame_that_hangs_fails(daemons: Daemons, encode: str) -> None:
     tracker, _ = boards(daemons, 1)
     board = Leased("board", tracker.where, deadline_s=5, encode=encode)
     frames = [np.array(x) for x in (3, 10**15, 4, 5)]
@@ -154,7 +154,7 @@ def test_close_ends_a_call_that_hangs_on_a_leased_device(daemons: Daemons) -> No
     wait_free(tracker, "board", 1, 60)
 
 
-def test_a_board_without_packages_gets_native_code(daemons: Daemons) -> None:
+def test_a_board_without_packages_runs_native_code(daemons: Daemons) -> None:
     pytest.importorskip("tvm")
     tracker = daemons.tracker()
     daemons.server("board", flavour="bare", tracker=tracker)
@@ -163,13 +163,13 @@ def test_a_board_without_packages_gets_native_code(daemons: Daemons) -> None:
         check(pipeline)
 
 
-def test_a_key_that_nobody_has_is_said_at_once(daemons: Daemons) -> None:
+def test_an_unknown_key_is_an_error_at_once(daemons: Daemons) -> None:
     tracker = daemons.tracker()
     with pytest.raises(UnknownKey, match="nosuch"):
         Pipeline(graph.split(chain(), [2]), {"stage1": Leased("nosuch", tracker.where)})
 
 
-def test_a_deployed_stage_comes_back_with_its_server(daemons: Daemons, tmp_path: Path) -> None:
+def test_a_deployed_stage_returns_with_its_server(daemons: Daemons, tmp_path: Path) -> None:
     stages = graph.split(chain(), [2])
     stages["stage1"].save(tmp_path / "head.onnx")
     deployed.put(tmp_path / "deploy", "head", tmp_path / "head.onnx")
@@ -190,10 +190,10 @@ def test_a_deployed_stage_comes_back_with_its_server(daemons: Daemons, tmp_path:
         check(pipeline, restart)
 
 
-class LongLine:
-    """A relay to ``address`` at ``where``, over which everything takes `DELAY_S` longer, each way.
+class DelayedLink:
+    """A relay to ``address`` at ``where`` with `DELAY_S` of delay each way.
 
-    ``most``: how often the client has sent something since the server last answered, at most.
+    ``most``: the largest number of sends of the client between two replies of the server.
     """
 
     DELAY_S = 0.03
@@ -253,23 +253,23 @@ class LongLine:
     def close(self) -> None:
         for end in [self._listener, *self._ends]:
             with contextlib.suppress(OSError):  # it has ended
-                end.shutdown(socket.SHUT_RDWR)  # else whoever reads it keeps it open
+                end.shutdown(socket.SHUT_RDWR)  # otherwise a thread that reads it keeps it open
             end.close()
 
 
 @pytest.mark.parametrize(("replicas", "least", "most"), [({"stage1": 1}, 1, 1), ({}, 2, 4)])
-def test_on_a_long_line_several_frames_are_under_way(
+def test_on_a_delayed_link_several_frames_are_in_flight(
     daemons: Daemons, tmp_path: Path, replicas: dict[str, int], least: int, most: int
 ) -> None:
-    """As it comes, frames are sent before the one ahead of them is answered."""
+    """By default, a frame is sent before the reply to the one before it."""
     server = daemons.server("board", *QUICK)
     stages = graph.split(chain(), [2])
     stages["stage1"].save(tmp_path / "stage1.onnx")
     assert server.address is not None
-    with contextlib.closing(LongLine(server.address)) as line:
-        with rpcsys.connect(*line.where, key="board") as session:
+    with contextlib.closing(DelayedLink(server.address)) as link:
+        with rpcsys.connect(*link.where, key="board") as session:
             module = session.load_module(str(tmp_path / "stage1.onnx"))
-            line.most = 0
+            link.most = 0
             with Pipeline(stages, {"stage1": module}, replicas=replicas) as pipeline:
                 check(pipeline)
-            assert least <= line.most <= most
+            assert least <= link.most <= most

@@ -1,4 +1,4 @@
-"""Cuts found with real devices: leased, tried, given back; and the plans at work on them."""
+"""Plans for real devices: devices are leased, measured and released; then the plans run on them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rpcsys.graph._plan.bench import measured_link
 from tests.graph.running import make, node, numbers, run, values
 from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons, queue, wait_free, wait_until
-from tests.live.slowline import slow_line
+from tests.live.slow_link import slow_link
 
 QUICK = ("--preload", "none")
 KEY = "edge"
@@ -40,14 +40,14 @@ def frame() -> Any:
 
 @pytest.fixture
 def tracker(daemons: Daemons) -> Daemon:
-    """A tracker with one device, which takes one session at a time."""
+    """A tracker with one device of one slot."""
     tracker = daemons.tracker()
     daemons.server(KEY, *QUICK, tracker=tracker)
     wait_free(tracker, KEY, 1, 20)
     return tracker
 
 
-def test_a_leased_device_is_tried_given_back_and_leased_again(
+def test_a_leased_device_is_measured_released_and_leased_again(
     network: onnx.ModelProto, frame: Any, tracker: Daemon
 ) -> None:
     told: list[str] = []
@@ -68,7 +68,7 @@ def test_a_leased_device_is_tried_given_back_and_leased_again(
     wait_free(tracker, KEY, 1, 20)
 
 
-def test_arrays_cross_encoded(network: onnx.ModelProto, frame: Any, daemons: Daemons) -> None:
+def test_arrays_are_encoded_between_stages(network: onnx.ModelProto, frame: Any, daemons: Daemons) -> None:
     server = daemons.server(KEY, *QUICK)
     over = [f"key:{KEY}@{server.where}"]
     plan = graph.auto_cuts(network, over, encode="float16", inputs={"x": frame}, measure_s=0.01, rounds=1)
@@ -79,7 +79,7 @@ def test_arrays_cross_encoded(network: onnx.ModelProto, frame: Any, daemons: Dae
     assert 0 < np.abs(out - expected).max() < 0.05
 
 
-def test_the_library_calls_what_was_deployed(
+def test_the_exported_library_calls_the_deployed_part(
     network: onnx.ModelProto, frame: Any, daemons: Daemons, tmp_path: Path
 ) -> None:
     tracker = daemons.tracker()
@@ -96,10 +96,10 @@ def test_the_library_calls_what_was_deployed(
 
 
 @pytest.mark.slow
-def test_a_slow_line_is_measured_and_not_worth_it(network: onnx.ModelProto, frame: Any, daemons: Daemons) -> None:
+def test_a_slow_link_is_measured_and_not_worth_it(network: onnx.ModelProto, frame: Any, daemons: Daemons) -> None:
     """A quarter of a megabyte there and back at 1 MB/s takes longer than the whole model here."""
     server = daemons.server("far", *QUICK)
-    with slow_line(server.address, 1e6) as near, rpcsys.connect(*near, key="far") as session:
+    with slow_link(server.address, 1e6) as near, rpcsys.connect(*near, key="far") as session:
         link = measured_link(session, 4)
         assert 1e5 < link.up < 2e6
         assert 1e5 < link.down < 2e6
@@ -114,29 +114,29 @@ def test_a_device_that_cannot_run_a_stage_is_named(network: onnx.ModelProto, dae
         graph.auto_cuts(network, [f"key:{KEY}@{server.where}"], measure_s=0.01)
 
 
-def test_latency_leaves_a_device_out_that_is_no_quicker(network: onnx.ModelProto, tracker: Daemon) -> None:
-    """The leased one is this machine, too, and a round trip away."""
-    with rpcsys.connect_tracker(tracker.where) as lender, lender.request(KEY) as session:
+def test_the_goal_latency_leaves_out_a_device_that_is_not_faster(network: onnx.ModelProto, tracker: Daemon) -> None:
+    """The leased device is this machine, too, plus a round trip."""
+    with rpcsys.connect_tracker(tracker.where) as client, client.request(KEY) as session:
         plan = graph.auto_cuts(network, ["cpu:0", session], goal="latency", measure_s=0.05)
         assert session.closed is None
     assert plan.latency_s == pytest.approx(sum(stage.frame_s for stage in plan.planned))
     assert len(plan.planned) + len(plan.unused) == 2
 
 
-def test_a_server_without_a_tracker(network: onnx.ModelProto, daemons: Daemons) -> None:
+def test_a_server_is_planned_without_a_tracker(network: onnx.ModelProto, daemons: Daemons) -> None:
     server = daemons.server(KEY, *QUICK)
     plan = graph.auto_cuts(network, [f"key:{KEY}@{server.where}"], measure_s=0.01, rounds=1)
     assert [stage.device for stage in plan.planned] == [f"key:{KEY}@{server.where}"]
 
 
-def test_a_key_that_nobody_serves_is_said(network: onnx.ModelProto, tracker: Daemon) -> None:
+def test_an_unknown_key_or_server_is_an_error(network: onnx.ModelProto, tracker: Daemon) -> None:
     with pytest.raises(UnknownKey):
         graph.auto_cuts(network, ["key:nobody"], tracker=tracker.where)
     with pytest.raises(ConnectError):
         graph.auto_cuts(network, ["127.0.0.1:1"], wait_s=5)
 
 
-def test_a_device_that_dies_meanwhile_ends_it(network: onnx.ModelProto, daemons: Daemons) -> None:
+def test_a_device_killed_meanwhile_ends_the_planning(network: onnx.ModelProto, daemons: Daemons) -> None:
     tracker = daemons.tracker()
     server = daemons.server(KEY, *QUICK, tracker=tracker)
     begun = threading.Event()
@@ -150,11 +150,11 @@ def test_a_device_that_dies_meanwhile_ends_it(network: onnx.ModelProto, daemons:
         wait_until(lambda: queue(tracker, KEY)["free"] == 0, 30, "the device is leased")
         server.kill()
 
-    killer = threading.Thread(target=kill)
-    killer.start()
+    killing = threading.Thread(target=kill)
+    killing.start()
     try:
         with pytest.raises(RpcsysError):
             graph.auto_cuts(network, [f"key:{KEY}"], tracker=tracker.where, measure_s=60, say=say)
     finally:
         begun.set()
-        killer.join()
+        killing.join()

@@ -1,4 +1,4 @@
-"""Many streams through one proxy: every byte in order, nobody held up by anybody, memory in bounds."""
+"""Many streams through one proxy: all bytes arrive in order, no stream delays another, memory is bounded."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ EACH_WAY = 1 << 20
 STOPPED_S = 60.0
 DESCRIPTORS = 4096
 PIECE = 64 << 10
-POOL = os.urandom(1 << 20)  # what is sent begins anywhere in it and goes round
-KEPT_MB = 64 + 30  # what the proxy keeps at most for all of them, and what the allocator may add
+POOL = os.urandom(1 << 20)  # senders start at different places and wrap around
+KEPT_MB = 64 + 30  # the proxy's limit for all buffers, and a margin for the allocator
 
 
 @pytest.fixture(autouse=True)
 def descriptors() -> Iterator[None]:
-    """Lets this process open many sockets."""
+    """Allow this process many sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, DESCRIPTORS), hard))
     yield
@@ -37,7 +37,7 @@ def descriptors() -> Iterator[None]:
 
 
 class Sender:
-    """Sends bytes of its own, from a place in the pool on."""
+    """Sends ``size`` bytes of the pool from ``place`` on."""
 
     def __init__(self, sock: socket.socket, place: int, size: int) -> None:
         self.sock, self.left = sock, size
@@ -46,7 +46,7 @@ class Sender:
         self.digest = hashlib.blake2b()
 
     def step(self) -> bool:
-        """Send what is taken; whether something is left."""
+        """Send what the socket accepts; whether bytes are left."""
         try:
             sent = self.sock.send(self._doubled[self._place : self._place + min(PIECE, self.left)])
         except BlockingIOError:
@@ -58,7 +58,7 @@ class Sender:
 
 
 class Receiver:
-    """Receives so many bytes."""
+    """Receives ``size`` bytes."""
 
     def __init__(self, sock: socket.socket, size: int) -> None:
         self.sock, self.left = sock, size
@@ -92,7 +92,7 @@ class Traffic:
             self._watch(end.sock)
 
     def run(self, deadline_s: float) -> None:
-        """Until all have arrived, as they were sent."""
+        """Run until all bytes have arrived; check them."""
         end = time.monotonic() + deadline_s
         while self._selector.get_map():
             ready = self._selector.select(5)
@@ -115,13 +115,13 @@ class Traffic:
 
 
 def join_all(proxy: Daemon, count: int) -> list[tuple[Stream, Stream]]:
-    """So many pairs, each under a key of its own."""
+    """``count`` joined pairs, each with its own key."""
     servers = [Stream(proxy.address, f"server:{number}") for number in range(count)]
     clients = [Stream(proxy.address, f"client:{number}") for number in range(count)]
     return [(met(client), met(server)) for client, server in zip(clients, servers, strict=True)]
 
 
-def test_a_thousand_pairs_of_which_two_hundred_are_busy(
+def test_a_thousand_pairs_with_two_hundred_busy_ones_are_relayed(
     daemons: Daemons, record_property: pytest.RecordProperty
 ) -> None:
     proxy = daemons.proxy("--silent")
@@ -140,26 +140,26 @@ def test_a_thousand_pairs_of_which_two_hundred_are_busy(
     grown = rss_mb([proxy.pid]) - before
     record_property("MB for all", round(grown))
     assert grown < KEPT_MB
-    for client, server in pairs:  # those that were idle, too
+    for client, server in pairs:  # the idle pairs, too
         client.socket.setblocking(True)
         client.socket.sendall(b"still there?")
         server.socket.setblocking(True)
         assert server.read(12) == b"still there?"
         client.close()
         server.close()
-    wait_until(lambda: streams(proxy) == 0, 20, "all are gone")
+    wait_until(lambda: streams(proxy) == 0, 20, "all have closed")
 
 
 def streams(proxy: Daemon) -> int:
-    """Connections of the proxy."""
+    """The number of the proxy's connections."""
     found = psutil.Process(proxy.pid).net_connections("tcp")
     return sum(connection.status == psutil.CONN_ESTABLISHED for connection in found)
 
 
-def test_a_hundred_that_read_nothing_cost_no_more_than_was_said(
+def test_a_hundred_clients_that_do_not_read_cost_bounded_memory(
     daemons: Daemons, record_property: pytest.RecordProperty
 ) -> None:
-    """And what waits for them arrives when they read."""
+    """The waiting bytes arrive when the clients read."""
     proxy = daemons.proxy("--silent")
     before = rss_mb([proxy.pid])
     pairs = join_all(proxy, 100)
@@ -167,7 +167,7 @@ def test_a_hundred_that_read_nothing_cost_no_more_than_was_said(
     for sender in senders:
         sender.sock.setblocking(False)
     while push(senders):
-        time.sleep(0.1)  # the proxy takes some of it, once more
+        time.sleep(0.1)  # the proxy accepts more bytes
     grown = rss_mb([proxy.pid]) - before
     record_property("MB for all", round(grown))
     assert grown < KEPT_MB
@@ -185,7 +185,7 @@ PLENTY = 1 << 30
 
 
 def push(senders: list[Sender]) -> int:
-    """Send what is taken; how much that was."""
+    """Send what the sockets accept; the number of bytes."""
     before = sum(sender.left for sender in senders)
     for sender in senders:
         left = -1
@@ -195,7 +195,7 @@ def push(senders: list[Sender]) -> int:
     return before - sum(sender.left for sender in senders)
 
 
-def test_a_client_that_stops_reading_for_a_minute_costs_nobody_else(
+def test_a_client_that_stops_reading_for_a_minute_delays_no_other(
     daemons: Daemons, record_property: pytest.RecordProperty
 ) -> None:
     proxy = daemons.proxy()
@@ -223,6 +223,6 @@ def test_a_client_that_stops_reading_for_a_minute_costs_nobody_else(
     assert waits[len(waits) // 2] < 0.1
     assert waits[-1] < 5
     sender.socket.setblocking(True)
-    assert stopped.read(sent) == blob[:sent]  # nothing of it was lost, and its own stream lives
+    assert stopped.read(sent) == blob[:sent]  # nothing is lost, and the stream is still open
     sender.socket.sendall(b"on")
     assert stopped.read(2) == b"on"

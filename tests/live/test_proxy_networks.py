@@ -1,6 +1,6 @@
-"""Boards behind proxies, in networks of their own: the clients', the proxies', the board's.
+"""Boards behind proxies in separate networks: the clients', the proxies' and the board's.
 
-There is no way from the clients' network to the board's but through the proxies; nothing here is a mock.
+Only the proxies connect the clients' network to the board's. Nothing here is a mock.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from rpcsys.graph import samples
 from tests.live.artefacts import Artefacts, relax_weights
 from tests.live.clients import Client
 from tests.live.daemons import START_S, Daemon, Daemons, alive, descendants, wait_until
-from tests.live.networks import Cable, Networks, Room
+from tests.live.networks import Link, Namespace, Networks
 from tests.live.probe import TrackerProbe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 KEY = "board"
 PORT, TRACKER_PORT = 9090, 9190
-SILENT_S = 25.0  # a line that is silent is given up after 14 s; the rest is for machines that do other things too
-SOON_S = 10.0  # what takes a second, likewise
+SILENT_S = 25.0  # a silent connection is closed after 14 s; a busy machine needs more
+SOON_S = 10.0  # for what takes a second, likewise
 
 
 class NetLab:
-    """A tracker and a proxy in one room, a board in another, clients in a third."""
+    """A tracker and a proxy in one namespace, a board in another, clients in a third."""
 
     def __init__(self, daemons: Daemons, networks: Networks, artefacts: Artefacts) -> None:
         self.daemons, self.networks, self.artefacts = daemons, networks, artefacts
-        self.outside = networks.room("clients")
-        self.middle = networks.room("middle")
-        self.board = networks.room("board")
-        self.near = networks.cable(self.middle, self.outside)
+        self.outside = networks.namespace("clients")
+        self.middle = networks.namespace("middle")
+        self.board = networks.namespace("board")
+        self.near = networks.link(self.middle, self.outside)
         self.clients: list[Client] = []
-        self.far: Cable
+        self.far: Link
         self.tracker: Daemon
         self.proxy: Daemon
         self.server: Daemon
@@ -51,9 +51,9 @@ class NetLab:
     def started(self) -> list[Daemon]:
         return self.daemons.started
 
-    def start(self, *, poor: bool = False) -> NetLab:
-        """Everything, up to the board being free."""
-        self.far = self.networks.cable(self.middle, self.board, poor=poor)
+    def start(self, *, impaired: bool = False) -> NetLab:
+        """Start all daemons; wait until the board is free."""
+        self.far = self.networks.link(self.middle, self.board, impaired=impaired)
         self.start_tracker()
         self.proxy = self.start_proxy(self.middle, "--tracker", f"127.0.0.1:{TRACKER_PORT}")
         self.start_server(self.far.hosts[0])
@@ -61,32 +61,32 @@ class NetLab:
 
     def start_tracker(self, *flags: str) -> None:
         self.tracker = self.daemon(self.middle, "rpcsys.tracker", TRACKER_PORT, *flags)
-        self.tracker.address = (self.near.hosts[0], TRACKER_PORT)  # where it is for clients
+        self.tracker.address = (self.near.hosts[0], TRACKER_PORT)  # its address for clients
 
-    def start_proxy(self, room: Room, *flags: str) -> Daemon:
-        return self.daemon(room, "rpcsys.proxy", PORT, *flags)
+    def start_proxy(self, namespace: Namespace, *flags: str) -> Daemon:
+        return self.daemon(namespace, "rpcsys.proxy", PORT, *flags)
 
     def start_server(self, *proxies: str) -> None:
-        """The board's server, up to its slot being free."""
+        """Start the board's server; wait until its slot is free."""
         hosts = [word for proxy in proxies for word in ("--host", proxy)]
         flags = ("--through-proxy", *hosts, "--key", KEY, "--tvm", "python", "--grace", "1")
         self.server = self.daemon(
-            self.board, "rpcsys.server", PORT, *flags, "--import", "tests.live.hostile", "--log-format", "json"
+            self.board, "rpcsys.server", PORT, *flags, "--import", "tests.live.session_faults", "--log-format", "json"
         )
         self.free()
 
-    def daemon(self, room: Room, module: str, port: int, *flags: str) -> Daemon:
+    def daemon(self, namespace: Namespace, module: str, port: int, *flags: str) -> Daemon:
         command = (sys.executable, "-m", module, *flags, "--port", str(port), "--port-end", str(port + 1))
-        daemon = self.daemons.launch(f"{module}-{room.name}", room.inside(*command))
+        daemon = self.daemons.launch(f"{module}-{namespace.name}", namespace.inside(*command))
         daemon.await_ready_line()
         return daemon
 
-    # Seen from the clients' room
+    # From the clients' namespace
 
     def client(self, kind: str) -> Client:
-        """A client that asks for a board; see :meth:`Client.leased`."""
+        """A client that requests a board; see :meth:`Client.leased`."""
         inside = self.outside.inside
-        client = Client(kind, self.tracker, KEY, self.artefacts.hostile, inside=inside)
+        client = Client(kind, self.tracker, KEY, self.artefacts.session_faults, inside=inside)
         self.clients.append(client)
         return client
 
@@ -95,12 +95,12 @@ class NetLab:
             return probe.summary()["queue_info"].get(KEY, {"free": 0, "pending": 0})
 
     def registered(self) -> int:
-        """How many servers of the key the tracker knows."""
+        """The number of registered servers of the key."""
         with self.outside.entered(), TrackerProbe(self.tracker.address) as probe:
             return [row["key"] for row in probe.summary()["server_info"]].count(f"server:{KEY}")
 
     def free(self, deadline_s: float = START_S) -> float:
-        """Wait until the board is free; how long it took, in seconds."""
+        """Wait until the board is free; the seconds that it took."""
         began = time.monotonic()
         wait_until(lambda: self.queue() == {"free": 1, "pending": 0}, deadline_s, "the board is free", 0.05)
         return round(time.monotonic() - began, 2)
@@ -111,7 +111,7 @@ class NetLab:
             return tracker.request(KEY, wait_timeout=START_S)
 
     def held(self) -> dict[str, int]:
-        """What leaks would raise: descriptors of the daemons, processes of the board, leases."""
+        """Figures that leaks increase: descriptors of the daemons, processes of the board, leases."""
         with self.outside.entered(), rpcsys.connect_tracker(self.tracker.address) as tracker:
             leases = len(tracker.leases())
         return {
@@ -122,14 +122,14 @@ class NetLab:
         }
 
     def use(self, kind: str) -> None:
-        """A new client gets the board, uses it, and gives it back."""
+        """A new client leases the board, uses it and releases it."""
         client = self.client(kind).leased()
         assert client.call("pid")["value"] == client.session_pid
         client.close()
         self.free()
 
     def settled(self, before: dict[str, int]) -> None:
-        """Nothing more is held than before."""
+        """Wait until the figures are as before."""
         wait_until(lambda: self.held() == before, START_S, f"{before} is held", 0.2)
 
     def stop(self) -> None:
@@ -147,7 +147,7 @@ def lab(daemons: Daemons, artefacts: Artefacts) -> Iterator[NetLab]:
 
 
 def fails(client: Client, within_s: float) -> float:
-    """The call that a client waits for fails, clearly; after how long, in seconds."""
+    """Check that the client's call fails with a message; the seconds that it took."""
     began = time.monotonic()
     answer = client.read(within_s)
     assert "error" in answer, answer
@@ -158,7 +158,7 @@ def fails(client: Client, within_s: float) -> float:
 
 
 def model_runs(session: rpcsys.Session, folder: Path, network: str) -> None:
-    """A network gives what it gives here."""
+    """Check that a network's outputs are the same as here."""
     path = folder / f"{network}.onnx"
     samples.save(samples.light_model(network), path)
     data = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype("float32")
@@ -168,7 +168,7 @@ def model_runs(session: rpcsys.Session, folder: Path, network: str) -> None:
 
 
 def relax_runs(remote: Any, artefacts: Artefacts) -> None:
-    """A Relax executable gives what numpy gives, with TVM's client."""
+    """Check that a Relax executable gives numpy's result, with TVM's client."""
     import tvm
     from tvm import relax
 
@@ -194,7 +194,7 @@ def with_tvms_client(lab: NetLab) -> None:
 # Without faults
 
 
-def test_models_run_on_a_board_that_nobody_can_reach(lab: NetLab, tmp_path: Path):
+def test_models_run_on_a_board_that_clients_cannot_reach(lab: NetLab, tmp_path: Path):
     lab.start()
     with lab.outside.entered(), pytest.raises(OSError, match="unreachable"):
         socket.create_connection((lab.far.hosts[1], PORT), timeout=SOON_S)
@@ -205,13 +205,13 @@ def test_models_run_on_a_board_that_nobody_can_reach(lab: NetLab, tmp_path: Path
     lab.settled(before)
 
 
-def test_a_board_two_hops_away(lab: NetLab, tmp_path: Path):
-    inner_room = lab.networks.room("inner")
-    between = lab.networks.cable(lab.middle, inner_room)
-    lab.far = lab.networks.cable(inner_room, lab.board)
+def test_models_run_on_a_board_behind_two_proxies(lab: NetLab, tmp_path: Path):
+    inner_namespace = lab.networks.namespace("inner")
+    between = lab.networks.link(lab.middle, inner_namespace)
+    lab.far = lab.networks.link(inner_namespace, lab.board)
     lab.start_tracker()
     lab.proxy = lab.start_proxy(lab.middle, "--tracker", f"127.0.0.1:{TRACKER_PORT}")
-    inner = lab.start_proxy(inner_room, "--next", f"{between.hosts[0]}:{PORT}")
+    inner = lab.start_proxy(inner_namespace, "--next", f"{between.hosts[0]}:{PORT}")
     lab.start_server(lab.far.hosts[0])
     before = lab.held()
     with lab.request() as session:
@@ -223,7 +223,7 @@ def test_a_board_two_hops_away(lab: NetLab, tmp_path: Path):
     client.send("nap")
     inner.kill()
     fails(client, SOON_S)
-    lab.start_proxy(inner_room, "--next", f"{between.hosts[0]}:{PORT}")
+    lab.start_proxy(inner_namespace, "--next", f"{between.hosts[0]}:{PORT}")
     lab.free()
     lab.use("rpcsys")
 
@@ -232,14 +232,14 @@ def test_a_board_two_hops_away(lab: NetLab, tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
-def test_the_line_to_the_board_is_cut_in_the_middle_of_a_call(lab: NetLab, kind: str, record_property):
+def test_a_call_fails_when_the_link_to_the_board_is_cut(lab: NetLab, kind: str, record_property):
     lab.start()
     before = lab.held()
     client = lab.client(kind).leased()
     client.send("nap")
     lab.far.cut()
     record_property("error_after_s", fails(client, SILENT_S))
-    lab.far.mend()
+    lab.far.repair()
     record_property("free_after_s", lab.free(SILENT_S))
     assert not alive(client.session_pid)
     lab.use(kind)
@@ -248,15 +248,15 @@ def test_the_line_to_the_board_is_cut_in_the_middle_of_a_call(lab: NetLab, kind:
 
 
 @pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
-def test_a_client_that_is_sent_to_a_board_that_has_just_been_cut_off(lab: NetLab, kind: str, record_property):
-    """The tracker and the proxy do not know yet. The client is told in the end, and gets the board when it is back."""
+def test_a_client_waits_for_a_board_that_has_just_been_cut_off(lab: NetLab, kind: str, record_property):
+    """The tracker and the proxy do not know it yet. The client gets the board when the link is repaired."""
     lab.start()
     before = lab.held()
     lab.far.cut()
     began = time.monotonic()
     client = lab.client(kind)
-    wait_until(lambda: not lab.registered(), SILENT_S, "the board is known to be away")
-    lab.far.mend()
+    wait_until(lambda: not lab.registered(), SILENT_S, "the board is unregistered")
+    lab.far.repair()
     client.leased(2 * SILENT_S)
     record_property("leased_after_s", round(time.monotonic() - began, 1))
     client.close()
@@ -266,7 +266,7 @@ def test_a_client_that_is_sent_to_a_board_that_has_just_been_cut_off(lab: NetLab
 
 
 @pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
-def test_the_proxy_is_killed_and_comes_back(lab: NetLab, kind: str, record_property):
+def test_a_killed_proxy_serves_again_after_its_restart(lab: NetLab, kind: str, record_property):
     lab.start()
     before = lab.held()
     client = lab.client(kind).leased()
@@ -282,7 +282,7 @@ def test_the_proxy_is_killed_and_comes_back(lab: NetLab, kind: str, record_prope
 
 
 @pytest.mark.parametrize("kind", ["rpcsys", "tvm"])
-def test_the_board_gets_another_address(lab: NetLab, kind: str, record_property):
+def test_a_board_with_a_new_address_serves_again(lab: NetLab, kind: str, record_property):
     lab.start()
     before = lab.held()
     client = lab.client(kind).leased()
@@ -296,9 +296,9 @@ def test_the_board_gets_another_address(lab: NetLab, kind: str, record_property)
     lab.settled(before)
 
 
-def test_on_a_poor_line_nothing_fails(lab: NetLab, record_property):
-    lab.start(poor=True)
-    record_property("poor_by", lab.far.made_by)
+def test_on_an_impaired_link_nothing_fails(lab: NetLab, record_property):
+    lab.start(impaired=True)
+    record_property("impaired_by", lab.far.impaired_by)
     before = lab.held()
     with lab.request() as session:
         echo = session.get_function("testing.echo")
@@ -314,13 +314,13 @@ def test_on_a_poor_line_nothing_fails(lab: NetLab, record_property):
     lab.settled(before)
 
 
-def test_one_of_two_proxies_is_killed(lab: NetLab, tmp_path: Path, record_property):
-    """The second proxy stands in a room of its own and tells the tracker where clients find it."""
-    aside = lab.networks.room("aside")
-    to_clients = lab.networks.cable(aside, lab.outside)
-    to_tracker = lab.networks.cable(lab.middle, aside)
-    to_board = lab.networks.cable(aside, lab.board)
-    lab.far = lab.networks.cable(lab.middle, lab.board)
+def test_the_second_proxy_serves_when_the_first_is_killed(lab: NetLab, tmp_path: Path, record_property):
+    """The second proxy has its own namespace and sends its address for clients to the tracker."""
+    aside = lab.networks.namespace("aside")
+    to_clients = lab.networks.link(aside, lab.outside)
+    to_tracker = lab.networks.link(lab.middle, aside)
+    to_board = lab.networks.link(aside, lab.board)
+    lab.far = lab.networks.link(lab.middle, lab.board)
     lab.start_tracker("--proxy-from", "127.0.0.1", "--proxy-from", to_tracker.hosts[1])
     lab.proxy = lab.start_proxy(lab.middle, "--tracker", f"127.0.0.1:{TRACKER_PORT}")
     tracker = f"{to_tracker.hosts[0]}:{TRACKER_PORT}"

@@ -1,6 +1,6 @@
-"""TVM's own scenarios through a proxy: its servers, its clients, its trackers, and ours in their places.
+"""TVM's scenarios through a proxy: with TVM's servers and clients, and with TVM's trackers or ours.
 
-TVM's proxy proves each scenario; ours is measured by it.
+TVM's proxy proves each scenario; our proxy must give the same results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCENARIO_S = 100.0
 
 @pytest.fixture(params=[pytest.param("tvm", marks=pytest.mark.slow), "ours"])
 def proxies(request: pytest.FixtureRequest, daemons: Daemons) -> Iterator[str]:
-    """Whose proxy; the daemons are killed if the scenario does not end."""
+    """The proxy's flavour; the daemons are stopped if the scenario does not end."""
     watchdog = threading.Timer(SCENARIO_S, daemons.stop)
     watchdog.start()
     yield request.param
@@ -33,16 +33,16 @@ def proxies(request: pytest.FixtureRequest, daemons: Daemons) -> Iterator[str]:
 
 
 def works(session: Any) -> None:
-    """The session runs functions and carries arrays."""
+    """Check that the session runs functions and transfers arrays."""
     assert session.get_function("rpc.test.addone")(41) == 42
     sent = np.arange(100_000, dtype="float32")
     assert (tvm.runtime.tensor(sent, session.cpu(0)).numpy() == sent).all()
 
 
-def test_without_a_tracker(proxies: str, daemons: Daemons) -> None:
+def test_a_session_without_a_tracker(proxies: str, daemons: Daemons) -> None:
     proxy = daemons.proxy(flavour=proxies)
     daemons.behind(proxy, KEY)
-    for _ in range(2):  # the server dials again when a session is over
+    for _ in range(2):  # the server reconnects when a session is over
         session = rpc.connect(*proxy.address, KEY)
         works(session)
         del session
@@ -50,7 +50,7 @@ def test_without_a_tracker(proxies: str, daemons: Daemons) -> None:
 
 
 @pytest.mark.parametrize("trackers", ["tvm", "ours"])
-def test_with_a_tracker(proxies: str, trackers: str, daemons: Daemons) -> None:
+def test_a_session_with_a_tracker(proxies: str, trackers: str, daemons: Daemons) -> None:
     tracker = daemons.tracker(flavour=trackers)
     proxy = daemons.proxy("--tracker", tracker.where, flavour=proxies)
     daemons.behind(proxy, KEY)
@@ -62,7 +62,7 @@ def test_with_a_tracker(proxies: str, trackers: str, daemons: Daemons) -> None:
         gc.collect()
 
 
-def test_a_session_timeout(proxies: str, daemons: Daemons) -> None:
+def test_a_session_over_its_limit_ends(proxies: str, daemons: Daemons) -> None:
     proxy = daemons.proxy(flavour=proxies)
     daemons.behind(proxy, KEY)
     session = rpc.connect(*proxy.address, KEY, session_timeout=2)
@@ -70,7 +70,7 @@ def test_a_session_timeout(proxies: str, daemons: Daemons) -> None:
     until_over(session.get_function("rpc.test.addone"))
     del session
     gc.collect()
-    works(rpc.connect(*proxy.address, KEY))  # the server dials again
+    works(rpc.connect(*proxy.address, KEY))  # the server reconnects
 
 
 def until_over(addone: Any) -> None:
@@ -95,8 +95,8 @@ websocket_proxy_server(sys.argv[1], sys.argv[2])
 
 
 @pytest.mark.parametrize("trackers", ["none", pytest.param("ours", marks=pytest.mark.slow)])
-def test_tvms_websocket_server(proxies: str, trackers: str, daemons: Daemons) -> None:
-    """It serves one session; a TCP client has it."""
+def test_tvms_websocket_server_serves_a_session(proxies: str, trackers: str, daemons: Daemons) -> None:
+    """It serves one session, to a TCP client."""
     web_port = free_port()
     flags = ["--web-port", str(web_port)]
     tracker = None
@@ -116,14 +116,14 @@ def test_tvms_websocket_server(proxies: str, trackers: str, daemons: Daemons) ->
     assert (tvm.runtime.tensor(large, session.cpu(0)).numpy() == large).all()
     del session
     gc.collect()
-    wait_until(lambda: not server.running(), 20, "the server leaves")
+    wait_until(lambda: not server.running(), 20, "the server ends")
 
 
 # --- faults ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_proxy_that_was_killed_is_found_again(daemons: Daemons) -> None:
+def test_tvms_server_reconnects_to_a_restarted_proxy(daemons: Daemons) -> None:
     """TVM's server tries five times, 5 s apart."""
     proxy = daemons.proxy()
     daemons.behind(proxy, KEY)

@@ -1,4 +1,4 @@
-"""A tracker with everything on, told anything by many at once: what it knows of, in any order and with any content."""
+"""Many peers send a tracker known messages in random order and with random content; all its features are on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LIKELY = {
 
 
 class Words:
-    """Messages made up from what trackers are told, and from what they have said."""
+    """Random messages from known fields and from the leases and tickets that the tracker has sent."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -75,25 +75,25 @@ class Words:
         known = {"lease": (lease,), "epoch": (epoch,), "ticket": (None, choose.choice(self.tickets[-40:]))}
         running = [{"lease": lease, "epoch": epoch, "since_s": choose.choice([0, 5, 1e300])}]
         likely = {**LIKELY, **known, "running": ([], running)}
-        said = {"op": op, "id": choose.randrange(8)}
+        message = {"op": op, "id": choose.randrange(8)}
         for name in TO_TRACKER[op].__dataclass_fields__:
             if name != "id" and choose.random() < 0.8:
-                said[name] = choose.choice(likely[name]) if name in likely else self.odd()
+                message[name] = choose.choice(likely[name]) if name in likely else self.odd()
                 if choose.random() < 0.02:
-                    said[name] = self.odd()
-        return said
+                    message[name] = self.odd()
+        return message
 
     def odd(self):
         return self.random.choice(ODD)
 
     def learn(self, data: bytes) -> None:
-        """Remember the leases and tickets in whole frames of ``data``."""
+        """Store the leases and tickets in whole frames of ``data``."""
         while len(data) >= 4 and len(data) >= (end := 4 + int.from_bytes(data[:4], "little")):
-            said, data = json.loads(data[4:end]), data[end:]
-            if isinstance(said, dict):
-                leases = said.get("leases", [said]) if isinstance(said.get("leases", []), list) else []
+            message, data = json.loads(data[4:end]), data[end:]
+            if isinstance(message, dict):
+                leases = message.get("leases", [message]) if isinstance(message.get("leases", []), list) else []
                 self.leases += [(one["lease"], one["epoch"]) for one in leases if {"lease", "epoch"} <= set(one)]
-                self.tickets += [said["ticket"]] if said.get("ticket") else []
+                self.tickets += [message["ticket"]] if message.get("ticket") else []
 
 
 def framed(message) -> bytes:
@@ -101,7 +101,7 @@ def framed(message) -> bytes:
     return struct.pack("<i", len(data)) + data
 
 
-def comes(address, words) -> socket.socket:
+def connected(address, words) -> socket.socket:
     peer = socket.create_connection(address)
     hello = [1, {"op": "hello", "version": "0", "user": words.random.choice(["ann", "bob"])}]
     peer.sendall(struct.pack("<i", TRACKER_MAGIC) + framed(hello))
@@ -111,21 +111,21 @@ def comes(address, words) -> socket.socket:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_whatever_it_is_told_it_lives_and_answers(daemons, tmp_path, seed):
+def test_random_messages_leave_the_tracker_running(daemons, tmp_path, seed):
     words, http = Words(seed), free_port()
     flags = ("--state-dir", str(tmp_path / "state"), "--max-session", "rpi4=5")
     tracker = daemons.tracker(*flags, "--http-port", str(http))
     peers = []
     for number in range(MESSAGES):
         while len(peers) < PEERS:
-            peers.append(comes(tracker.address, words))
+            peers.append(connected(tracker.address, words))
         peer = words.random.choice(peers)
         try:
             peer.sendall(framed(words.message()))
             with contextlib.suppress(BlockingIOError):
                 words.learn(peer.recv(1 << 16))
             left = words.random.random() < 0.01
-        except OSError:  # it was dropped, or does not read what it is sent
+        except OSError:  # the tracker dropped it, or the peer does not read
             left = True
         if left:
             peers.remove(peer)
@@ -142,7 +142,7 @@ def test_whatever_it_is_told_it_lives_and_answers(daemons, tmp_path, seed):
         peer.close()
     tracker.kill()
     assert "Traceback" not in tracker.stderr()
-    again = daemons.tracker(*flags)  # what strangers said can be taken up again
+    again = daemons.tracker(*flags)  # it loads the state that the peers have left
     with connect_tracker(again.address) as viewer:
         viewer.summary()
     assert again.terminate() == 0

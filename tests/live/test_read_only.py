@@ -1,4 +1,4 @@
-"""A server with --read-only: whatever a session does, no file of it is left on any disk."""
+"""A server with --read-only: a session leaves no file on any disk."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def write(path: str) -> str:
 
 
 @pytest.mark.parametrize("folder", ["/", "/var", "/etc", os.path.expanduser("~"), "beside the code"])
-def test_elsewhere_nothing_can_be_written(server: Daemon, folder: str):
+def test_a_session_cannot_write_outside_its_folders(server: Daemon, folder: str):
     folder = os.path.dirname(__file__) if folder == "beside the code" else folder
-    path = os.path.join(folder, f"stray-{os.getpid()}")
+    path = os.path.join(folder, f"written-{os.getpid()}")
     with rpcsys.connect(*server.address, key="k") as session:
         with pytest.raises(RemoteError, match="Read-only file system"):
             session.run(write, path)
@@ -53,25 +53,25 @@ def test_elsewhere_nothing_can_be_written(server: Daemon, folder: str):
     assert not os.path.lexists(path)
 
 
-def test_its_own_places_are_its_own(server: Daemon):
+def test_a_session_writes_into_its_own_folders(server: Daemon):
     with rpcsys.connect(*server.address, key="k") as session:
         own = session.run(write, "kept")
         assert session.download("kept") == b"left behind"
-        for path in ("/tmp/stray", "/var/tmp/stray", "/dev/shm/stray"):
+        for path in ("/tmp/written", "/var/tmp/written", "/dev/shm/written"):
             session.run(write, path)
         assert session.run(write, os.path.join(session.run(os.getenv, "TMPDIR"), "x"))
         assert session.run(os.getenv, "XDG_CACHE_HOME") == session.run(os.getenv, "TMPDIR")
         assert session.run(write, "/dev/null") == "/dev/null"
-    assert not os.path.lexists("/tmp/stray")
+    assert not os.path.lexists("/tmp/written")
     wait_until(lambda: not os.path.lexists(own), STOP_S, "its directory is gone")
 
 
-def test_the_cache_is_open(server: Daemon, tmp_path: Path):
+def test_the_cache_is_writable_for_uploads(server: Daemon, tmp_path: Path):
     source = tmp_path / "model"
     source.write_bytes(os.urandom(2 << 20))
 
     def sent() -> list[int]:
-        """The bytes that were there after each piece of an upload."""
+        """The progress in bytes after each piece of an upload."""
         there: list[int] = []
         with rpcsys.connect(*server.address, key="k") as session:
             session.upload(source, progress=lambda done, total: there.append(done))
@@ -82,7 +82,7 @@ def test_the_cache_is_open(server: Daemon, tmp_path: Path):
     assert min(sent()) == 2 << 20
 
 
-def test_a_client_of_tvms(server: Daemon):
+def test_tvms_client_works_on_a_read_only_server(server: Daemon):
     rpc = pytest.importorskip("tvm.rpc")
     remote = rpc.connect(*server.address, key="k")
     remote.upload(bytearray(b"there and back"), "file")

@@ -1,4 +1,4 @@
-"""A tracker with a state directory: killed at any moment, short of room, and started again."""
+"""A tracker with a state directory: killed at any time, without disk space, and restarted."""
 
 import contextlib
 import json
@@ -20,12 +20,12 @@ from tests.live.daemons import ROOT, free_port, wait_until
 from tests.live.probe import TrackerProbe
 
 KILLED_S = 1.0
-"""What a kill may take away, and what a machine that does much else may add to it."""
+"""The time before a kill whose leases may be lost; a busy machine adds SLACK_S."""
 SLACK_S = 4.0
 
 
 def file(state):
-    """The tracker's file, to be looked into."""
+    """The tracker's database, opened read-only."""
     return sqlite3.connect(f"file:{state / 'tracker.sqlite'}?mode=ro", uri=True, timeout=30)
 
 
@@ -39,7 +39,7 @@ def present(state):
 
 
 class Load(threading.Thread):
-    """One silent server and one client that lease without pause; ``over`` says when each lease was."""
+    """A server and a client that lease without pause; ``over``: the time of each ended lease."""
 
     def __init__(self, tracker, key="load"):
         super().__init__()
@@ -92,7 +92,7 @@ def until(probe, found):
 # --- killed ------------------------------------------------------------------------------------
 
 
-def test_killed_at_any_moment_it_loses_no_more_than_a_second_and_breaks_nothing(daemons, tmp_path):
+def test_a_kill_loses_at_most_a_second_of_history(daemons, tmp_path):
     state, port = tmp_path / "state", 0
     sure = done = 0
     for turn in range(6):
@@ -100,7 +100,7 @@ def test_killed_at_any_moment_it_loses_no_more_than_a_second_and_breaks_nothing(
         port = tracker.address[1]
         load = Load(tracker)
         wait_until(lambda load=load: len(load.over) > 50, 60, "leases are made")
-        time.sleep(0.37 * turn)  # to be killed at another moment of its second each time
+        time.sleep(0.37 * turn)  # another part of the second each time
         tracker.kill()
         killed_at = time.monotonic()
         done += load.stop()
@@ -113,8 +113,8 @@ def test_killed_at_any_moment_it_loses_no_more_than_a_second_and_breaks_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_killed_twenty_times(daemons, tmp_path):
-    """As above, with loads long enough for the second that may be lost to matter."""
+def test_twenty_kills_lose_at_most_a_second_each(daemons, tmp_path):
+    """As above, with longer loads."""
     state, port = tmp_path / "state", 0
     sure = done = 0
     for turn in range(20):
@@ -132,7 +132,7 @@ def test_killed_twenty_times(daemons, tmp_path):
         assert sure <= kept <= done
 
 
-def test_stopped_in_order_it_loses_nothing(daemons, tmp_path):
+def test_a_stop_loses_nothing(daemons, tmp_path):
     state = tmp_path / "state"
     tracker = daemons.tracker("--state-dir", str(state))
     load = Load(tracker)
@@ -143,7 +143,7 @@ def test_stopped_in_order_it_loses_nothing(daemons, tmp_path):
     assert rows(state, "SELECT count(*) FROM leases") == [(done,)]
 
 
-def test_after_a_kill_sessions_are_known_places_are_kept_and_drained_stays_drained(daemons, tmp_path):
+def test_leases_queues_and_drains_survive_a_kill(daemons, tmp_path):
     state = tmp_path / "state"
     tracker = daemons.tracker("--state-dir", str(state), "--max-session", "rpi4=900")
     server, idle = register(tracker, "board"), register(tracker, "other", key="gpu")
@@ -157,18 +157,18 @@ def test_after_a_kill_sessions_are_known_places_are_kept_and_drained_stays_drain
         client = hello(tracker, user)
         client.send({"op": "request", "id": 1, "key": "rpi4"})
         tickets.append((user, until(client, lambda m: "ticket" in m)["ticket"]))
-    keeper = hello(tracker, "keeper")
-    assert keeper.ask({"op": "drain", "id": 1, "server": "other"})["ok"]
+    operator = hello(tracker, "operator")
+    assert operator.ask({"op": "drain", "id": 1, "server": "other"})["ok"]
     wanted = {("granted", lease["lease"]), ("begun", lease["lease"]), ("drained", "other")}
     wanted |= {("waiting", ticket) for _, ticket in tickets}
-    wait_until(lambda: wanted <= present(state), 30, "all of it is written down")
+    wait_until(lambda: wanted <= present(state), 30, "all is stored")
     tracker.kill()
-    for probe in (server, idle, holder, client, keeper):
+    for probe in (server, idle, holder, client, operator):
         probe.close()
 
     again = daemons.tracker("--state-dir", str(state), "--max-session", "rpi4=900", port=tracker.address[1])
     clients = {}
-    for user, ticket in reversed(tickets):  # who comes back first does not come first
+    for user, ticket in reversed(tickets):  # the order of reconnection does not matter
         clients[user] = hello(again, user)
         clients[user].send({"op": "request", "id": 1, "key": "rpi4", "ticket": ticket})
     running = [{"lease": lease["lease"], "epoch": lease["epoch"], "since_s": 1.0}]
@@ -194,7 +194,7 @@ def test_after_a_kill_sessions_are_known_places_are_kept_and_drained_stays_drain
     idle.close()
 
 
-def test_what_is_set_aside_stays_so_when_the_server_or_the_tracker_comes_back(daemons, tmp_path):
+def test_set_aside_survives_a_reconnection_and_a_restart(daemons, tmp_path):
     flags = ("--state-dir", str(tmp_path / "state"))
     tracker = daemons.tracker(*flags)
     server, client = register(tracker, "board"), hello(tracker, "ann")
@@ -217,7 +217,7 @@ def test_what_is_set_aside_stays_so_when_the_server_or_the_tracker_comes_back(da
     wait_until(lambda: "gone server=board" in tracker.stderr(), 30, "it is gone")
     server = register(tracker, "board")
     assert board(tracker)[0] == "set aside"
-    wait_until(lambda: ("set_aside", "board") in present(tmp_path / "state"), 30, "it is written down")
+    wait_until(lambda: ("set_aside", "board") in present(tmp_path / "state"), 30, "it is stored")
     tracker.kill()
     for probe in (server, client):
         probe.close()
@@ -230,20 +230,20 @@ def test_what_is_set_aside_stays_so_when_the_server_or_the_tracker_comes_back(da
     server.close()
 
 
-def test_what_nobody_can_tell_the_end_of_is_said_to_be_unknown(daemons, tmp_path):
+def test_a_lease_with_an_unknown_end_has_the_outcome_unknown(daemons, tmp_path):
     state = tmp_path / "state"
     tracker = daemons.tracker("--state-dir", str(state))
     with TrackerProbe(tracker.address) as server, TrackerProbe(tracker.address) as client:
         server.ask([3, "rpi4", [9090, "rpi4:1"], None])
         client.lease("rpi4")
-        wait_until(lambda: present(state), 30, "it is written down")
+        wait_until(lambda: present(state), 30, "it is stored")
         tracker.kill()
     daemons.tracker("--state-dir", str(state))
     wait_until(lambda: rows(state, "SELECT outcome FROM leases") == [("unknown",)], 30, "it is over")
     assert {kind for kind, _ in present(state)} <= {"joined"}
 
 
-# --- neighbours and disks ----------------------------------------------------------------------
+# --- second trackers, disks --------------------------------------------------------------------
 
 
 def test_a_second_tracker_in_the_same_directory_is_refused_in_one_line(daemons, tmp_path):
@@ -261,23 +261,23 @@ def test_a_second_tracker_in_the_same_directory_is_refused_in_one_line(daemons, 
     assert done.stderr.count("\n") == 1
     assert f"in use by another tracker (process {tracker.pid})" in done.stderr
     tracker.kill()
-    daemons.tracker("--state-dir", str(tmp_path / "state"))  # a dead one holds nothing
+    daemons.tracker("--state-dir", str(tmp_path / "state"))  # the lock of a killed tracker is free
 
 
-def test_a_full_disk_stops_history_and_nothing_else(daemons, tmp_path):
+def test_a_file_size_limit_stops_only_history(daemons, tmp_path):
     state = tmp_path / "state"
     tracker = daemons.tracker("--state-dir", str(state), "--silent")
     first = Load(tracker)
     wait_until(lambda: rows(state, "SELECT count(*) FROM leases")[0][0] > 20, 60, "history is written")
-    # The kernel refuses what would make a file longer, as on a full disk.
+    # The kernel refuses to extend a file, as on a full disk.
     size = max(path.stat().st_size for path in state.iterdir())
     resource.prlimit(tracker.pid, resource.RLIMIT_FSIZE, (size + 1000, resource.RLIM_INFINITY))
-    wait_until(lambda: "history stops" in tracker.stderr(), 60, "it says so")
+    wait_until(lambda: "history stops" in tracker.stderr(), 60, "history stops")
     before = len(first.over)
     wait_until(lambda: len(first.over) > before + 1000, 60, "devices are handed out all the same")
     assert tracker.stderr().count("\n") == 1
     resource.prlimit(tracker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    wait_until(lambda: "history goes on" in tracker.stderr(), 60, "it goes on by itself")
+    wait_until(lambda: "history goes on" in tracker.stderr(), 60, "history continues")
     done = first.stop()
     assert tracker.terminate() == 0
     assert tracker.stderr().count("\n") == 2
@@ -288,13 +288,13 @@ def test_a_full_disk_stops_history_and_nothing_else(daemons, tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path, daemons):
-    """Starts a tracker whose state directory is a disk of 24 MB, which nobody else sees; its path for others."""
+    """A tracker with its state directory on a disk of 24 MB in its own mount namespace, and the path of that disk."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = f'mount -t tmpfs -o size=24m disk {place} && exec "$@"'
     apart = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else []), "sh", "-c", mount, "sh"]
     if subprocess.run([*apart, "true"], capture_output=True, timeout=30, check=False).returncode:
-        pytest.skip("nothing can be mounted here")
+        pytest.skip("no right to mount here")
     command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0", "--silent"]
     tracker = daemons.launch("tracker", [*apart, *command, "--state-dir", str(place / "state")])
     tracker.await_ready_line()
@@ -302,14 +302,14 @@ def small_disk(tmp_path, daemons):
 
 
 def fill(path):
-    """Leave no byte free where ``path`` is."""
+    """Fill the disk with the file ``path``."""
     with path.open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while filler.write(bytes(4096)):
             pass
     assert shutil.disk_usage(path).free == 0
 
 
-def test_a_disk_that_is_full(small_disk, tmp_path):
+def test_a_full_disk_stops_only_history(small_disk, tmp_path):
     tracker, disk = small_disk
     load = Load(tracker)
     with connect_tracker(tracker.address) as viewer:
@@ -319,13 +319,13 @@ def test_a_disk_that_is_full(small_disk, tmp_path):
 
         wait_until(lambda: written() > 20, 60, "history is written")
         fill(disk / "filler")
-        wait_until(lambda: "history stops" in tracker.stderr(), 60, "it says so")
+        wait_until(lambda: "history stops" in tracker.stderr(), 60, "history stops")
         before = len(load.over)
         wait_until(lambda: len(load.over) > before + 1000, 60, "devices are handed out all the same")
         assert load.key in viewer.summary()["queue_info"]
         assert tracker.stderr().count("\n") == 1
         (disk / "filler").unlink()
-        wait_until(lambda: "history goes on" in tracker.stderr(), 60, "it goes on by itself")
+        wait_until(lambda: "history goes on" in tracker.stderr(), 60, "history continues")
         done = load.stop()
         wait_until(lambda: written() == done, 30, "all of it is there")
     assert "0 records of it are missing" in tracker.stderr()
@@ -336,7 +336,7 @@ def test_a_disk_that_is_full(small_disk, tmp_path):
     assert tracker.terminate() == 0
 
 
-def test_without_room_to_begin_with_it_serves_without_history(daemons, tmp_path):
+def test_a_tracker_starts_without_history_under_a_file_size_limit(daemons, tmp_path):
     state = tmp_path / "state"
     command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0", "--silent"]
     limited = ["sh", "-c", 'ulimit -S -f 8; exec "$@"', "sh", *command, "--state-dir", str(state)]
@@ -347,24 +347,24 @@ def test_without_room_to_begin_with_it_serves_without_history(daemons, tmp_path)
     assert tracker.stderr().count("\n") == 1
     assert "history stops" in tracker.stderr()
     resource.prlimit(tracker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    wait_until(lambda: "history goes on" in tracker.stderr(), 60, "it goes on by itself")
+    wait_until(lambda: "history goes on" in tracker.stderr(), 60, "history continues")
     done = load.stop()
     assert tracker.terminate() == 0
     assert rows(state, "SELECT count(*) FROM leases") == [(done,)]
 
 
-def test_a_disk_that_is_full_to_begin_with(daemons, tmp_path):
-    """It begins without history, and with what held; and history goes on when there is room."""
+def test_a_tracker_starts_without_history_on_a_full_disk(daemons, tmp_path):
+    """It starts without history and with its stored state; history continues when there is space."""
     place = tmp_path / "disk"
     place.mkdir()
     mount = f'mount -t tmpfs -o size=4m disk {place} && exec "$@"'
     apart = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else []), "sh", "-c", mount, "sh"]
     if subprocess.run([*apart, "true"], capture_output=True, timeout=30, check=False).returncode:
-        pytest.skip("nothing can be mounted here")
+        pytest.skip("no right to mount here")
     state = tmp_path / "state"
     tracker = daemons.tracker("--state-dir", str(state))
-    board, keeper = register(tracker, "board"), hello(tracker, "keeper")
-    assert keeper.ask({"op": "drain", "id": 1, "server": "board"})["ok"]
+    board, operator = register(tracker, "board"), hello(tracker, "operator")
+    assert operator.ask({"op": "drain", "id": 1, "server": "board"})["ok"]
     assert tracker.terminate() == 0
     fill_and_serve = f"cp -r {state} {place}/ && (cat /dev/zero >{place}/filler || true) 2>/dev/null"
     command = f"{sys.executable} -m rpcsys.tracker --host 127.0.0.1 --port 0 --silent --state-dir {place}/state"
@@ -379,14 +379,14 @@ def test_a_disk_that_is_full_to_begin_with(daemons, tmp_path):
         wait_until(lambda: len(load.over) > 1000, 60, "devices are handed out")
         assert "history stops" in again.stderr()
         assert again.stderr().count("\n") == 1
-        done = load.stop()  # or it would fill this small disk by itself
+        done = load.stop()  # its history would fill this small disk
         (disk / "filler").unlink()
-        wait_until(lambda: "history goes on" in again.stderr(), 60, "it goes on by itself")
+        wait_until(lambda: "history goes on" in again.stderr(), 60, "history continues")
         wait_until(lambda: sum(row["leases"] for row in viewer.usage()) == done, 30, "all of it is there")
     shutil.copytree(disk / "state", tmp_path / "copy")
     assert ("drained", "board") in present(tmp_path / "copy")
     assert again.terminate() == 0
-    for probe in (keeper, board):
+    for probe in (operator, board):
         probe.close()
 
 
@@ -394,7 +394,7 @@ def test_a_disk_that_is_full_to_begin_with(daemons, tmp_path):
 
 
 def conversation(tracker):
-    """One lease from request to end; its name."""
+    """Make one lease from request to end; its id."""
     server, client = register(tracker, "board"), hello(tracker, "ann")
     client.send({"op": "request", "id": 1, "key": "rpi4"})
     until(client, lambda m: m.get("event") == "queued")
@@ -406,7 +406,7 @@ def conversation(tracker):
     until(server, lambda m: m.get("id") == 6 and m.get("ok"))
     server.close()
     client.close()
-    wait_until(lambda: "gone" in tracker.stderr(), 30, "the log has it all")
+    wait_until(lambda: "gone" in tracker.stderr(), 30, "the log is complete")
     return lease["lease"]
 
 
@@ -420,7 +420,7 @@ def test_a_lease_can_be_followed_in_the_log(daemons):
     assert 'cleaned={"processes":2}' in lines[2][1]
 
 
-def test_the_log_as_json(daemons):
+def test_the_log_is_json_with_log_format_json(daemons):
     tracker = daemons.tracker("--log-format", "json")
     lease = conversation(tracker)
     tracker.terminate()
@@ -432,7 +432,7 @@ def test_the_log_as_json(daemons):
     assert "serving on" in told[0]["message"]
 
 
-def test_a_log_that_nobody_reads_holds_nobody_up(daemons, tmp_path):
+def test_an_unread_log_delays_no_lease(daemons, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDWR)

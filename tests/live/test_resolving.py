@@ -1,4 +1,4 @@
-"""Deployed modules are found by name at the tracker: direct, behind a proxy, by load, past servers that are gone."""
+"""The tracker finds deployed modules by name: direct, behind a proxy, by load, and without servers that are gone."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def daemons(tmp_path):
 
 
 def flags(folder, factor: float) -> tuple[str, ...]:
-    """A server's, with a module ``scale`` of that factor deployed."""
+    """Deploy a module ``scale`` of ``factor``; the flags of its server."""
     deployed.put(folder / f"deploy{factor:g}", "scale", deployed.library(folder / "scale.so", factor))
     return (*deployed.WITH_NUMPY, "--deploy", str(folder / f"deploy{factor:g}"), "--deploy-workers", "1")
 
 
 def two_servers(daemons: Daemons, folder, tracker: Daemon) -> list[Daemon]:
-    """``edge2`` and ``edge3``, with a module of that factor each."""
+    """The servers ``edge2`` and ``edge3``, each with a module of that factor."""
     return [
         daemons.server("edge", *flags(folder, factor), "--name", f"edge{factor:g}", tracker=tracker, offers=offers)
         for offers, factor in ((1, 2.0), (2, 3.0))
@@ -39,7 +39,7 @@ def two_servers(daemons: Daemons, folder, tracker: Daemon) -> list[Daemon]:
 
 
 def resolved(client: rpcsys.client.Tracker, count: int) -> list[dict]:
-    """Where ``scale`` is served, once it is at so many places."""
+    """Wait until ``count`` servers serve ``scale``; their rows."""
 
     def look() -> list[dict] | None:
         try:
@@ -79,7 +79,7 @@ def test_the_least_busy_server_comes_first(daemons, tmp_path):
         client.resolve("scala")
 
 
-def test_a_server_that_is_gone_is_passed_over(daemons, tmp_path):
+def test_a_server_that_is_gone_is_skipped(daemons, tmp_path):
     tracker = daemons.tracker()
     servers = two_servers(daemons, tmp_path, tracker)
     client = rpcsys.connect_tracker(tracker.address)
@@ -93,23 +93,23 @@ def test_a_server_that_is_gone_is_passed_over(daemons, tmp_path):
         client.resolve("scale")
 
 
-def test_behind_a_proxy(daemons, tmp_path):
+def test_a_module_behind_a_proxy_is_found(daemons, tmp_path):
     tracker = daemons.tracker()
     proxy = daemons.proxy("--tracker", tracker.where)
     daemons.behind(proxy, "edge", *flags(tmp_path, 2.0), flavour="ours")
     client = rpcsys.connect_tracker(tracker.address)
     (row,) = resolved(client, 1)
     assert (row["host"], row["port"]) == proxy.address
-    clients = [client.serve("scale") for _ in range(6)]  # more than wait there at a time
+    clients = [client.serve("scale") for _ in range(6)]  # more than the waiting children
     assert [each(X)[0] for each in clients] == [2.0] * 6
     assert len({each["pid"]() for each in clients}) == 1
-    session = client.request("edge", wait_timeout=START_S)  # leases are not touched by it
+    session = client.request("edge", wait_timeout=START_S)  # leases are not affected
     assert session.get_function("testing.echo")(1) == 1
     assert list(client.summary()["queue_info"]) == ["edge"]
     session.close()
 
 
-def test_json_rows(daemons, tmp_path):
+def test_the_modules_table_as_json(daemons, tmp_path):
     tracker = daemons.tracker()
     daemons.server("edge", *flags(tmp_path, 2.0), tracker=tracker)
     client = rpcsys.connect_tracker(tracker.address)

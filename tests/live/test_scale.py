@@ -1,4 +1,4 @@
-"""A tracker with thousands of peers: everything once, quickly, and all of it again after a kill."""
+"""A tracker with thousands of peers: each lease once, quick replies, and the same state after kills."""
 
 import json
 import resource
@@ -12,20 +12,20 @@ import pytest
 from rpcsys.client import connect_tracker
 from tests.live.daemons import free_port, rss_mb, wait_until
 from tests.live.probe import TrackerProbe
-from tests.live.swarm import Client, Server, Swarm
+from tests.live.simulated_peers import Client, Server, SimulatedPeers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 MANY = 2000
-KEYS = 20  # so that each key's queue is as long as `why` can tell
+KEYS = 20  # the queue of each key fits into one reply of `why`
 BACK_S = 10.0
 ANSWER_S = 1.0
-"""The goal is 50 ms; a machine that does much else at the same time gets more."""
+"""The goal is 50 ms; a busy machine needs more."""
 
 
 @pytest.fixture(autouse=True)
 def descriptors():
-    """This process, and the tracker that it starts, may have so many sockets."""
+    """Allow this process and its tracker enough sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 3 * MANY:
         pytest.skip(f"at most {hard} descriptors are allowed here")
@@ -35,7 +35,7 @@ def descriptors():
 
 
 def answers(tracker, viewer, times=10):
-    """The median and the slowest answer of each kind in seconds: by the tracker's protocol, and by HTTP."""
+    """The median and the slowest reply of each kind in seconds, by the tracker's protocol and by HTTP."""
     taken: dict[str, list[float]] = {}
     for _ in range(times):
         for what in ("summary", "/api/summary", "/api/lab", "/metrics"):
@@ -51,7 +51,7 @@ def answers(tracker, viewer, times=10):
 
 
 def order(tracker):
-    """Who waits for each key, in order."""
+    """The users that wait for each key, in order."""
     with TrackerProbe(tracker.address) as probe:
         probe.ask([1, {"op": "hello", "version": "0"}])
         told = [probe.ask({"op": "why", "id": number, "key": f"k{number}"}) for number in range(KEYS)]
@@ -61,33 +61,33 @@ def order(tracker):
     ]
 
 
-def test_two_thousand_of_each_through_three_kills(daemons, tmp_path):
+def test_two_thousand_servers_and_clients_survive_three_kills(daemons, tmp_path):
     http = str(free_port())
     flags = ("--state-dir", str(tmp_path / "state"), "--http-port", http)
     tracker = daemons.tracker(*flags)
     port = tracker.address[1]
-    swarm = Swarm(tracker.address, seed=1)
+    peers = SimulatedPeers(tracker.address, seed=1)
     servers = [Server(f"s{number}", f"k{number % KEYS}") for number in range(MANY)]
     clients = [Client(f"u{number}", f"k{number % KEYS}") for number in range(MANY)]
-    swarm.add([*servers, *clients])
-    swarm.start()
+    peers.add([*servers, *clients])
+    peers.start()
     try:
         wait_until(lambda: all(server.registered for server in servers), 120, "all servers registered")
         wait_until(lambda: all(client.queued for client in clients), 120, "all clients wait")
         figures = [answers(tracker, connect_tracker(tracker.address))]
         served = 0
         for turn in range(3):
-            # Some get a device, and before that is written down the tracker dies.
+            # Some clients get a device; the tracker is killed before it has stored that.
             some = servers[turn * 200 : (turn + 1) * 200]
-            swarm.call(lambda some=some: [server.offer() for server in some])
+            peers.call(lambda some=some: [server.offer() for server in some])
             served += len(some)
             wait_until(lambda served=served: sum(len(c.leases) for c in clients) == served, 60, "leases")
             wait_until(lambda some=some: all(server.lease for server in some), 60, "sessions")
             waiting = order(tracker)
             tracker.kill()
-            for member in swarm.members:
-                if isinstance(member, Server):
-                    member.registered = False
+            for peer in peers.peers:
+                if isinstance(peer, Server):
+                    peer.registered = False
             for client in clients:
                 client.queued = client.gone
             began = time.monotonic()
@@ -101,10 +101,10 @@ def test_two_thousand_of_each_through_three_kills(daemons, tmp_path):
             print(f"all back {back_s:.1f} s after the tracker was started again")
             assert order(tracker) == waiting
             assert back_s < BACK_S
-        swarm.call(lambda: [server.offer() for server in servers if server.lease is None])
-        wait_until(lambda: all(client.leases for client in clients), 60, "everybody has a device")
+        peers.call(lambda: [server.offer() for server in servers if server.lease is None])
+        wait_until(lambda: all(client.leases for client in clients), 60, "all clients have a device")
     finally:
-        swarm.stop()
+        peers.stop()
     print(json.dumps(figures, indent=1))
     given = [lease["matchkey"] for client in clients for lease in client.leases]
     assert len(given) == len(set(given)) == MANY
@@ -115,15 +115,15 @@ def test_two_thousand_of_each_through_three_kills(daemons, tmp_path):
     assert "Traceback" not in tracker.stderr()
 
 
-def test_memory_of_idle_connections(daemons):
-    """In a fresh process; what the kernel keeps for a socket is not counted."""
+def test_an_idle_connection_costs_less_than_6_kb(daemons):
+    """In a fresh process; the kernel's memory for a socket does not count."""
     tracker = daemons.tracker()
     warm = [TrackerProbe(tracker.address) for _ in range(500)]
     before = rss_mb([tracker.pid])
     idle = [TrackerProbe(tracker.address) for _ in range(MANY)]
     for probe in idle:
         assert probe.ask([1]) == 0
-    wait_until(lambda: len(psutil.Process(tracker.pid).net_connections("tcp")) > MANY, 30, "all are there")
+    wait_until(lambda: len(psutil.Process(tracker.pid).net_connections("tcp")) > MANY, 30, "all are connected")
     each_kb = (rss_mb([tracker.pid]) - before) * 1000 / MANY
     print(f"{each_kb:.2f} kB for each idle connection")
     assert each_kb < 6

@@ -1,4 +1,4 @@
-"""Scheduling with real daemons: TVM's unmodified client, limits, labels, several at once, operators, health."""
+"""Scheduling with real daemons: TVM's unmodified client, limits, labels, several devices, operators, health."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.live.artefacts import Artefacts
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, kill_all, queue, wait_free, wait_until
 from tests.live.probe import TrackerProbe
 
-PATIENCE_S = 20.0
+END_S = 20.0
 KEY = "board"
 
 
@@ -56,10 +56,10 @@ def server_row(tracker: rpcsys.Tracker) -> dict:
 # --- TVM's client --------------------------------------------------------------------------------
 
 
-def sharer(tracker: Daemon, source: str, threads: int, seconds: float) -> subprocess.Popen[str]:
+def tvm_client(tracker: Daemon, source: str, threads: int, seconds: float) -> subprocess.Popen[str]:
     arguments = [source, str(tracker.address[1]), KEY, str(threads), "0.1", str(seconds)]
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.live.tvm_sharer", *arguments],
+        [sys.executable, "-m", "tests.live.tvm_client_threads", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -74,23 +74,23 @@ def test_tvm_clients_share_fairly_by_address(daemons: Daemons, record_property):
     daemons.server(KEY, tracker=tracker)
     users = []
     try:
-        with connect(tracker, "keeper") as keeper, keeper.request(KEY):  # nobody begins before both are there
-            users = [sharer(tracker, "127.0.0.1", 6, 25), sharer(tracker, "127.0.0.2", 2, 25)]
+        with connect(tracker, "other") as other, other.request(KEY):  # both wait before the first lease
+            users = [tvm_client(tracker, "127.0.0.1", 6, 25), tvm_client(tracker, "127.0.0.2", 2, 25)]
             wait_until(lambda: queue(tracker, KEY)["pending"] == 8, 60, "all to wait")
         counts = [int(user.communicate(timeout=90)[0].split()[-1]) for user in users]
     finally:
         kill_all(user.pid for user in users)
     record_property("sessions of six threads from .1 and of two from .2", counts)
     assert min(counts) > 5
-    assert max(counts) <= 1.35 * min(counts), "the one with more requests waiting had more"
+    assert max(counts) <= 1.35 * min(counts), "the user with more requests had more sessions"
 
 
-def test_a_dead_tvm_client_leaves_no_ghost(daemons: Daemons):
+def test_a_killed_tvm_client_leaves_no_request(daemons: Daemons):
     pytest.importorskip("tvm")
     tracker = daemons.tracker()
     daemons.server(KEY, tracker=tracker)
     with connect(tracker) as mine, mine.request(KEY):
-        user = sharer(tracker, "127.0.0.2", 3, 60)
+        user = tvm_client(tracker, "127.0.0.2", 3, 60)
         try:
             wait_until(lambda: queue(tracker, KEY)["pending"] == 3, 60, "its requests to wait")
         finally:
@@ -108,11 +108,11 @@ def test_a_limit_by_key_ends_a_tvm_session_with_its_own_error(daemons: Daemons, 
     tracker = daemons.tracker("--max-session", f"{KEY}=3", "--max-session", "other=1")
     daemons.server(KEY, tracker=tracker, flavour=flavour)
     began = time.monotonic()
-    remote = rpc.connect_tracker(*tracker.address).request(KEY)  # it asks for no limit itself
+    remote = rpc.connect_tracker(*tracker.address).request(KEY)  # without a limit of its own
     (lease,) = connect(tracker).leases()
     assert (lease["limit_s"], lease["holder"]) == (3, "127.0.0.1")
-    remote.upload(str(artefacts.hostile))
-    nap = remote.load_module(artefacts.hostile.name)["nap"]
+    remote.upload(str(artefacts.session_faults))
+    nap = remote.load_module(artefacts.session_faults.name)["nap"]
     with pytest.raises(Exception, match="session_timeout") as caught:
         nap()
     assert type(caught.value).__name__ == "RPCSessionTimeoutError"
@@ -121,7 +121,7 @@ def test_a_limit_by_key_ends_a_tvm_session_with_its_own_error(daemons: Daemons, 
     wait_free(tracker, KEY, 1, 10)
 
 
-def test_leases_of_tvms_own_server(daemons: Daemons):
+def test_leases_of_tvms_own_server_have_no_limit(daemons: Daemons):
     rpc = pytest.importorskip("tvm.rpc")
     tracker = daemons.tracker("--max-session", f"{KEY}=3")
     daemons.server(KEY, tracker=tracker, flavour="tvm")
@@ -135,14 +135,14 @@ def test_leases_of_tvms_own_server(daemons: Daemons):
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "TVM's own" in refused.stderr
     del remote
-    wait_until(lambda: mine.leases() == [], PATIENCE_S, "the lease to end with the next offer")
+    wait_until(lambda: mine.leases() == [], END_S, "the lease to end with the next offer")
     mine.close()
 
 
 # --- our client ------------------------------------------------------------------------------------
 
 
-def test_one_exact_board_and_boards_of_a_kind(daemons: Daemons):
+def test_labels_select_one_board_or_boards_of_a_kind(daemons: Daemons):
     tracker = daemons.tracker()
     for offers, name in enumerate(("one", "two"), start=1):
         flags = ("--name", name, "--label", f"rev={offers}", "--tvm", "off")
@@ -158,7 +158,7 @@ def test_one_exact_board_and_boards_of_a_kind(daemons: Daemons):
             mine.request(KEY, labels={"rev": "3"}, wait_timeout=10)
 
 
-def test_several_together_or_none(daemons: Daemons):
+def test_several_devices_are_granted_together_or_not_at_all(daemons: Daemons):
     tracker = daemons.tracker()
     daemons.server(KEY, "--slots", "2", "--tvm", "off", tracker=tracker, offers=2)
     with connect(tracker) as mine:
@@ -166,7 +166,7 @@ def test_several_together_or_none(daemons: Daemons):
         assert len({session.lease["lease"] for session in pair}) == 2
         assert [session.get_function("testing.echo")(n) for n, session in enumerate(pair)] == [0, 1]
         pair[0].close()
-        wait_free(tracker, KEY, 1, PATIENCE_S)
+        wait_free(tracker, KEY, 1, END_S)
         with pytest.raises(WaitTimeout):
             mine.request(KEY, count=2, wait_timeout=0.3)
         with mine.request(KEY, wait_timeout=5):
@@ -174,14 +174,14 @@ def test_several_together_or_none(daemons: Daemons):
         pair[1].close()
 
 
-def test_a_lease_is_renewed_given_back_and_ended(daemons: Daemons):
+def test_a_lease_is_renewed_and_ended_by_an_operator(daemons: Daemons):
     tracker = daemons.tracker("--max-session", f"{KEY}=60")
     daemons.server(KEY, "--tvm", "off", tracker=tracker)
     with connect(tracker) as mine:
         session = mine.request(KEY, session_timeout=2)
         assert mine.renew(session, 8) == pytest.approx(8, abs=2)
         deadline = time.monotonic() + 4
-        while time.monotonic() < deadline:  # twice as long as it was first given
+        while time.monotonic() < deadline:  # twice its first limit
             session.get_function("testing.sleep")(0.2)
         assert mine.renew(session, 1000) == 60, "the key's limit holds"
         with pytest.raises(TrackerError):
@@ -192,11 +192,11 @@ def test_a_lease_is_renewed_given_back_and_ended(daemons: Daemons):
         assert operate(tracker, "lease", "end", name, "--reason", "maintenance").returncode == 0
         with pytest.raises(SessionError):
             session.get_function("testing.sleep")(20.0)
-        wait_until(lambda: mine.leases() == [], PATIENCE_S, "the lease to end")
+        wait_until(lambda: mine.leases() == [], END_S, "the lease to end")
         assert operate(tracker, "lease", "end", name).returncode == 1
 
 
-def test_why_it_waits(daemons: Daemons):
+def test_why_names_the_holder_and_the_time_left(daemons: Daemons):
     tracker = daemons.tracker("--max-session", f"{KEY}=600")
     daemons.server(KEY, "--name", "desk", "--tvm", "off", tracker=tracker)
     told: list[dict] = []
@@ -223,7 +223,7 @@ def test_ctrl_c_leaves_the_queue_at_once(daemons: Daemons):
             [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )
         try:
-            wait_until(lambda: queue(tracker, KEY)["pending"] == 1, PATIENCE_S, "it to wait")
+            wait_until(lambda: queue(tracker, KEY)["pending"] == 1, END_S, "it to wait")
             waiting.send_signal(2)
             wait_until(lambda: queue(tracker, KEY)["pending"] == 0, 5, "it to be gone")
         finally:
@@ -231,7 +231,7 @@ def test_ctrl_c_leaves_the_queue_at_once(daemons: Daemons):
             waiting.wait()
 
 
-def test_a_drained_server_gets_nothing_more(daemons: Daemons):
+def test_a_drained_server_gets_no_new_lease(daemons: Daemons):
     tracker = daemons.tracker()
     daemons.server(KEY, "--name", "desk", "--tvm", "off", tracker=tracker)
     with connect(tracker) as mine:
@@ -240,12 +240,12 @@ def test_a_drained_server_gets_nothing_more(daemons: Daemons):
         assert operate(tracker, "drain", name).returncode == 0
         assert session.get_function("testing.echo")(1) == 1
         session.close()
-        wait_until(lambda: server_row(mine)["running"] == 0, PATIENCE_S, "the session to end")
+        wait_until(lambda: server_row(mine)["running"] == 0, END_S, "the session to end")
         assert server_row(mine)["state"] == "drained"
         with pytest.raises(WaitTimeout):
             mine.request(KEY, wait_timeout=0.5)
         assert operate(tracker, "enable", name).returncode == 0
-        mine.request(KEY, wait_timeout=PATIENCE_S).close()
+        mine.request(KEY, wait_timeout=END_S).close()
         wrong = operate(tracker, "drain", "dask")
         assert (wrong.returncode, wrong.stdout) == (1, "")
         assert "desk" in wrong.stderr
@@ -254,7 +254,7 @@ def test_a_drained_server_gets_nothing_more(daemons: Daemons):
 # --- health ----------------------------------------------------------------------------------------
 
 
-def test_a_health_check_decides_and_a_recovery_brings_the_board_back(daemons: Daemons, tmp_path):
+def test_a_failed_health_check_stops_offers_until_the_recovery(daemons: Daemons, tmp_path):
     tracker = daemons.tracker()
     fit, power = tmp_path / "fit", tmp_path / "power"
     daemons.server(
@@ -269,7 +269,7 @@ def test_a_health_check_decides_and_a_recovery_brings_the_board_back(daemons: Da
         wait_until(
             lambda: [row["state"] for row in mine.summary()["servers"]] == ["unhealthy"],
             START_S,
-            "the server to say so",
+            "the server to report it",
         )
         assert "status 3: the camera is gone" in server_row(mine)["reason"]
         assert "the camera is gone" in query(tracker, "--why", KEY)
@@ -278,12 +278,12 @@ def test_a_health_check_decides_and_a_recovery_brings_the_board_back(daemons: Da
         power.touch()
         mine.request(KEY, wait_timeout=60).close()
         assert server_row(mine)["state"] == "ok"
-        fit.unlink()  # the board is looked at after every session
+        fit.unlink()  # the health check runs after each session
         mine.request(KEY, wait_timeout=60).close()
 
 
 def test_a_server_whose_sessions_fail_is_set_aside(daemons: Daemons):
-    """A server that takes connections and lets none become a session."""
+    """The server accepts connections and opens no session."""
     tracker = daemons.tracker()
     with socket.create_server(("127.0.0.1", 0)) as listener, TrackerProbe(tracker.address) as probe:
         port = listener.getsockname()[1]
@@ -303,7 +303,7 @@ def test_a_server_whose_sessions_fail_is_set_aside(daemons: Daemons):
 
 
 def refuse_all(listener: socket.socket, probe: TrackerProbe) -> None:
-    """Confirm each lease, so that complaints about it count, and close its client's connection."""
+    """Confirm each lease, so that its reported problem counts, and close its client's connection."""
     with contextlib.suppress(OSError, EOFError):
         while True:
             with listener.accept()[0]:

@@ -1,4 +1,4 @@
-"""A deployed module and its clients, with real servers: what a shared connection does, and what it may not."""
+"""A deployed module and its clients with real servers: calls, errors, shared workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scale(server):
         yield scale
 
 
-def test_it_is_called_like_a_model(scale):
+def test_a_deployed_module_is_called_like_a_model(scale):
     assert (scale.name, scale.kind) == ("scale", "rpcsys.python")
     assert scale.version.startswith("0001-")
     assert set(scale.functions) == {"main", "nap", "seen", "pid", "fail", "keeps", "babble"}
@@ -60,15 +60,15 @@ def test_an_onnx_file_is_built_by_the_server(server):
 
 def test_small_calls_take_little_memory(scale):
     pid = scale["pid"]()
-    before = most_resident_mb(pid)
+    before = peak_resident_mb(pid)
     for _ in range(4):
         with pytest.raises(RemoteArgumentError, match="as if they were sent"):
             scale(rpcsys.empty(1 << 30, "uint8"))
     assert scale["pid"]() == pid
-    assert most_resident_mb(pid) - before < 100
+    assert peak_resident_mb(pid) - before < 100
 
 
-def most_resident_mb(pid: int) -> float:
+def peak_resident_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
 
@@ -76,7 +76,7 @@ def most_resident_mb(pid: int) -> float:
 @pytest.mark.parametrize(
     "words", [b"[" * 60000, b'{"load": [1e999, 0, 0]}', b'{"moved": "me", "greeted": false}', b"\xff", b"{}"]
 )
-def test_a_module_that_talks_nonsense_to_the_server_ends_its_host_alone(server, words):
+def test_a_module_that_sends_invalid_messages_ends_only_its_host(server, words):
     with (
         rpcsys.connect(*server.address, serve="scale") as scale,
         rpcsys.connect(*server.address, serve="model") as model,
@@ -85,7 +85,7 @@ def test_a_module_that_talks_nonsense_to_the_server_ends_its_host_alone(server, 
         try:
             assert scale["babble"](words) > 0
         except SessionLost:
-            pass  # its host was ended first
+            pass  # its host has been ended before the reply
         assert np.array_equal(model(np.ones(1, "float32")), [3.0])
     assert server.running()
     deadline = time.monotonic() + START_S
@@ -100,7 +100,7 @@ def test_a_module_that_talks_nonsense_to_the_server_ends_its_host_alone(server, 
     raise AssertionError("the module is not served again")
 
 
-def test_clients_share_one_process_and_it_computes_for_several_at_once(server):
+def test_clients_share_one_process_with_several_workers(server):
     clients = [rpcsys.connect(*server.address, serve="scale") for _ in range(4)]
     assert len({client["pid"]() for client in clients}) == 1
     naps = [client["nap"].submit(0.3) for client in clients]
@@ -117,12 +117,12 @@ def test_the_calls_of_one_client_run_side_by_side(scale):
     assert first.result(START_S) == 2.0
 
 
-def test_a_name_that_is_not_deployed(server):
+def test_an_unknown_module_is_refused_with_the_known_ones(server):
     with pytest.raises(ServerRefused, match="no module 'scala' is deployed on this server; it has scale, …"):
         rpcsys.connect(*server.address, serve="scala")
 
 
-def test_a_server_without_deployed_modules(tmp_path):
+def test_a_server_without_deployed_modules_refuses_with_advice(tmp_path):
     daemons = Daemons(tmp_path)
     try:
         plain = daemons.server("board", *deployed.FLAGS)

@@ -1,4 +1,4 @@
-"""A device server, seen from outside: its figures, its pages, its log."""
+"""A device server's metrics, HTTP pages and log."""
 
 import json
 import urllib.request
@@ -16,7 +16,7 @@ def get(port, path):
         return reply.read().decode()
 
 
-def test_figures_of_sessions(daemons):
+def test_metrics_count_sessions(daemons):
     port = free_port()
     server = daemons.server("rpi4", "--http-port", str(port), "--slots", "2")
     assert server.ready["http_port"] == port

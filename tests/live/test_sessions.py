@@ -1,4 +1,4 @@
-"""What a session offers beside calls, with real servers: the lab's own functions, its output, its end."""
+"""Sessions on real servers, beside plain calls: the lab's functions, output, the end of calls, kept objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rpcsys.errors import DeadlineExceeded, RemoteFunctionError, SessionError, S
 from rpcsys.server.sandbox import processes
 from tests.live.daemons import STOP_S, Daemons, alive, wait_until
 
-FLAGS = ("--preload", "none", "--tvm", "off", "--import", "tests.live.useful", "--import", "tests.live.hostile")
+IMPORTS = ("--import", "tests.live.lab_functions", "--import", "tests.live.session_faults")
+FLAGS = ("--preload", "none", "--tvm", "off", *IMPORTS)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def session(server):
 # ---------------------------------------------------------------- functions
 
 
-def test_functions_of_the_labs_own(session):
+def test_the_labs_functions_are_called(session):
     relay = session.get_function("lab.relay")
     assert relay(1, True) == {1: True}
     assert relay(7, False) == {1: True, 7: False}
@@ -47,27 +48,27 @@ def test_functions_of_the_labs_own(session):
         session.get_function("lab.relais")
 
 
-def test_each_session_has_their_state_for_itself(server):
+def test_each_session_has_its_own_state_of_the_labs_functions(server):
     with rpcsys.connect(*server.address, key="board") as one, rpcsys.connect(*server.address, key="board") as two:
         assert one.get_function("lab.relay")(1, True) == {1: True}
         assert two.get_function("lab.relay")(2, True) == {2: True}
 
 
-def test_functions_of_the_user(session):
+def test_the_users_functions_run(session):
     assert session.run(lambda x: (x.sum(), processes.number()), np.ones(3)) == (3.0, session.info["pid"])
 
 
-def test_a_server_that_takes_none(daemons):
+def test_a_server_without_allow_pickle_refuses_the_users_functions(daemons):
     server = daemons.server("k", "--preload", "none", "--tvm", "off")
     with rpcsys.connect(*server.address, key="k") as session:
         with pytest.raises(RemoteFunctionError, match="start it with --allow-pickle"):
             session.run(lambda: 1)
 
 
-# ---------------------------------------------------------------- what is printed
+# ---------------------------------------------------------------- output
 
 
-def test_what_a_session_prints_reaches_its_client_its_logging_and_the_servers_log(session, server, caplog):
+def test_output_reaches_the_client_its_logging_and_the_servers_log(session, server, caplog):
     caplog.set_level(logging.INFO, "rpcsys.session")
     called = []
     session.log(called.append)
@@ -79,7 +80,7 @@ def test_what_a_session_prints_reaches_its_client_its_logging_and_the_servers_lo
     wait_until(lambda: "hello, says C" in server.stderr(), STOP_S, "the server's log")
 
 
-def test_what_is_printed_while_nothing_is_called_reaches_a_callback(session):
+def test_output_between_calls_reaches_a_callback(session):
     called = []
     session.log(called.append)
     session.get_function("lab.chatter")(100)
@@ -87,7 +88,7 @@ def test_what_is_printed_while_nothing_is_called_reaches_a_callback(session):
 
 
 def test_a_session_does_not_wait_for_a_client_that_does_not_read(session):
-    """Far more than all buffers hold is printed, and what is lost is said."""
+    """It prints more than all buffers hold; the client gets a line about the lost ones."""
     lines = 400_000
     session.get_function("lab.chatter")(lines)
     done = f"/proc/{session.info['pid']}/cwd/done"
@@ -103,19 +104,19 @@ def test_a_session_does_not_wait_for_a_client_that_does_not_read(session):
     assert psutil.Process(session.info["pid"]).memory_info().rss < 200 << 20
 
 
-def test_last_words_are_in_the_servers_log(session, server):
+def test_the_output_before_a_crash_is_in_the_servers_log(session, server):
     with pytest.raises(SessionLost):
         session.get_function("lab.die")("terminate called: the accelerator is on fire")
     list(session.log())
-    wait_until(lambda: "the accelerator is on fire" in server.stderr(), STOP_S, "last words")
+    wait_until(lambda: "the accelerator is on fire" in server.stderr(), STOP_S, "the last output")
 
 
 # ---------------------------------------------------------------- the end of calls
 
 
-@pytest.mark.parametrize("doing", ["nap", "spin", "seize"])
-def test_a_running_call_that_is_cancelled_is_really_stopped(server, doing):
-    """Also in native code that holds the interpreter's lock: the client hangs up, and the server ends it."""
+@pytest.mark.parametrize("doing", ["nap", "spin", "hold_gil"])
+def test_a_cancelled_running_call_is_stopped(server, doing):
+    """Also in native code that holds the GIL: the client closes the connection, and the server kills the process."""
     session = rpcsys.connect(*server.address, key="board")
     pid = session.info["pid"]
     hang, nop = session.get_function("lab.hang"), session.get_function("testing.nop")
@@ -135,16 +136,16 @@ def test_a_running_call_that_is_cancelled_is_really_stopped(server, doing):
 
 
 def _submitted(function, **options):
-    """A call that nobody waits for in ``result``: only what reads in the background can see to its deadline."""
+    """Submit a call and wait without ``result``: only the background thread can enforce its deadline."""
     return concurrent.futures.wait([function.submit(**options)]).done.pop().result()
 
 
-@pytest.mark.parametrize("doing", ["nap", "seize"])
+@pytest.mark.parametrize("doing", ["nap", "hold_gil"])
 @pytest.mark.parametrize("submitted", [True, False])
-def test_an_overdue_call_is_really_stopped(server, doing, submitted):
+def test_a_call_over_its_deadline_is_stopped(server, doing, submitted):
     session = rpcsys.connect(*server.address, key="board")
     pid = session.info["pid"]
-    function = session.get_function(f"hostile.{doing}")
+    function = session.get_function(f"fault.{doing}")
     call = _submitted if submitted else type(function).__call__
     with pytest.raises(DeadlineExceeded):
         call(function, deadline_s=0.2)
@@ -153,7 +154,7 @@ def test_an_overdue_call_is_really_stopped(server, doing, submitted):
         session.ping()
 
 
-def test_a_waiting_call_that_is_cancelled_does_not_begin(session):
+def test_a_cancelled_waiting_call_does_not_run(session):
     sleep, relay = session.get_function("testing.sleep"), session.get_function("lab.relay")
     running = sleep.submit(0.5)
     waiting, last = relay.submit(1, True), relay.submit(2, True)
@@ -164,10 +165,10 @@ def test_a_waiting_call_that_is_cancelled_does_not_begin(session):
     assert not running.cancel()
 
 
-# ---------------------------------------------------------------- what it keeps
+# ---------------------------------------------------------------- kept objects
 
 
-def test_what_a_session_keeps(session):
+def test_memory_lists_the_objects_that_a_session_keeps(session):
     kept = [session.array(np.zeros(size, "float32")) for size in (10, 1000)]
     echo = session.get_function("testing.echo")
     pair = echo(kept[0], np.ones(3), keep=True)
@@ -182,7 +183,7 @@ def test_what_a_session_keeps(session):
     assert session.memory() == {"objects": 0, "bytes": 0, "kept": []}
 
 
-def test_the_board_is_told_with_every_measurement(session):
+def test_each_measurement_has_the_boards_state(session):
     result = session.get_function("testing.nop").time_evaluator(number=10, repeat=3, cache_flush_bytes=1 << 20)()
     assert len(result.results) == 3
     assert result.board["before"].keys() == result.board["after"].keys()

@@ -1,4 +1,4 @@
-"""What clients of one deployed module can and cannot do to each other: ends of calls, limits, strangers, garbage."""
+"""Clients of one deployed module do not disturb each other: ends of calls, limits, invalid frames."""
 
 from __future__ import annotations
 
@@ -54,34 +54,34 @@ def load(server) -> tuple[int, int]:
 
 def test_cancelling_a_call_ends_that_call_only(server, connect):
     client, other = connect(), connect()
-    neighbour = other["nap"].submit(6.0)
+    other_call = other["nap"].submit(6.0)
     nap = client["nap"].submit(4.5)
     wait_until(lambda: load(server)[0] == 2, START_S, "both run")
     assert nap.cancel()
-    wait_until(lambda: load(server)[0] == 1, START_S, "one of them is over")
-    assert np.array_equal(client(X), X * 2)  # the connection goes on
-    assert neighbour.result(START_S) == 2.0
+    wait_until(lambda: load(server)[0] == 1, START_S, "one has ended")
+    assert np.array_equal(client(X), X * 2)  # the connection is still open
+    assert other_call.result(START_S) == 2.0
 
 
-def test_a_call_that_computes_in_onnxruntime_is_really_stopped(connect):
+def test_a_cancelled_call_in_onnxruntime_is_stopped(connect):
     loop = connect("loop")
     endless = [loop.submit(np.int64(1 << 62)) for _ in range(WORKERS)]
     time.sleep(0.2)
     for call in endless:
         call.cancel()
-    assert int(loop(np.int64(10), deadline_s=START_S)) == 10  # its worker is free again, long before the loop would end
+    assert int(loop(np.int64(10), deadline_s=START_S)) == 10  # the workers are free before the loops would end
 
 
 def test_a_deadline_ends_that_call_only(connect):
     client = connect()
-    neighbour = client["nap"].submit(3.0)
+    other_call = client["nap"].submit(3.0)
     with pytest.raises(DeadlineExceeded):
         client["nap"](4.5, deadline_s=0.3)
     assert np.array_equal(client(X), X * 2)
-    assert neighbour.result(START_S) == 2.0
+    assert other_call.result(START_S) == 2.0
 
 
-def test_a_host_whose_workers_do_not_let_go_is_succeeded(server, tmp_path):
+def test_a_host_with_stuck_workers_is_replaced(server, tmp_path):
     daemons = Daemons(tmp_path)
     try:
         root = tmp_path / "deploy"
@@ -92,16 +92,16 @@ def test_a_host_whose_workers_do_not_let_go_is_succeeded(server, tmp_path):
             hung = client["nap"].submit(3600.0)
             wait_until(lambda: load(edge) == (1, 0), START_S, "the worker has it")
             hung.cancel()
-            assert client["nap"](0.0) == 2.0  # another thread is there in its place
-            wait_until(lambda: client["pid"]() != pid, START_S, "the same connection is the successor's")
+            assert client["nap"](0.0) == 2.0  # a new thread replaces the stuck one
+            wait_until(lambda: client["pid"]() != pid, START_S, "the connection leads to the new host")
             assert np.array_equal(client(X), X * 2)
-        wait_until(lambda: not alive(pid), START_S, "the stuck host is gone")
+        wait_until(lambda: not alive(pid), START_S, "the stuck host has ended")
         assert "its host is being replaced" in edge.stderr()
     finally:
         daemons.stop()
 
 
-def test_a_function_that_was_quick_until_now_holds_nobody_up(connect):
+def test_a_function_that_becomes_slow_delays_no_other_client(connect):
     client, other = connect(), connect()
     for _ in range(5):
         client["nap"](0.0)
@@ -118,7 +118,7 @@ def test_a_function_that_was_quick_until_now_holds_nobody_up(connect):
 # ---------------------------------------------------------------- limits
 
 
-def test_too_many_calls_are_told_so_and_may_try_again(connect):
+def test_too_many_calls_get_a_retryable_busy(connect):
     clients = [connect() for _ in range(3)]
     naps = [client["nap"].submit(3.0) for client in clients for _ in range(4)]
     outcomes = [_outcome(nap) for nap in naps]
@@ -138,32 +138,32 @@ def _outcome(nap):
         return error
 
 
-def test_one_client_with_many_calls_does_not_keep_others_waiting(connect):
-    greedy, modest = connect(), connect()
-    naps = [greedy["nap"].submit(1.5) for _ in range(WORKERS + QUEUE - 1)]
-    assert modest["nap"](0.0) == 2.0
+def test_one_client_with_many_calls_delays_no_other(connect):
+    many, one = connect(), connect()
+    naps = [many["nap"].submit(1.5) for _ in range(WORKERS + QUEUE - 1)]
+    assert one["nap"](0.0) == 2.0
     assert not all(nap.done() for nap in naps)
     concurrent.futures.wait(naps, START_S)
 
 
-def test_a_vanished_clients_calls_are_dropped(server, connect):
-    witness = connect()
-    before = witness["seen"]()["calls"]
+def test_the_calls_of_a_disconnected_client_are_dropped(server, connect):
+    other = connect()
+    before = other["seen"]()["calls"]
     client = rpcsys.connect(*server.address, serve="scale")
     for _ in range(WORKERS + QUEUE):
         client["nap"].submit(4.5)
     client._session._channel.flush()
     wait_until(lambda: load(server) == (WORKERS, QUEUE), START_S, "they run, and wait")
     client._session._channel._stream.socket.shutdown(socket.SHUT_RDWR)
-    wait_until(lambda: load(server) == (0, 0), START_S, "nobody has calls any more")
-    wait_until(lambda: witness["seen"]()["running"] == 0, START_S, "those that ran are done")
-    assert witness["seen"]()["calls"] - before == WORKERS  # none of the others has begun
+    wait_until(lambda: load(server) == (0, 0), START_S, "no calls are left")
+    wait_until(lambda: other["seen"]()["running"] == 0, START_S, "the running calls are done")
+    assert other["seen"]()["calls"] - before == WORKERS  # the waiting calls did not run
 
 
-# ---------------------------------------------------------------- what a shared connection may not
+# ---------------------------------------------------------------- limits of a shared connection
 
 
-def test_it_can_do_nothing_but_call_the_module(connect):
+def test_a_shared_connection_only_calls_its_module(connect):
     client = connect()
     session = client._session
     refused = (
@@ -192,13 +192,13 @@ def test_it_can_do_nothing_but_call_the_module(connect):
     ("kind", "fields"),
     [(frames.CHUNK, {}), (frames.FREE, {"ids": [0]}), (frames.LOG, {}), (frames.HELLO, {}), (frames.RESULT, {"r": 1})],
 )
-def test_frames_that_are_not_for_it_end_the_connection_in_words(server, connect, kind, fields):
-    witness = connect()
-    with knock(server) as stream:
+def test_frames_of_other_kinds_end_the_connection_with_an_error(server, connect, kind, fields):
+    other = connect()
+    with connected(server) as stream:
         head, _ = frames.encode_head(fields)
         stream.send(frames.pack(kind, 1, head, (b"piece",) if kind == frames.CHUNK else ()))
-        assert "takes CALL, CANCEL and PING" in last_words(stream)
-    assert np.array_equal(witness(X), X * 2)
+        assert "takes CALL, CANCEL and PING" in last_error(stream)
+    assert np.array_equal(other(X), X * 2)
 
 
 @pytest.mark.parametrize(
@@ -211,16 +211,16 @@ def test_frames_that_are_not_for_it_end_the_connection_in_words(server, connect,
         struct.pack("<IBBHIIQ", 0, 99, 0, 0, 0, 1, 0),
     ],
 )
-def test_garbage_ends_its_own_connection_only(server, connect, garbage):
-    witness = connect()
-    with knock(server) as stream:
+def test_garbage_ends_only_its_own_connection(server, connect, garbage):
+    other = connect()
+    with connected(server) as stream:
         stream.socket.sendall(garbage)
-        assert last_words(stream)
-    assert np.array_equal(witness(X), X * 2)
+        assert last_error(stream)
+    assert np.array_equal(other(X), X * 2)
 
 
-def test_heads_that_make_no_sense_are_answered(server, connect):
-    with knock(server) as stream:
+def test_invalid_heads_get_an_error(server, connect):
+    with connected(server) as stream:
         for number, head in enumerate(
             (b"{}", b'{"f":[0,"main"],"a":3}', b'{"f":[0,"main"],"k":[]}', b'{"f":[1,"main"],"a":[]}'), 1
         ):
@@ -231,45 +231,45 @@ def test_heads_that_make_no_sense_are_answered(server, connect):
         assert stream.receive_within(START_S).kind == frames.PONG
 
 
-def test_a_client_that_takes_nothing_holds_nobody_up(server, connect):
-    witness = connect()
-    with knock(server) as stream:
+def test_a_client_that_does_not_read_delays_no_other(server, connect):
+    other = connect()
+    with connected(server) as stream:
         head, buffers = frames.encode_head({"f": [0, "main"], "a": [np.ones(1 << 20, "float32")]})
         stream.socket.settimeout(0.5)
         with contextlib.suppress(OSError):
             for number in range(1, 40):
                 stream.socket.sendmsg(frames.pack(frames.CALL, number, head, buffers))
         for _ in range(20):
-            assert np.array_equal(witness(X, deadline_s=START_S), X * 2)
+            assert np.array_equal(other(X, deadline_s=START_S), X * 2)
 
 
 @pytest.mark.slow
-def test_who_says_nothing_after_the_handshake_is_dropped(server, connect):
+def test_a_silent_client_is_dropped_after_the_handshake(server, connect):
     with socket.create_connection(server.address) as sock:
         sock.sendall(greeting())
         sock.settimeout(START_S)
         while sock.recv(65536):
-            pass  # its answer and HELLO, and in the end nothing more
+            pass  # the server's greeting and HELLO, then the end
 
 
-def test_more_clients_than_descriptors(tmp_path):
-    """A server that may open few files takes as many clients as it can, and serves on when they leave."""
+def test_a_server_without_descriptors_serves_on(tmp_path):
+    """A server with few descriptors accepts as many clients as it can, and serves again when they close."""
     daemons = Daemons(tmp_path)
     root = tmp_path / "deploy"
     deployed.put(root, "scale", deployed.library(tmp_path / "scale.so", 2.0))
     try:
         edge = daemons.server("edge", *deployed.WITH_NUMPY, "--deploy", str(root), preexec_fn=_allow_few_files)
         with rpcsys.connect(*edge.address, serve="scale") as first:
-            crowd = []
+            idle = []
             for _ in range(120):
                 sock = socket.create_connection(edge.address)
                 sock.sendall(greeting())
-                crowd.append(sock)
+                idle.append(sock)
             assert np.array_equal(first(X, deadline_s=START_S), X * 2)
-            for sock in crowd:
+            for sock in idle:
                 sock.close()
             assert np.array_equal(first(X, deadline_s=START_S), X * 2)
-        with _patiently(edge) as again:
+        with _connect_again(edge) as again:
             assert np.array_equal(again(X), X * 2)
     finally:
         daemons.stop()
@@ -279,17 +279,17 @@ def _allow_few_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
 
-def _patiently(edge):
+def _connect_again(edge):
     def attempt():
         try:
             return rpcsys.connect(*edge.address, serve="scale", timeout=START_S)
         except (rpcsys.errors.ConnectError, Busy, SessionLost):
             return None
 
-    return wait_until(attempt, START_S, "a client is taken again")
+    return wait_until(attempt, START_S, "a client is accepted again")
 
 
-# ---------------------------------------------------------------- by hand
+# ---------------------------------------------------------------- raw connections
 
 
 def greeting(name: str = "scale") -> bytes:
@@ -298,8 +298,8 @@ def greeting(name: str = "scale") -> bytes:
 
 
 @contextlib.contextmanager
-def knock(server):
-    """A shared connection, greeted both ways, for frames that no client would send."""
+def connected(server):
+    """A shared connection after the handshake and HELLO, for frames that no client would send."""
     with socket.create_connection(server.address) as sock:
         sock.sendall(greeting())
         reader = handshake.AnswerReader()
@@ -311,8 +311,8 @@ def knock(server):
         yield stream
 
 
-def last_words(stream: Stream) -> str:
-    """Why the server ends the connection, which it does."""
+def last_error(stream: Stream) -> str:
+    """Check that the server sends an error and closes the connection; its message."""
     frame = stream.receive_within(START_S)
     assert (frame.kind, frame.call_id) == (frames.ERROR, 0)
     with pytest.raises(Ended):

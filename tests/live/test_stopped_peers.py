@@ -1,4 +1,4 @@
-"""Clients and boards that take nothing for a while, as in a debugger: nothing is lost, and nobody waits for them."""
+"""Clients and boards that are stopped for a while, as in a debugger: no data is lost, and no other client waits."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rpcsys import module
 from tests.live import deployed
 from tests.live.clients import Client
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, wait_until
-from tests.live.lab import KEY, FaultLab
+from tests.live.fault_lab import KEY, FaultLab
 
 pytestmark = pytest.mark.slow
 
-STOPPED_S = 25.0  # the kernel's own patience is 14 s
+STOPPED_S = 25.0  # TCP_USER_TIMEOUT is 14 s
 EVERY_S = 4.0
 LARGE = 64 << 20
-SMALL = 1 << 20  # the kernel has it all: nobody here is sending
+SMALL = 1 << 20  # fits into the kernel's buffers: no process is still sending
 
 
 def queued(pid: int) -> tuple[int, int]:
-    """Bytes that the TCP connections of a process have not got rid of, and that it has not read."""
+    """The unsent and the unread bytes of a process's TCP connections."""
     inodes = set()
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -40,7 +40,7 @@ def queued(pid: int) -> tuple[int, int]:
 
 
 def start(lab: FaultLab, way: str) -> list[int]:
-    """A board of four slots; the processes, beside a session's, that send to clients."""
+    """Start a board with four slots; the pids, beside the sessions', that send to clients."""
     if way == "direct":
         lab.start(4)
         return []
@@ -59,28 +59,28 @@ def stop(pid: int) -> None:
 
 
 def stop_inside_a_result(client: Client, size: int, senders: list[int]) -> None:
-    """The request is on the board when the client stops; only then the board goes on."""
+    """Stop the client after its request has arrived on the board; then let the board continue."""
     stop(client.session_pid)
     client.send("get", size)
-    wait_until(lambda: queued(client.session_pid)[1], START_S, "the request is there")
+    wait_until(lambda: queued(client.session_pid)[1], START_S, "the request has arrived")
     client.stop()
     os.kill(client.session_pid, signal.SIGCONT)
     senders = [client.session_pid, *senders]
-    wait_until(lambda: any(queued(pid)[0] for pid in senders), START_S, "the client takes nothing")
+    wait_until(lambda: any(queued(pid)[0] for pid in senders), START_S, "the client does not read")
 
 
 @pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_sessions(fault_lab: FaultLab, way: str):
+def test_sessions_survive_stopped_clients_and_boards(fault_lab: FaultLab, way: str):
     senders = start(fault_lab, way)
     large, small, stuck = (fault_lab.client().leased() for _ in range(3))
     for client, size in ((small, SMALL), (large, LARGE)):
         client.call("put", 1)
-        assert client.call("get", 1)["value"] is True  # TVM's client has asked for the function
+        assert client.call("get", 1)["value"] is True  # TVM's client has looked up the function
         client.call("put", size)
         stop_inside_a_result(client, size, senders)
     stop(stuck.session_pid)
     stuck.send("put", LARGE)
-    wait_until(lambda: queued(stuck.process.pid)[0], START_S, "the board takes nothing")
+    wait_until(lambda: queued(stuck.process.pid)[0], START_S, "the board does not read")
 
     end = time.monotonic() + STOPPED_S
     while time.monotonic() < end:
@@ -88,17 +88,17 @@ def test_sessions(fault_lab: FaultLab, way: str):
         time.sleep(EVERY_S)
 
     os.kill(stuck.session_pid, signal.SIGCONT)
-    assert "error" not in (said := stuck.read()), said
+    assert "error" not in (answer := stuck.read()), answer
     for client in (large, small):
-        client.go_on()
-        assert (said := client.read()).get("value") is True, said
+        client.resume()
+        assert (answer := client.read()).get("value") is True, answer
     for client, size in ((large, LARGE), (small, SMALL), (stuck, LARGE)):
-        assert (said := client.call("get", size)).get("value") is True, said
+        assert (answer := client.call("get", size)).get("value") is True, answer
         client.close()
     fault_lab.free(4)
 
 
-SHARER = """
+CLIENT = """
 import os, signal, sys
 import rpcsys
 with rpcsys.connect(sys.argv[1], int(sys.argv[2]), serve="many") as many:
@@ -120,20 +120,20 @@ def server(daemons: Daemons, tmp_path: Path) -> Daemon:
     return daemons.server("board", *deployed.FLAGS, "--deploy", str(tmp_path / "deploy"))
 
 
-def test_clients_of_a_deployed_module(server: Daemon):
-    def sharer(size: int) -> subprocess.Popen[str]:
-        command = (sys.executable, "-c", SHARER, *map(str, server.address), str(size // 3))
+def test_stopped_clients_of_a_deployed_module_lose_nothing(server: Daemon):
+    def client(size: int) -> subprocess.Popen[str]:
+        command = (sys.executable, "-c", CLIENT, *map(str, server.address), str(size // 3))
         return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True)
 
-    sharers = [sharer(LARGE), sharer(SMALL)]
+    clients = [client(LARGE), client(SMALL)]
     try:
-        for each in sharers:
+        for each in clients:
             assert each.stdout.readline() == "stopping\n"
         time.sleep(STOPPED_S)
-        for each in sharers:
+        for each in clients:
             each.send_signal(signal.SIGCONT)
             assert each.stdout.readline() == "right\n"
     finally:
-        for each in sharers:
+        for each in clients:
             each.kill()
             each.communicate()

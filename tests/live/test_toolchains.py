@@ -1,4 +1,4 @@
-"""A real CMake project, apache-tvm-ffi from its source, by each toolchain file; what comes out runs on the board."""
+"""A real CMake project, apache-tvm-ffi, built from source with each toolchain file; the result runs on the board."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
 
 #: Machines whose C library is at least as new as the compilers' of Debian 12.
 BOARDS = {"aarch64-linux-gnu": "aarch64", "arm-linux-gnueabihf": "armhf", "riscv64-linux-gnu": "riscv64"}
-#: Loads the library globally, has a function of another raise an error through it, and reads the error.
+#: Loads the library globally, calls functions of another library that raise errors through it, and prints one.
 CALL = """
 import sys, array
 sys.path.insert(0, sys.argv[1])
@@ -48,7 +48,7 @@ def test_a_real_project_runs_on_the_board(triple: str, tmp_path: Path) -> None:
     assert said.splitlines() == ["42 70", "ValueError add takes two numbers of one type"]
 
 
-def test_a_real_project_for_this_kind_of_machine() -> None:
+def test_a_real_project_is_built_for_this_machine() -> None:
     (path,) = sdist.built("x86_64-linux-gnu").rglob("libtvm_ffi.so")
     code = f"import ctypes; print(ctypes.CDLL({str(path)!r}).TVMFFIObjectIncRef is not None)"
     done = subprocess.run(["python3", "-I", "-c", code], capture_output=True, text=True, check=True)
@@ -78,12 +78,12 @@ int main() {
 
 
 def vendors(root: Path, triple: str, prefix: str) -> Path:
-    """A vendor's toolchain: compilers under names of its own, and a sysroot with the C library and a header."""
+    """A vendor's toolchain: compilers under other names, and a sysroot with the C library and a header."""
     (root / "bin").mkdir(parents=True)
     for tool in ("gcc", "g++", "ar", "ranlib", "strip", "ld", "nm"):
         (root / "bin" / f"{prefix}-{tool}").symlink_to(shutil.which(f"{triple}-{tool}"))
     sysroot = root / "sysroot"
-    # As Debian's compilers look for things below a sysroot.
+    # Debian's compilers search these paths below a sysroot.
     shutil.copytree(f"/usr/{triple}", sysroot / "usr" / triple, symlinks=True)
     (sysroot / "lib").symlink_to(f"usr/{triple}/lib")
     (sysroot / "usr" / "include").symlink_to(f"{triple}/include")
@@ -96,7 +96,7 @@ def vendors(root: Path, triple: str, prefix: str) -> Path:
     ("triple", "prefix"),
     [("aarch64-linux-gnu", "aarch64-none-linux-gnu"), ("arm-linux-gnueabihf", "arm-none-linux-gnueabihf")],
 )
-def test_a_vendors_toolchain_and_sysroot(triple: str, prefix: str, tmp_path: Path) -> None:
+def test_a_project_is_built_with_a_vendors_toolchain_and_sysroot(triple: str, prefix: str, tmp_path: Path) -> None:
     sysroot = vendors(tmp_path / "vendor", triple, prefix)
     project = tmp_path / "project"
     project.mkdir()

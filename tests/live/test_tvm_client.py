@@ -1,7 +1,7 @@
 """TVM's unmodified client against every pairing of trackers and device servers.
 
-One body for all: the pair of TVM's own daemons proves each scenario, the others are measured by it.
-A further way to run our server is one more entry in ``daemons.SERVERS`` and in ``TARGETS``.
+The pair of TVM's own daemons proves each scenario; the other pairs must give the same results.
+A new way to run our server is one more entry in ``daemons.SERVERS`` and in ``TARGETS``.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ tvm = pytest.importorskip("tvm")
 rpc = pytest.importorskip("tvm.rpc")
 
 KEY = "board"
-SCENARIO_S = 90.0  # then the daemons are killed, so that a hanging client fails instead
+SCENARIO_S = 90.0  # then the daemons are stopped: a client that hangs fails
 FREE_AGAIN_S = 15.0
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which tracker and which server a scenario runs against."""
+    """The tracker and the server of a scenario."""
 
     tracker: str
     server: str
@@ -52,13 +52,13 @@ TARGETS = [
 
 
 def targets_with(feature: str) -> pytest.MarkDecorator:
-    """Limits a test to the targets whose server has the feature."""
+    """Limit a test to targets with the feature."""
     having = [target for target in TARGETS if feature in SERVERS[target.server].features]
     return pytest.mark.parametrize("shared_lab", having, indirect=True, ids=str)
 
 
 class TargetLab:
-    """A tracker and a server of one slot, started again when a scenario has spoilt them."""
+    """A tracker and a server of one slot; restarted if a scenario leaves them unusable."""
 
     def __init__(self, target: Target, daemons: Daemons, artefacts: Artefacts) -> None:
         self.target = target
@@ -75,11 +75,11 @@ class TargetLab:
         return self.started[0]
 
     def make_ready(self) -> None:
-        """Both run and the server is free; what the scenario before it left is cleared away."""
+        """Wait until both run and the server is free; restart them if needed."""
         if not self._idle():
             self.daemons.stop()
             tracker = self.daemons.tracker(flavour=self.target.tracker)
-            # Where there is no Python of TVM's, its rpc.test.* functions come from there.
+            # The library has TVM's rpc.test.* functions, for servers without TVM's Python package.
             flags = ("--load-library", str(self.artefacts.testing))
             self.daemons.server(KEY, *flags, tracker=tracker, flavour=self.target.server)
 
@@ -101,7 +101,7 @@ class TargetLab:
         return self.connect().request(KEY, **options)
 
     def wait_free(self) -> float:
-        """Wait until the session that was just dropped has given the server back; seconds."""
+        """Wait until the dropped session has released the server; the seconds that it took."""
         gc.collect()
         return wait_free(self.tracker, KEY, 1, FREE_AGAIN_S)
 
@@ -115,7 +115,7 @@ def shared_lab(request: pytest.FixtureRequest, module_daemons, artefacts) -> Ite
 
 @pytest.fixture
 def lab(shared_lab: TargetLab) -> Iterator[TargetLab]:
-    """A target that is ready, and that is killed if the scenario does not end."""
+    """A ready target; its daemons are stopped if the scenario does not end."""
     shared_lab.make_ready()
     watchdog = threading.Timer(SCENARIO_S, shared_lab.daemons.stop)
     watchdog.start()
@@ -134,7 +134,7 @@ def ones(device, value: float = 1.0):
     return tvm.runtime.tensor(np.full(LENGTH, value, "float32"), device)
 
 
-# --- reaching a server -------------------------------------------------------------------------
+# --- opening sessions -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flavour", sorted(SERVERS))
@@ -155,7 +155,7 @@ def test_a_wrong_key_is_refused(daemons: Daemons, flavour: str):
     assert rpc.connect(*server.address, key=KEY) is not None
 
 
-def test_two_sessions_one_after_another(lab: TargetLab):
+def test_a_second_session_does_not_see_the_files_of_the_first(lab: TargetLab):
     for _ in range(2):
         remote = lab.request()
         remote.upload(bytearray(b"mine"), "left-behind")
@@ -173,7 +173,7 @@ def test_while_leased_the_server_is_not_free(lab: TargetLab):
     lab.wait_free()
 
 
-def test_request_and_run(lab: TargetLab):
+def test_request_and_run_returns_the_result(lab: TargetLab):
     def work(remote):
         device = remote.cpu(0)
         return ones(device, 3.0).numpy()[0]
@@ -181,14 +181,14 @@ def test_request_and_run(lab: TargetLab):
     assert lab.connect().request_and_run(KEY, work) == 3.0
 
 
-def test_text_summary(lab: TargetLab):
+def test_the_text_summary_has_the_key(lab: TargetLab):
     text = lab.connect().text_summary()
     assert f"server:{KEY}" in text
     (row,) = [line for line in text.splitlines() if line.startswith(KEY)]
     assert row.split() == [KEY, "1", "1", "0"]
 
 
-def test_query_tool(lab: TargetLab):
+def test_tvms_query_tool_shows_the_key(lab: TargetLab):
     host, port = lab.tracker.address
     command = [sys.executable, "-m", "tvm.exec.query_rpc_tracker", "--host", host]
     done = subprocess.run([*command, "--port", str(port)], capture_output=True, text=True, timeout=SCENARIO_S)
@@ -198,10 +198,10 @@ def test_query_tool(lab: TargetLab):
     assert row.split() == [KEY, "1", "1", "0"]
 
 
-def test_session_timeout(lab: TargetLab):
+def test_a_session_over_its_limit_ends(lab: TargetLab):
     started = time.monotonic()
     remote = lab.request(session_timeout=2)
-    nap = load(remote, lab.artefacts.hostile)["nap"]
+    nap = load(remote, lab.artefacts.session_faults)["nap"]
     with pytest.raises(Exception, match="session_timeout") as caught:
         nap()
     assert type(caught.value).__name__ == "RPCSessionTimeoutError"
@@ -232,7 +232,7 @@ def test_upload_replaces_and_remove_removes(lab: TargetLab):
 
 
 @targets_with("listdir")
-def test_listdir(lab: TargetLab):
+def test_listdir_lists_uploaded_files(lab: TargetLab):
     remote = lab.request()
     remote.upload(bytearray(b"x"), "one")
     remote.upload(bytearray(b"x"), "two")
@@ -241,7 +241,7 @@ def test_listdir(lab: TargetLab):
 
 @targets_with("jail")
 class TestPathsOutside:
-    """Nothing beyond the session's directory can be read, written, removed or loaded."""
+    """Paths outside the session's directory cannot be read, written, removed or loaded."""
 
     @pytest.fixture
     def remote(self, lab: TargetLab):
@@ -249,12 +249,12 @@ class TestPathsOutside:
 
     @pytest.fixture
     def secret(self, tmp_path, artefacts: Artefacts):
-        """A file that could be read, replaced, removed and loaded if the server let it be."""
+        """A library outside the session's directory."""
         return shutil.copy(artefacts.addone, tmp_path / "secret.so")
 
     @pytest.fixture(params=["absolute", "dots", "dots inside", "symlink"])
     def path(self, request: pytest.FixtureRequest, remote, secret) -> str:
-        """A name for ``secret`` as a client might try it."""
+        """A path of ``secret`` that a client may try."""
         home = os.path.dirname(remote.get_function("tvm.rpc.server.workpath")("x"))
         dots = os.path.relpath(secret, home)
         if request.param == "symlink":
@@ -310,7 +310,7 @@ def test_a_compiled_library_runs_on_remote_arrays(lab: TargetLab):
     np.testing.assert_array_equal(y.numpy(), np.full(LENGTH, 42.0, "float32"))
 
 
-def test_time_evaluator(lab: TargetLab):
+def test_the_time_evaluator_measures(lab: TargetLab):
     remote = lab.request()
     device = remote.cpu(0)
     module = load(remote, lab.artefacts.addone)
@@ -368,7 +368,7 @@ def test_a_library_that_the_server_loads_has_registered_its_functions(lab: Targe
     assert lab.request().get_function("live.loaded")(1) == 2
 
 
-def test_functions_of_the_server(lab: TargetLab):
+def test_functions_of_the_server_are_called(lab: TargetLab):
     remote = lab.request()
     assert remote.get_function("rpc.test.addone")(10) == 11
     assert remote.get_function("rpc.test.strcat")("abc", 11) == "abc:11"

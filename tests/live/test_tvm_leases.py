@@ -1,4 +1,4 @@
-"""Leases on TVM's own servers, which never say what becomes of a session, and behind TVM's own proxy."""
+"""Leases on TVM's own servers, which do not report the end of a session, and behind TVM's proxy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.live.daemons import START_S, Daemon, Daemons, wait_free, wait_until
 from tests.live.probe import TrackerProbe
 
 KEY = "board"
-PATIENCE_S = 30.0
+END_S = 30.0
 
 
 def over(tracker: Daemon) -> list[str]:
-    """The lines of the log about leases that are over."""
+    """The log lines about ended leases."""
     return [line for line in tracker.stderr().splitlines() if " over lease=" in line]
 
 
@@ -35,25 +35,25 @@ def test_a_session_lasts_until_the_next_offer(daemons: Daemons, tracker: Daemon,
     (lease,) = viewer.leases()
     assert (lease["state"], lease["holder"]) == ("silent", "127.0.0.1")
     del remote
-    wait_until(lambda: over(tracker), PATIENCE_S, "the lease to end")
+    wait_until(lambda: over(tracker), END_S, "the lease to end")
     (line,) = over(tracker)
     assert "outcome=closed" in line
     assert "offers itself again" in line
 
 
 @pytest.mark.slow
-def test_what_nobody_used_is_no_fault(daemons: Daemons, tracker: Daemon, viewer: rpcsys.Tracker):
-    """The server goes on asking for match keys, and makes a new one after some seconds."""
+def test_an_unused_lease_is_no_fault(daemons: Daemons, tracker: Daemon, viewer: rpcsys.Tracker):
+    """The server polls its match keys and offers a new one after some seconds."""
     pytest.importorskip("tvm")
     daemons.server(KEY, tracker=tracker, flavour="tvm")
     with TrackerProbe(tracker.address) as taker:
-        taker.lease(KEY)  # and never opens the session
-        wait_until(lambda: over(tracker), PATIENCE_S, "the lease to end")
+        taker.lease(KEY)  # without a session
+        wait_until(lambda: over(tracker), END_S, "the lease to end")
     (line,) = over(tracker)
     assert "outcome=unused" in line
     assert "nobody opened a session" in line
     assert "fault=" not in line
-    wait_free(tracker, KEY, 1, PATIENCE_S)
+    wait_free(tracker, KEY, 1, END_S)
     (server,) = viewer.summary()["servers"]
     assert (server["state"], server["reason"]) == ("ok", "")
 
@@ -63,7 +63,7 @@ def test_a_server_that_dies_in_its_session(daemons: Daemons, tracker: Daemon, vi
     server = daemons.server(KEY, tracker=tracker, flavour="tvm")
     remote = rpc.connect_tracker(*tracker.address).request(KEY)
     server.destroy()
-    wait_until(lambda: over(tracker), PATIENCE_S, "the lease to end")
+    wait_until(lambda: over(tracker), END_S, "the lease to end")
     (line,) = over(tracker)
     assert "outcome=lost" in line
     assert "the server's connection ended" in line
@@ -82,10 +82,10 @@ def test_behind_tvms_proxy_the_oldest_is_taken_to_have_ended(daemons: Daemons, t
     assert [lease["state"] for lease in leases] == ["inferred", "inferred"]
     (row,) = viewer.summary()["servers"]
     assert (row["running"], row["limits"]) == (2, False)
-    sessions.pop()  # the younger one; who can tell?
-    wait_until(lambda: len(viewer.leases()) == 1, PATIENCE_S, "one to end")
+    sessions.pop()  # the second one; the tracker cannot know which
+    wait_until(lambda: len(viewer.leases()) == 1, END_S, "one to end")
     assert viewer.leases()[0]["lease"] == leases[1]["lease"]
     sessions.pop()
-    wait_until(lambda: viewer.leases() == [], PATIENCE_S, "the other to end")
+    wait_until(lambda: viewer.leases() == [], END_S, "the other to end")
     wait_free(tracker, KEY, 2, START_S)
     assert all("outcome=closed" in line for line in over(tracker))

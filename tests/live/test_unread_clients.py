@@ -1,4 +1,4 @@
-"""Clients that a session does not read, because a call runs and there is no room: their end is seen all the same."""
+"""Clients that a session does not read while a call runs and its window is full: the server still sees their end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "board"
 PROMISED_S = 40.0
 HELLO, CALL, ERROR, CHUNK, FREE = 1, 2, 4, 8, 10
 FULL_S = 2.0
-"""A server that takes nothing for so long has stopped reading."""
+"""After this time without progress, the server has stopped reading."""
 
 
 def frame(kind: int, call_id: int, head: dict[str, Any], body: bytes = b"") -> bytes:
@@ -45,7 +45,7 @@ FLOODS = {
 
 
 def flood(probe: SessionProbe, piece: bytes) -> None:
-    """Send until nothing is taken any more."""
+    """Send until the server stops reading."""
     probe.socket.settimeout(FULL_S)
     with contextlib.suppress(TimeoutError):
         while True:
@@ -90,7 +90,7 @@ def test_the_end_of_a_client_that_is_not_read_is_seen(daemons: Daemons, way: str
 
 
 @pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_a_client_that_sends_more_calls_than_it_may_loses_its_session(daemons: Daemons, way: str):
+def test_a_client_that_exceeds_its_window_loses_its_session(daemons: Daemons, way: str):
     lease = served(daemons, way)
     with lease() as probe:
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -98,7 +98,7 @@ def test_a_client_that_sends_more_calls_than_it_may_loses_its_session(daemons: D
         wait_free(lease.tracker, KEY, 1, PROMISED_S)
 
 
-def test_a_client_of_a_deployed_module_likewise(daemons: Daemons, tmp_path: Path):
+def test_a_client_of_a_deployed_module_that_exceeds_its_window_is_dropped(daemons: Daemons, tmp_path: Path):
     library = tmp_path / "slow.so"
     module.export_library(module.python({"main": time.sleep}), library)
     deployed.put(tmp_path / "deploy", "slow", library)

@@ -1,4 +1,4 @@
-"""Large files on their way to a board: broken off, gone on with, shared, and never in memory."""
+"""Uploads and downloads of large files: interrupted, resumed, shared, and never whole in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rpcsys.server.sandbox import work_folders
 from tests.live.daemons import STOP_S, Daemon, Daemons, wait_until
 
 MB = 1 << 20
-#: What a session's process may hold while a file of any size passes through it.
+#: The memory limit of a session's process during a transfer of any size.
 MOST_RSS = 60 * MB
 
 
@@ -26,14 +26,14 @@ def started(daemons: Daemons, size: str) -> Daemon:
     return daemons.server("k", *flags, "--cache", str(daemons.folder / "cache"), "--cache-size", size)
 
 
-class Breaks(Exception):
-    """A client's connection ends."""
+class Interrupted(Exception):
+    """A client interrupts its upload."""
 
 
 def uploaded(server: Daemon, path: os.PathLike, break_at: int | None, how: str) -> tuple[int, int]:
-    """Upload ``path``; where that began, and the most memory that the session held.
+    """Upload ``path``; the byte at which the upload began, and the session's peak memory.
 
-    Past the byte ``break_at`` the session's process is killed, or the client's program fails.
+    After the byte ``break_at`` the session's process is killed, or the client raises an exception.
     """
     first, most = None, 0
     with rpcsys.connect(*server.address, key="k") as session:
@@ -46,14 +46,14 @@ def uploaded(server: Daemon, path: os.PathLike, break_at: int | None, how: str) 
                 most = max(most, process.memory_info().rss)
             if break_at is not None and done >= break_at:
                 if how != "killed":
-                    raise Breaks
-                # What the socket still takes goes on for a moment: there may be nothing left to kill.
+                    raise Interrupted
+                # Progress goes on while the socket's buffer has space: the process may have ended.
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.send_signal(signal.SIGKILL)
 
         try:
             session.upload(path, "model.bin", progress=progress)
-        except (SessionLost, Breaks):
+        except (SessionLost, Interrupted):
             assert break_at is not None
         else:
             assert session.listdir() == ["model.bin"]
@@ -72,7 +72,7 @@ def _hash(path: object) -> str:
 def broken_three_times(daemons: Daemons, size: int, record) -> None:
     source = daemons.folder / "model.bin"
     with open(source, "wb") as file:
-        file.truncate(size)  # sparse, but for its ends
+        file.truncate(size)  # sparse except for its ends
         file.write(b"beginning")
         file.seek(size - 3)
         file.write(b"end")
@@ -84,25 +84,25 @@ def broken_three_times(daemons: Daemons, size: int, record) -> None:
         most = max(most, rss)
     assert starts == sorted(starts)
     for quarter, start in enumerate(starts):
-        assert start >= quarter * size // 4 - 16 * MB, "it goes on where it stopped, but for what was on its way"
+        assert start >= quarter * size // 4 - 16 * MB, "it resumes where it stopped, except for bytes in flight"
     record("most resident memory, MB", most // MB)
     assert most < MOST_RSS
     assert os.listdir(daemons.folder / "cache" / "partial") == []
     first, _ = uploaded(server, source, None, "")
-    assert first == size, "the next session is not sent it again"
+    assert first == size, "the next session does not send it again"
 
 
-def test_an_upload_broken_three_times(daemons, record_property):
+def test_an_upload_interrupted_three_times_resumes(daemons, record_property):
     broken_three_times(daemons, 256 * MB, record_property)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_upload_of_two_gigabytes_broken_three_times(daemons, record_property):
+def test_an_upload_of_two_gigabytes_interrupted_three_times_resumes(daemons, record_property):
     broken_three_times(daemons, 2048 * MB, record_property)
 
 
-def test_two_sessions_at_once_and_the_cap(daemons):
+def test_two_sessions_share_a_cache_within_its_size(daemons):
     server = started(daemons, "20M")
     files = []
     for number in range(4):
@@ -123,8 +123,8 @@ def test_two_sessions_at_once_and_the_cap(daemons):
 
 
 @pytest.mark.parametrize("where", ["beside", "elsewhere"])
-def test_what_a_session_does_to_its_copy_reaches_nobody_else(daemons, where):
-    """Neither a session that has the same file now, nor one that comes later."""
+def test_a_changed_copy_of_a_cached_file_affects_no_other_session(daemons, where):
+    """Neither a running session with the same file, nor a later one."""
     folder = work_folders.make_folder("/var" if where == "elsewhere" else str(daemons.folder))
     cache = os.path.join(folder, "cache")
     try:
@@ -142,14 +142,14 @@ def test_what_a_session_does_to_its_copy_reaches_nobody_else(daemons, where):
         with rpcsys.connect(*server.address, key="k") as three:
             sent = []
             three.upload(source, progress=lambda done, total: sent.append(done))
-            assert sent == [3 * MB]  # it was here
+            assert sent == [3 * MB]  # the cache has it
             assert three.download("model") == source.read_bytes()
     finally:
         daemons.stop()
         shutil.rmtree(folder)
 
 
-def test_a_damaged_file_is_sent_again(daemons):
+def test_a_damaged_cached_file_is_uploaded_again(daemons):
     server = started(daemons, "20M")
     source = daemons.folder / "model"
     source.write_bytes(b"right" * 1000)
@@ -167,7 +167,7 @@ def test_a_damaged_file_is_sent_again(daemons):
 
 @pytest.mark.parametrize("cache", [True, False])
 def test_a_wrong_hash_leaves_no_file(daemons, cache, monkeypatch):
-    """A file that changes while it is read."""
+    """The file changes while it is uploaded."""
     server = started(daemons, "20M") if cache else daemons.server("k", "--preload", "none", "--tvm", "off")
     source = daemons.folder / "model"
     source.write_bytes(b"a" * 3 * MB)
@@ -187,7 +187,7 @@ def test_a_wrong_hash_leaves_no_file(daemons, cache, monkeypatch):
         assert session.download("model") == source.read_bytes()
 
 
-def test_a_download_goes_on_where_it_stopped(daemons):
+def test_a_download_resumes_where_it_stopped(daemons):
     server = started(daemons, "100M")
     source, target = daemons.folder / "model", daemons.folder / "back"
     source.write_bytes(os.urandom(40 * MB))
@@ -212,7 +212,7 @@ def test_a_download_goes_on_where_it_stopped(daemons):
         assert seen[0] > begun
         assert target.read_bytes() == source.read_bytes()
         assert not (daemons.folder / "back.part").exists()
-        # what is there is no beginning of the file: said, removed, and then it works
+        # a wrong partial file: an error, then it is removed and the download succeeds
         (daemons.folder / "back.part").write_bytes(b"something else")
         with pytest.raises(rpcsys.RpcsysError, match="changed on its way"):
             session.download("model", target, resume=True)

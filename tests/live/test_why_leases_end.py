@@ -1,4 +1,4 @@
-"""However a lease ends, log and history say why."""
+"""For each way to end a lease, log and history have the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def out_of_time(tracker, session):
 
 def crashed(tracker, session):
     with contextlib.suppress(RpcsysError):
-        session().get_function("hostile.crash")()
+        session().get_function("fault.crash")()
 
 
 def ended(tracker, session):
@@ -61,9 +61,9 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
-def test_why(daemons, tmp_path, end):
+def test_log_and_history_have_the_reason(daemons, tmp_path, end):
     tracker = daemons.tracker("--state-dir", str(tmp_path / "state"))
-    flags = ("--tvm", "off", "--import", "tests.live.hostile", "--grace", "1")
+    flags = ("--tvm", "off", "--import", "tests.live.session_faults", "--grace", "1")
     daemons.server(KEY, *flags, tracker=tracker)
     with rpcsys.connect_tracker(tracker.address, user="ann") as mine:
         end(tracker, lambda **fields: mine.request(KEY, **fields))
@@ -81,7 +81,7 @@ def test_why(daemons, tmp_path, end):
 
 
 @pytest.mark.slow
-def test_why_when_the_server_is_killed(daemons, tmp_path):
+def test_a_killed_server_is_the_reason(daemons, tmp_path):
     tracker = daemons.tracker("--state-dir", str(tmp_path / "state"))
     server = daemons.server(KEY, "--tvm", "off", tracker=tracker)
     with rpcsys.connect_tracker(tracker.address, user="ann") as mine:

@@ -1,4 +1,4 @@
-"""Deployed and shared modules, called with every wrong number and type of arguments: one line each."""
+"""Deployed and shared modules, called with wrong numbers and types of arguments: each error has one line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sharing(server):
 
 
 def one_line(session, fields):
-    """Whether a call of this form has a result, or an error of ours on one line; its connection goes on."""
+    """Whether a call has a result or an error of rpcsys with one line; the connection must stay open."""
     problem = None
     with contextlib.suppress(errors.ValueNotSupported):
         template, buffers = frames.template(frames.CALL, fields)
@@ -64,7 +64,7 @@ def one_line(session, fields):
 
 @MANY
 @given(function=st.sampled_from(DEPLOYING), args=st.lists(short | words, max_size=4))
-def test_who_deploys(deploying, function, args):
+def test_a_deploying_connection_gives_one_line(deploying, function, args):
     if function == "deploy.remove" and repr(args) == "['scale']":  # an array cannot be compared with a text
         args = []
     assert one_line(deploying, {"f": function, "a": args})
@@ -72,7 +72,7 @@ def test_who_deploys(deploying, function, args):
 
 @MANY
 @given(fields=st.dictionaries(st.sampled_from(["f", "a", "k", "outputs", "keep", "encode"]), values))
-def test_calls_of_any_form(deploying, sharing, fields):
+def test_calls_of_any_form_give_one_line(deploying, sharing, fields):
     assert one_line(deploying, fields)
     if type(fields.get("f")) is not str:
         assert one_line(sharing, fields)
@@ -84,10 +84,10 @@ def test_calls_of_any_form(deploying, sharing, fields):
     | st.tuples(st.just(Ref(0)) | st.just(Ref(9)), st.sampled_from(["none", "", "x" * 5000])).map(list),
     args=st.lists(short | words, max_size=4),
 )
-def test_who_shares_a_module(sharing, function, args):
+def test_a_shared_connection_gives_one_line(sharing, function, args):
     assert one_line(sharing, {"f": function, "a": args})
 
 
-def test_the_module_is_there_afterwards(server):
+def test_the_module_is_still_served(server):
     with contextlib.closing(rpcsys.connect(*server.address, serve="scale")) as module:
         assert np.array_equal(module(np.ones(3, "float32")), np.full(3, 2, "float32"))

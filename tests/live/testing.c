@@ -1,5 +1,5 @@
-/* TVM's rpc.test.* functions in native code, for servers that have no Python of TVM's: they are registered when
- * this is loaded (--load-library), where nobody has registered them before. */
+/* TVM's rpc.test.* functions in native code, for servers without TVM's Python package. Loading the library
+ * (--load-library) registers each function that is not registered yet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

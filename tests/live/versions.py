@@ -1,4 +1,4 @@
-"""Two versions of the device runtime, unpacked: this one, and the one after it."""
+"""Two unpacked versions of the device runtime: this version and a later one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEXT = "9.9.9"
 
 
 def unpacked(folder: Path) -> Path:
-    """This version, for this machine, in a new folder below ``folder``."""
+    """Pack this version for this machine and unpack it below ``folder``; the new folder."""
     made = build.pack("x86_64-linux-gnu", folder / "rpcsys-device.tar.gz")
     with tarfile.open(made.path) as tar:
         tar.extractall(folder, filter="fully_trusted")
@@ -23,7 +23,7 @@ def unpacked(folder: Path) -> Path:
 
 
 def successor(old: Path, folder: Path) -> Path:
-    """A copy of ``old`` with another number, and a manifest that says so."""
+    """A copy of ``old`` with a later version, also in its manifest."""
     top = folder / build.TOP
     shutil.copytree(old, top)
     name = "python/rpcsys/__init__.py"

@@ -1,6 +1,6 @@
-"""Start the device server from the folder that this file is in.
+"""Start the device server from this file's folder.
 
-Until the version is known to be enough, this has to be Python that any version can read.
+Until the version is checked, the code must be valid in any Python.
 """
 
 import os
@@ -11,14 +11,14 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 
 
 def drivers():
-    """The flag that has the libraries loaded that were packed as drivers."""
+    """The flag that loads the packed drivers."""
     folder = os.path.join(os.path.dirname(HERE), "drivers")
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return ["--load-library", ":".join(os.path.join(folder, name) for name in names)] if names else []
 
 
 def expanded(arguments):
-    """The arguments, with the lines of FILE in the place of each ``@FILE``: flags of a server that is installed."""
+    """The arguments, with each ``@FILE`` replaced by the lines of FILE: the flags of an installed server."""
     found = []
     for argument in arguments:
         if argument.startswith("@"):
@@ -35,7 +35,7 @@ def main():
         text = "rpcsys-server: error: this is Python %d.%d; %d.%d or later is needed, such as RPCSYS_PYTHON=python3.9"
         return text % (sys.version_info[:2] + NEEDED)
     sys.path.insert(0, HERE)
-    # Last: the real numpy, wherever it is, comes first.
+    # At the end: an installed numpy comes first.
     sys.path.append(os.path.join(HERE, "numpy_stub"))
     try:
         arguments = drivers() + expanded(sys.argv[1:])

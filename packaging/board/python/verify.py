@@ -1,7 +1,7 @@
-"""Is this folder what was packed, and for this board? Prints one line where it is not, and exits with 1.
+"""Verify that this folder has the packed files, for this board. If not, print one line and exit with 1.
 
-``verify.py name`` prints what the version is called; ``verify.py image`` does not ask for what board it is: it goes
-into the image of another.
+``verify.py name`` prints the version's name. ``verify.py image`` does not check the board's processor, for an image of
+another board.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import sys
 HERE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 MANIFEST = os.path.join(HERE, "manifest.json")
 BITS = 64 if sys.maxsize > 1 << 32 else 32
-#: What Linux calls a processor -> what the manifest calls it, where it begins so.
+#: The prefix of a processor's name in Linux -> its name in the manifest.
 FAMILIES = (("armv", "arm"), ("riscv", "riscv"))
 
 
@@ -24,7 +24,7 @@ def digest(path):
 
 
 def machine():
-    """This board's processor, as the manifest has it."""
+    """This board's processor, by its name in the manifest."""
     name = platform.machine()
     if name == "aarch64" and BITS == 32:
         return "arm"  # a 64-bit kernel under 32-bit programs
@@ -32,12 +32,12 @@ def machine():
 
 
 def complaint(image=False):
-    """What is wrong; None if nothing is. For an ``image``, this machine's processor may be another."""
+    """The error, or None. For an ``image``, this machine's processor is not checked."""
     if sys.version_info < (3, 8):
         return "this is Python %d.%d; 3.8 or later is needed" % sys.version_info[:2]
     with open(MANIFEST) as file:
         manifest = json.load(file)
-    # Without libraries, what is packed for one kind of board runs on all.
+    # An archive without libraries runs on all kinds of boards.
     if not image and manifest["libraries"] and (manifest["machine"], manifest["bits"]) != (machine(), BITS):
         return "this is packed for %s (%d bits), and the board is %s (%d bits)" % (
             manifest["machine"], manifest["bits"], machine(), BITS

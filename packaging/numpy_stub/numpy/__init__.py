@@ -1,8 +1,8 @@
-"""Stands in for numpy on boards that have none: its names and element types, and nothing that computes.
+"""A stub of numpy for boards without it: names and element types, without computation.
 
-Code that imports numpy for annotations, ``isinstance`` and ``dtype`` works; whatever would need an array raises
-`StubError`, which says what to install. ``numpy.__rpcsys_stub__`` tells this from the real one, which always
-comes first. ``hasattr`` answers as for numpy 2.
+Code that imports numpy for annotations, ``isinstance`` and ``dtype`` works; code that needs an array raises `StubError`
+with the package to install. ``numpy.__rpcsys_stub__`` marks the stub; an installed numpy always comes first.
+``hasattr`` gives the same results as for numpy 2.
 """
 
 import sys
@@ -28,11 +28,11 @@ _MODULES = (
 
 
 def _ignored(*args, **kwargs):
-    """What only sets how numbers are computed or shown."""
+    """Accept settings of computing and printing, and ignore them."""
 
 
 def _module(name):
-    """A module of numpy's in which everything that is asked for would compute."""
+    """A module of numpy in which each attribute is a function that raises StubError."""
     module = types.ModuleType("numpy." + name)
 
     def find(attribute):

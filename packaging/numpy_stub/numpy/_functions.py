@@ -1,4 +1,4 @@
-"""Names of numpy's functions."""
+"""The names of numpy's functions."""
 
 FUNCTIONS = """
 abs absolute acos acosh add all allclose amax amin angle any append apply_along_axis apply_over_axes arange

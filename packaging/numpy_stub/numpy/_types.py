@@ -1,4 +1,4 @@
-"""Element types and the classes of arrays: what they are called, how large they are, what they extend."""
+"""Element types and array classes: names, sizes and base classes."""
 
 import builtins
 import re
@@ -11,7 +11,7 @@ _SPECIFIED = re.compile(r"([<>=|]?)([biufcOSUVMm?])(\d*)%s\Z" % _UNITS)
 
 
 class StubError(RuntimeError):
-    """Something was to be computed, and there is only the stub."""
+    """The code needs numpy, and there is only the stub."""
 
 
 def _refuse(name):
@@ -22,7 +22,7 @@ def _refuse(name):
 
 
 def computes(name):
-    """A function that stands for one of numpy's: it may be named, passed on, and not called."""
+    """A replacement of a numpy function; a call of it raises StubError."""
 
     def function(*args, **kwargs):
         _refuse(name)
@@ -32,18 +32,18 @@ def computes(name):
 
 
 class _Uncreated(type):
-    """The class of classes that have no instances here."""
+    """The metaclass of classes without instances."""
 
     def __call__(cls, *args, **kwargs):
         _refuse(cls.__name__)
 
 
 class generic(metaclass=_Uncreated):  # noqa: N801
-    """The root of numpy's scalars."""
+    """The base class of numpy's scalars."""
 
 
 class ndarray(metaclass=_Uncreated):  # noqa: N801
-    """An array, of which there are none."""
+    """The class of arrays; it has no instances."""
 
     @classmethod
     def __class_getitem__(cls, item):
@@ -64,7 +64,7 @@ _floating, _complex = _kind("floating", _inexact), _kind("complexfloating", _ine
 _flexible = _kind("flexible")
 _character = _kind("character", _flexible)
 
-#: name, what it extends, kind, one-letter code, bytes
+#: name, base class, kind, one-letter code, bytes
 _TABLE = (
     ("bool", generic, "b", "?", 1),
     ("int8", _signed, "i", "b", 1),
@@ -96,7 +96,7 @@ _ALIASES = {
     "ulonglong": "uint64", "half": "float16", "single": "float32", "double": "float64", "csingle": "complex64",
     "cdouble": "complex128",
 }  # fmt: skip
-#: Names that Python has for something of its own: those end in "_" as names of scalars, and numpy 2 has bool.
+#: Python's own names: as names of scalars they end in "_"; numpy 2 has bool without it.
 _PYTHONS = {"object", "str", "bytes"}
 _SCALARS = {}
 _BY_CODE = {}
@@ -116,7 +116,7 @@ _FACTS = {_SCALARS[row[0]]: row for row in _TABLE}
 
 
 class dtype:  # noqa: N801
-    """An element type. Takes what numpy takes for a plain one; structured ones are refused."""
+    """An element type. Accepts numpy's arguments for plain types; structured types raise StubError."""
 
     names = fields = metadata = subdtype = None
     shape, ndim, flags = (), 0, 0
@@ -147,7 +147,7 @@ class dtype:  # noqa: N801
 
     @property
     def base(self):
-        """Itself: none has a shape."""
+        """The type itself: no type has a shape."""
         return self
 
     def newbyteorder(self, order="S"):
@@ -181,7 +181,7 @@ class dtype:  # noqa: N801
 
 
 def _parsed(spec):
-    """Byte order, scalar, bytes and unit of what stands for an element type."""
+    """The byte order, scalar, bytes and unit of an element type's specification."""
     if spec in _OF_PYTHON if spec is None or isinstance(spec, type) else False:
         spec = _OF_PYTHON[spec]
     if isinstance(spec, type) and spec in _FACTS:
@@ -201,7 +201,7 @@ def _parsed(spec):
 
 
 def _specified(spec, order, letter, count, unit):
-    """Of ``<f4``, ``U5``, ``M8[ns]``."""
+    """The same for ``<f4``, ``U5``, ``M8[ns]``."""
     name = _BY_CODE.get(letter + count, _BY_CODE.get(letter) if not count or letter in "SUV" else None)
     if name is None or (unit and letter not in "Mm"):
         raise TypeError("data type %r not understood" % (spec,))
@@ -249,7 +249,7 @@ class finfo:  # noqa: N801
 
 
 class errstate:  # noqa: N801
-    """Nothing is computed, so nothing has to be caught."""
+    """A context manager without effect: the stub does not compute."""
 
     def __init__(self, **kwargs):
         pass
@@ -265,7 +265,7 @@ class errstate:  # noqa: N801
 
 
 def vectorize(pyfunc=None, *args, **kwargs):
-    """A function that may be made, and not called."""
+    """A function; a call of it raises StubError."""
     return computes("vectorize")
 
 

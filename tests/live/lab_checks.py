@@ -1,4 +1,4 @@
-"""Labs (`rpcsys.lab`) under the invariant: closed in good order, they have had nothing left at their daemons."""
+"""Checks the invariant for labs (`rpcsys.lab`): when a lab closes, nothing is left at its daemons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.live.leftovers import Watched
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Every lab is, as long as this goes on."""
+    """Check every lab inside this context."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Lab, "start", _start(Lab.start))
         patch.setattr(Lab, "close", _close(Lab.close))

@@ -1,4 +1,4 @@
-"""A raw client of one lease, which may leave behind any of its steps, and in any way."""
+"""A raw client that abandons its lease after a given step: it closes, resets or half-closes its connections."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any
 
 from tests.live.intervals import Held
 from tests.live.probe import REQUEST, SESSION_MAGIC, TRACKER_MAGIC, opening
-from tests.live.swarm import frame
+from tests.live.simulated_peers import frame
 
 STEPS = (
     *("connected", "hello said", "device asked for", "lease granted", "server reached"),
     *("opening half sent", "session open", "call running", "session closing"),
 )
-ENDLESS = ("hostile.nap", "hostile.spin", "hostile.seize")
+ENDLESS = ("fault.nap", "fault.spin", "fault.hold_gil")
 TIMEOUT_S = 30.0
 _HELLO, _CALL, _RESULT, _ERROR, _GOODBYE = 1, 2, 3, 4, 11  # kinds of frames
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed at once, with a reset
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends a reset
 
 
 def session_frame(kind: int, call: int, head: Any, size: int = 0) -> bytes:
-    """A frame of a session, up to its body of ``size`` bytes."""
+    """A session's frame without its body, which has ``size`` bytes."""
     data = json.dumps(head).encode()
     return struct.pack("<IBBHIIQ", len(data), kind, 0, 0, 0, call, size) + data
 
 
-class Leaver:
-    """One client at a time for ``key``; ``left`` counts who left at which step, ``held`` says what it was told."""
+class AbandoningClient:
+    """Leases ``key`` again and again, one lease at a time; ``held``: the intervals in which it had a session."""
 
     endless = ENDLESS
 
@@ -43,7 +43,7 @@ class Leaver:
         self._sockets: list[socket.socket] = []
 
     def lease(self, last: str = "") -> None:
-        """Lease and use a device, as far as ``last``, then leave. Raises OSError or EOFError if the lab fails it."""
+        """Lease and use a device up to the step ``last``, then end all connections. Raises OSError or EOFError."""
         try:
             for step in self._steps(last):
                 if step == last:
@@ -79,14 +79,14 @@ class Leaver:
             raise EOFError(f"no session: {answer:#x}")
         _read(server, struct.unpack("<i", _read(server, 4))[0])
         server.sendall(session_frame(_HELLO, 0, {"version": 1}))
-        board = _call(server, 1, "hostile.workdir").rpartition("/session-")[0]
+        board = _call(server, 1, "fault.workdir").rpartition("/session-")[0]
         since = time.monotonic()
         yield "session open"
         if last == "call running":
             server.sendall(session_frame(_CALL, 2, {"f": self._chance.choice(self.endless), "a": []}))
             time.sleep(self._chance.random() * 0.1)
         else:
-            _call(server, 2, "hostile.pid")
+            _call(server, 2, "fault.pid")
         self.held.append(Held(board, since, time.monotonic(), "raw"))
         yield "call running"
         server.sendall(session_frame(_GOODBYE, 0, {}))
@@ -112,7 +112,7 @@ class Leaver:
             sock.shutdown(socket.SHUT_WR)
             time.sleep(0.05)
         except OSError:
-            pass  # it is closed from the other side
+            pass  # the peer has closed it
         sock.close()
 
 
@@ -127,7 +127,7 @@ def _read(sock: socket.socket, count: int) -> bytes:
 
 
 def _granted(tracker: socket.socket) -> tuple[str, int, str]:
-    """Wait for a lease, whichever of the two answers it comes in."""
+    """Wait for a lease, in TVM's reply or in ours."""
     while True:
         said = json.loads(_read(tracker, struct.unpack("<i", _read(tracker, 4))[0]))
         if isinstance(said, list):
@@ -142,7 +142,7 @@ def _granted(tracker: socket.socket) -> tuple[str, int, str]:
 
 
 def _call(server: socket.socket, number: int, name: str) -> Any:
-    """Call a function without arguments; its result, whatever stands before it."""
+    """Call a function without arguments; its result. Other frames before it are skipped."""
     server.sendall(session_frame(_CALL, number, {"f": name, "a": []}))
     while True:
         size, kind, _, _, _, call, body = struct.unpack("<IBBHIIQ", _read(server, 24))
@@ -154,6 +154,6 @@ def _call(server: socket.socket, number: int, name: str) -> Any:
             return head["r"]
 
 
-def one_in_ten(chance: random.Random) -> Callable[[], str]:
-    """Where the next client leaves: one in ten behind each step, the last of ten at the end."""
+def random_step(chance: random.Random) -> Callable[[], str]:
+    """A function that chooses the last step of the next client: one of the nine steps, or "" for all steps."""
     return lambda: chance.choice((*STEPS, ""))

@@ -1,5 +1,5 @@
-/* What users' code may do to a session process, as TVM-FFI functions: a name behind the prefix,
- * (self, arguments, their number, result), 0 for success. tests/live/hostile.py is its Python twin. */
+/* Faults of users' code in a session process, as TVM-FFI functions: the prefix and a name, the parameters
+ * (self, arguments, their number, result), 0 for success. tests/live/session_faults.py has the same functions. */
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,9 +46,9 @@ EXPORT(spin) {
   }
 }
 
-EXPORT(seize) { return __tvm_ffi_spin(self, args, count, result); }
+EXPORT(hold_gil) { return __tvm_ffi_spin(self, args, count, result); }
 
-EXPORT(devour) {
+EXPORT(allocate) {
   for (;;) memset(malloc(1 << 20), 1, 1 << 20);
 }
 

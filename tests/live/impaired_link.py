@@ -1,7 +1,7 @@
-"""A poor line between two network namespaces: every packet takes a while, and some never arrive.
+"""A link between two network namespaces with delay and packet loss.
 
-``python -m tests.live.poorline ROOM INTERFACE ROOM INTERFACE DELAY_MS LOSS_PERCENT`` makes a TUN interface in each,
-says ``ready``, and carries packets between them until it is killed.
+``python -m tests.live.impaired_link NAMESPACE INTERFACE NAMESPACE INTERFACE DELAY_MS LOSS_PERCENT`` creates a TUN
+interface in each namespace, prints ``ready``, and forwards packets between them until it is killed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import struct
 import sys
 import time
 
-from tests.live.networks import Room
+from tests.live.networks import Namespace
 
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 MTU = 65536
 
 
-def tun(room: str, interface: str) -> int:
-    """A new TUN interface in the namespace; its descriptor."""
-    with Room(room).entered():
+def tun(namespace: str, interface: str) -> int:
+    """Create a TUN interface in the namespace; its file descriptor."""
+    with Namespace(namespace).entered():
         descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", interface.encode(), IFF_TUN | IFF_NO_PI))
     return descriptor
 
 
-def carry(one: int, other: int, delay_s: float, loss: float) -> None:
-    """Carry packets both ways, for ever."""
+def forward(one: int, other: int, delay_s: float, loss: float) -> None:
+    """Forward packets both ways without end."""
     other_end = {one: other, other: one}
     due: collections.deque[tuple[float, int, bytes]] = collections.deque()
     while True:
@@ -45,13 +45,13 @@ def carry(one: int, other: int, delay_s: float, loss: float) -> None:
             try:
                 os.write(descriptor, packet)
             except OSError:
-                pass  # its interface is down, or full: lost, as packets are
+                pass  # the interface is down or full: the packet is lost
 
 
-def main(room: str, interface: str, other_room: str, other_interface: str, delay_ms: str, loss: str) -> None:
-    ends = tun(room, interface), tun(other_room, other_interface)
+def main(namespace: str, interface: str, other_namespace: str, other_interface: str, delay_ms: str, loss: str) -> None:
+    ends = tun(namespace, interface), tun(other_namespace, other_interface)
     print("ready", flush=True)
-    carry(*ends, float(delay_ms) / 1000, float(loss) / 100)
+    forward(*ends, float(delay_ms) / 1000, float(loss) / 100)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""More of what users' code may do: functions for ``--import tests.live.unruly``, beside :mod:`tests.live.hostile`."""
+"""Abuse of a board's resources by users' code: functions for ``--import tests.live.resource_abuse``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rpcsys.server import register
 PIECE = bytes(1 << 20)
 
 
-@register("hostile.fill")
+@register("fault.fill")
 def fill(most_mb: int) -> int:
-    """Fill the disk below the session's directory, half with one file and half with small ones; how many."""
+    """Fill the disk below the session's directory, half with one file, half with small ones; the number of those."""
     count = 0
     try:
         with open("large", "wb", buffering=0) as file:
@@ -34,9 +34,9 @@ def fill(most_mb: int) -> int:
     return count
 
 
-@register("hostile.listen")
+@register("fault.listen")
 def listen() -> list[int]:
-    """Ports that this process and a daemon of it listen on."""
+    """Listen in this process and in a daemon of it; the two ports."""
     ours, daemons = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     if os.fork() == 0:
         os.setsid()
@@ -54,9 +54,9 @@ def listen() -> list[int]:
 KEPT: list[object] = []
 
 
-@register("hostile.share")
+@register("fault.share")
 def share() -> int:
-    """Leave shared memory, semaphores and queues of every kind; how many."""
+    """Leave shared memory, semaphores and message queues of every kind; their number."""
     libc = ctypes.CDLL(None)
     libc.shmget(0, 1 << 20, 0o600)
     libc.semget(0, 2, 0o600)
@@ -68,9 +68,9 @@ def share() -> int:
     return 5
 
 
-@register("hostile.stray")
-def stray() -> str:
-    """Files in the directories that everyone shares; the name of one."""
+@register("fault.write_tmp")
+def write_tmp() -> str:
+    """Write files into /tmp and /var/tmp; the path of one."""
     name = f"left-by-{os.getpid()}"
     for place in ("/tmp", "/var/tmp"):
         with open(os.path.join(place, name), "w") as file:
@@ -78,9 +78,9 @@ def stray() -> str:
     return os.path.join("/tmp", name)
 
 
-@register("hostile.swarm")
-def swarm(count: int) -> int:
-    """Children that ignore SIGTERM and daemonise children of their own."""
+@register("fault.spawn_many")
+def spawn_many(count: int) -> int:
+    """Fork children that ignore SIGTERM and fork in their own process groups."""
     for _ in range(count):
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -92,9 +92,9 @@ def swarm(count: int) -> int:
     return count
 
 
-@register("hostile.devour")
-def devour() -> None:
-    """Allocate without end, in C and in many processes."""
+@register("fault.allocate")
+def allocate() -> None:
+    """Allocate memory without end, in C and in two processes."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
     libc.malloc.argtypes = [ctypes.c_size_t]
@@ -105,16 +105,16 @@ def devour() -> None:
             ctypes.memset(piece, 1, 1 << 20)
 
 
-@register("hostile.hoard")
-def hoard() -> None:
-    """Allocate without end, in Python."""
+@register("fault.allocate_in_python")
+def allocate_in_python() -> None:
+    """Allocate memory without end, in Python."""
     while True:
         KEPT.append(bytearray(1 << 20))
 
 
-@register("hostile.spread")
-def spread() -> list[int]:
-    """Native code that lets this process, a thread of it and children, one a daemon, run anywhere; who they are."""
+@register("fault.leave_cpus")
+def leave_cpus() -> list[int]:
+    """Allow all CPUs, in native code, for this process, a thread and two children, one a daemon; the CPUs."""
     c = ctypes.CDLL(None, use_errno=True)
     everywhere = (ctypes.c_ulong * 16)(*[2**64 - 1] * 16)
 
@@ -136,9 +136,9 @@ def spread() -> list[int]:
     return sorted(os.sched_getaffinity(0))
 
 
-@register("hostile.roam")
-def roam(seconds: float, *wanted: int) -> list[int]:
-    """Ask for other CPUs without a pause; those it ran on."""
+@register("fault.change_cpus")
+def change_cpus(seconds: float, *wanted: int) -> list[int]:
+    """Set other CPUs in a loop; the CPUs that it ran on."""
     c = ctypes.CDLL(None)
     masks = [(ctypes.c_ulong * 16)(1 << cpu) for cpu in wanted]
     seen, until = set(), time.monotonic() + seconds
@@ -149,9 +149,9 @@ def roam(seconds: float, *wanted: int) -> list[int]:
     return sorted(seen)
 
 
-@register("hostile.surge")
-def surge(size_mb: int) -> int:
-    """Native code that takes memory which is no private memory, and gives it back at once."""
+@register("fault.map_shared")
+def map_shared(size_mb: int) -> int:
+    """Allocate shared memory in native code and free it at once."""
     with mmap.mmap(-1, size_mb << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS) as taken:
         place = (ctypes.c_char * len(taken)).from_buffer(taken)
         ctypes.memset(place, 1, len(taken))
@@ -159,9 +159,9 @@ def surge(size_mb: int) -> int:
     return size_mb
 
 
-@register("hostile.break_out")
-def break_out(folders: list[str], limit: str) -> list[str]:
-    """Have the kernel's limits raised, or leave the cgroup; what could be written to."""
+@register("fault.leave_cgroup")
+def leave_cgroup(folders: list[str], limit: str) -> list[str]:
+    """Try to raise the kernel's limits and to leave the cgroup; the files that could be written."""
     written = []
     for folder in folders:
         for name, text in (("cgroup.procs", "0"), (limit, "-1")):
@@ -173,9 +173,9 @@ def break_out(folders: list[str], limit: str) -> list[str]:
     return written
 
 
-@register("hostile.stow")
-def stow(how: str, most_mb: int) -> None:
-    """Fill memory that no process maps; then wait."""
+@register("fault.fill_unmapped")
+def fill_unmapped(how: str, most_mb: int) -> None:
+    """Fill memory that no process maps, in the way ``how``; then wait."""
     c = ctypes.CDLL(None, use_errno=True)
     c.shmat.restype = ctypes.c_void_p
 
@@ -185,7 +185,7 @@ def stow(how: str, most_mb: int) -> None:
             os.write(made, PIECE)
 
     def thread() -> None:
-        c.unshare(0x400)  # CLONE_FILES: the thread has descriptors of its own
+        c.unshare(0x400)  # CLONE_FILES: the thread has its own descriptors
         memfd()
         time.sleep(600)
 
@@ -227,9 +227,9 @@ def stow(how: str, most_mb: int) -> None:
     time.sleep(600)
 
 
-@register("hostile.seen")
+@register("fault.seen")
 def seen() -> dict[str, object]:
-    """What this session can see of others."""
+    """What this session can see of other sessions."""
     return {
         "shm": sorted(os.listdir("/dev/shm")),
         "system_v": [len(open(f"/proc/sysvipc/{kind}").readlines()) - 1 for kind in ("shm", "sem", "msg")],
@@ -239,9 +239,9 @@ def seen() -> dict[str, object]:
     }
 
 
-@register("hostile.storm")
-def storm(count: int) -> int:
-    """Processes that fork and exit for ever, each in a session of its own: none lives for longer than that takes."""
+@register("fault.fork_and_exit")
+def fork_and_exit(count: int) -> int:
+    """Start processes that fork and exit without end, each in its own process session."""
     c = ctypes.PyDLL(None)
     for _ in range(count):
         if c.fork() == 0:
@@ -252,9 +252,9 @@ def storm(count: int) -> int:
     return count
 
 
-@register("hostile.massacre")
-def massacre() -> list[int]:
-    """SIGKILL to everything that this process may kill, its init and everyone it can name included; who that was."""
+@register("fault.kill_all")
+def kill_all() -> list[int]:
+    """SIGKILL to all processes that this one may kill, and to each pid in /proc; those pids."""
     named = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
     for pid in (*named, -1):
         try:
@@ -264,9 +264,9 @@ def massacre() -> list[int]:
     return named
 
 
-@register("hostile.escape")
-def escape(folder: str) -> dict[str, str]:  # noqa: C901 - a list of ways, each of two lines
-    """Each way to write into ``folder``, whose disk is closed, and why it failed; empty where it did not."""
+@register("fault.escape")
+def escape(folder: str) -> dict[str, str]:  # noqa: C901 - a list of ways, two lines each
+    """Try each way to write into ``folder`` of a read-only disk; the error of each, "" if it succeeded."""
     libc = ctypes.CDLL(None, use_errno=True)
     new_mounts, new_user, remount, bind = 0x00020000, 0x10000000, 32, 4096
 
@@ -298,7 +298,7 @@ def escape(folder: str) -> dict[str, str]:  # noqa: C901 - a list of ways, each 
             if name.isdigit() and int(name) != os.getpid():
                 with open(f"/proc/{name}/root{folder}/escaped", "w") as file:
                     file.write("here")
-        raise OSError("nobody has another root")
+        raise OSError("no process has another root")
 
     def device() -> None:
         number = os.stat(folder).st_dev
@@ -323,7 +323,7 @@ def escape(folder: str) -> dict[str, str]:  # noqa: C901 - a list of ways, each 
 
 
 def _tried(way: Callable[[], None]) -> str:
-    """Why ``way``, tried in a process of its own, fails; empty if it does not."""
+    """Call ``way`` in a child process; its error, "" if it succeeds."""
     reading, writing = os.pipe()
     if os.fork() == 0:
         try:

@@ -1,6 +1,6 @@
-"""What users' code may do to a session process: functions for ``--import tests.live.hostile``.
+"""Faults of users' code in a session process: functions for ``--import tests.live.session_faults``.
 
-``hostile.c`` in :mod:`tests.live.artefacts` has the same ones for TVM sessions.
+``session_faults.c`` has the same functions for TVM sessions.
 """
 
 from __future__ import annotations
@@ -14,55 +14,55 @@ import time
 from rpcsys.server import register
 
 
-@register("hostile.pid")
+@register("fault.pid")
 def pid() -> int:
     return os.getpid()
 
 
-@register("hostile.workdir")
+@register("fault.workdir")
 def workdir() -> str:
     return os.getcwd()
 
 
-@register("hostile.crash")
+@register("fault.crash")
 def crash() -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(60)
 
 
-@register("hostile.leave")
+@register("fault.leave")
 def leave() -> None:
-    """As a library leaves, not as Python does."""
+    """Call the C library's exit(), as native code may."""
     ctypes.CDLL(None).exit(3)
 
 
-@register("hostile.nap")
+@register("fault.nap")
 def nap() -> None:
     while True:
         time.sleep(1)
 
 
-@register("hostile.spin")
+@register("fault.spin")
 def spin() -> None:
     while True:
         pass
 
 
-@register("hostile.seize")
-def seize() -> None:
-    """Inside one C function that holds the interpreter's lock: no other thread here has a turn again."""
+@register("fault.hold_gil")
+def hold_gil() -> None:
+    """Run one C function that holds the GIL without end: no other thread of the process runs again."""
     sum(itertools.repeat(0))
 
 
-@register("hostile.spawn")
+@register("fault.spawn")
 def spawn() -> int:
-    """A child that ignores what it can; its pid."""
+    """Fork a child that ignores SIGTERM and SIGHUP; its pid."""
     return os.fork() or _linger()
 
 
-@register("hostile.daemonise")
+@register("fault.daemonise")
 def daemonise() -> int:
-    """A process in a session of its own, whose parent is gone; its pid."""
+    """Fork a daemon: its own process group and session, its parent ended; its pid."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -83,7 +83,7 @@ def _linger() -> int:
         time.sleep(1)
 
 
-@register("hostile.bytes")
+@register("fault.bytes")
 def many_bytes(count: int) -> bytes:
-    """A large answer, every page of it in memory."""
+    """A large result, every page of it in memory."""
     return b"\xa5" * count

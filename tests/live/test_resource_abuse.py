@@ -1,4 +1,4 @@
-"""Whatever a session does to the board: within two seconds of its end the board is as it was, and offered."""
+"""Sessions that abuse a board's resources: two seconds after their end the board is clean and offered."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import rpcsys
 from rpcsys.errors import SessionLost
 from rpcsys.server.sandbox import mount_namespace
 from tests.live.daemons import alive, queue, wait_until
-from tests.live.lab import KEY, FaultLab
+from tests.live.fault_lab import KEY, FaultLab
 
-CLEAN_S = 2.0  # what is promised
+CLEAN_S = 2.0  # the documented limit
 SLOTS = 2
 MEMORY = "256M"
 WHY_SHARED = mount_namespace.probe("/tmp/rpcsys-probe")
 apart = pytest.mark.skipif(bool(WHY_SHARED), reason=f"no namespaces here: {WHY_SHARED}")
 
 
-class UnrulyLab(FaultLab):
-    """A lab whose sessions have a memory limit, and more functions to misbehave with."""
+class LimitedLab(FaultLab):
+    """A lab with a memory limit for sessions, and with the functions of `tests.live.resource_abuse`."""
 
     more: tuple[str, ...] = ()
     folder: Path | None = None
@@ -35,11 +35,11 @@ class UnrulyLab(FaultLab):
     def server_flags(self, slots: int) -> tuple[str, ...]:
         return (
             *super().server_flags(slots),
-            *("--import", "tests.live.unruly", "--session-memory", MEMORY),
+            *("--import", "tests.live.resource_abuse", "--session-memory", MEMORY),
             *self.more,
         )
 
-    def start_in(self, folder: Path, *more: str, slots: int = SLOTS) -> UnrulyLab:
+    def start_in(self, folder: Path, *more: str, slots: int = SLOTS) -> LimitedLab:
         """Start both, with sessions' directories below ``folder``."""
         self.folder, self.more = folder, more
         self.tracker = self.daemons.tracker()
@@ -50,8 +50,8 @@ class UnrulyLab(FaultLab):
 
 
 @pytest.fixture
-def lab(daemons, artefacts, tmp_path) -> Iterator[UnrulyLab]:
-    made = UnrulyLab(daemons, artefacts, "rpcsys")
+def lab(daemons, artefacts, tmp_path) -> Iterator[LimitedLab]:
+    made = LimitedLab(daemons, artefacts, "rpcsys")
     (tmp_path / "sessions").mkdir()
     yield made
     made.stop()
@@ -59,7 +59,7 @@ def lab(daemons, artefacts, tmp_path) -> Iterator[UnrulyLab]:
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 96 MB; where it cannot be had, an ordinary folder."""
+    """A file system of 96 MB; without the right to mount, an ordinary folder."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = not subprocess.run(
@@ -71,14 +71,14 @@ def small_disk(tmp_path) -> Iterator[Path]:
 
 
 class Board:
-    """What a board looks like between two sessions."""
+    """The state of a board between two sessions."""
 
-    def __init__(self, lab: UnrulyLab) -> None:
+    def __init__(self, lab: LimitedLab) -> None:
         self._lab = lab
         self.before = self._look()
 
     def is_clean(self, since: float, record=None) -> None:
-        """All is as it was ``CLEAN_S`` after ``since``, and every slot is offered."""
+        """Check that within ``CLEAN_S`` of ``since`` every slot is free and the state is as before."""
         wait_until(lambda: queue(self._lab.tracker, KEY)["free"] == SLOTS, CLEAN_S, "every slot is free", 0.01)
         took = time.monotonic() - since
         assert self._look() == self.before
@@ -93,50 +93,50 @@ class Board:
         )
         return {
             "processes": len(self._lab.server.tree(inits=False)),
-            # Directories of sessions to come are made ahead, under new names.
+            # Directories for future sessions have new names.
             "files": sorted(str(path) for path in self._lab.folder.rglob("*") if "/ready-" not in str(path)),
-            # A test beside this one plants some, to show that the invariant finds it.
+            # Another test may plant files at the same time (test_invariant.py).
             "shm": [] if WHY_SHARED else sorted(one for one in os.listdir("/dev/shm") if "planted-" not in one),
             "ports": len([c for c in server.net_connections("inet") if c.status == psutil.CONN_LISTEN]),
         }
 
 
-def log_of_last_session(lab: UnrulyLab) -> str:
+def log_of_last_session(lab: LimitedLab) -> str:
     return [line for line in lab.server.stderr().splitlines() if " ended after " in line][-1]
 
 
-MISDEEDS = [("spawn", []), ("daemonise", []), ("swarm", [8]), ("listen", []), ("share", []), ("stray", [])]
+ABUSES = [("spawn", []), ("daemonise", []), ("spawn_many", [8]), ("listen", []), ("share", []), ("write_tmp", [])]
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-@pytest.mark.parametrize(("misdeed", "arguments"), MISDEEDS, ids=[name for name, _ in MISDEEDS])
-def test_it_leaves_nothing(lab, tmp_path, misdeed, arguments, ending, record_property):
-    if misdeed in ("share", "stray") and WHY_SHARED:
+@pytest.mark.parametrize(("abuse", "arguments"), ABUSES, ids=[name for name, _ in ABUSES])
+def test_an_abusive_session_leaves_nothing(lab, tmp_path, abuse, arguments, ending, record_property):
+    if abuse in ("share", "write_tmp") and WHY_SHARED:
         pytest.skip(f"no namespaces here: {WHY_SHARED}")
     lab.start_in(tmp_path / "sessions")
     board = Board(lab)
     client = lab.client().leased()
-    answer = client.call(misdeed, *arguments)["value"]
+    answer = client.call(abuse, *arguments)["value"]
     processes = psutil.Process(client.session_pid).children(recursive=True)
     began = time.monotonic()
     getattr(client, ending)()
     board.is_clean(began, record_property)
     assert not any(alive(process.pid) for process in processes)
-    if misdeed == "listen":
+    if abuse == "listen":
         for port in answer:
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", port), timeout=5)
-    if misdeed == "stray":
+    if abuse == "write_tmp":
         assert not os.path.exists(answer)
-    if misdeed in ("swarm", "listen"):
+    if abuse in ("spawn_many", "listen"):
         assert "had to be killed: python" in log_of_last_session(lab)
-    if misdeed == "share" and ending == "close":
+    if abuse == "share" and ending == "close":
         assert "/dev/shm/left-by-a-session" in log_of_last_session(lab)
         assert "System V semaphores" in log_of_last_session(lab)
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-def test_it_fills_the_disk(lab, small_disk, ending, record_property):
+def test_a_session_that_fills_the_disk_leaves_nothing(lab, small_disk, ending, record_property):
     lab.start_in(small_disk)
     board = Board(lab)
     client = lab.client().leased()
@@ -146,8 +146,8 @@ def test_it_fills_the_disk(lab, small_disk, ending, record_property):
     board.is_clean(began, record_property)
 
 
-@pytest.mark.parametrize("doing", ["spin", "seize"])
-def test_it_loops(lab, tmp_path, doing, record_property):
+@pytest.mark.parametrize("doing", ["spin", "hold_gil"])
+def test_a_session_in_an_endless_loop_leaves_nothing(lab, tmp_path, doing, record_property):
     lab.start_in(tmp_path / "sessions")
     board = Board(lab)
     client = lab.client().leased()
@@ -158,12 +158,12 @@ def test_it_loops(lab, tmp_path, doing, record_property):
     board.is_clean(time.monotonic(), record_property)
 
 
-def test_it_allocates_without_end(lab, tmp_path, record_property):
+def test_a_session_that_allocates_without_end_is_ended(lab, tmp_path, record_property):
     lab.start_in(tmp_path / "sessions")
     board = Board(lab)
     other = lab.client().leased()
     client = lab.client().leased()
-    answer = client.call("devour")
+    answer = client.call("allocate")
     began = time.monotonic()
     assert answer["error"][0] == "MemoryLimit"
     assert "256 MB" in answer["message"]
@@ -175,7 +175,7 @@ def test_it_allocates_without_end(lab, tmp_path, record_property):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_no_room_for_a_session_is_said_and_is_over_when_there_is(lab, small_disk):
+def test_a_full_disk_refuses_a_session_until_there_is_space(lab, small_disk):
     lab.start_in(small_disk, slots=1)
     with contextlib.suppress(OSError):
         for number in range(10_000):
@@ -190,22 +190,22 @@ def test_no_room_for_a_session_is_said_and_is_over_when_there_is(lab, small_disk
             assert session.get_function("testing.echo")(1) == 1
 
 
-def test_a_call_that_wants_too_much_memory_fails_and_the_session_goes_on(lab, tmp_path):
+def test_a_call_over_the_memory_limit_fails_and_the_session_goes_on(lab, tmp_path):
     lab.start_in(tmp_path / "sessions")
     client = lab.client().leased()
-    answer = client.call("hoard")
+    answer = client.call("allocate_in_python")
     assert "MemoryError: the session's memory limit of 256 MB was hit" in answer["message"]
     assert client.call("pid")["value"] == client.session_pid
     client.close()
 
 
 def test_a_tvm_session_that_allocates_without_end_is_ended(daemons, artefacts, tmp_path):
-    lab = UnrulyLab(daemons, artefacts, "tvm")
+    lab = LimitedLab(daemons, artefacts, "tvm")
     (tmp_path / "sessions").mkdir(exist_ok=True)
     try:
         lab.start_in(tmp_path / "sessions", slots=1)
         client = lab.client().leased()
-        answer = client.call("devour")
+        answer = client.call("allocate")
         assert "the session's memory limit of 256 MB was hit" in answer["message"]
         lab.free(1)
         assert "ended after" in log_of_last_session(lab)
@@ -220,7 +220,7 @@ def test_sessions_do_not_see_each_other(lab, tmp_path):
     more = ("--cpus", f"{cpus[0]},{cpus[1]}") if len(cpus) > 1 else ()
     lab.start_in(tmp_path / "sessions", *more)
     one, two = lab.client().leased(), lab.client().leased()
-    for name in ("share", "stray"):
+    for name in ("share", "write_tmp"):
         one.call(name)
     seen = two.call("seen")["value"]
     assert (seen["shm"], seen["system_v"], seen["tmp"]) == ([], [0, 0, 0], [])
@@ -232,8 +232,8 @@ def test_sessions_do_not_see_each_other(lab, tmp_path):
         client.close()
 
 
-def test_without_namespaces_what_it_left_is_found(lab, tmp_path):
-    """On a board of its own, which a mount and an IPC namespace stand for here."""
+def test_without_namespaces_left_shared_memory_is_removed(lab, tmp_path):
+    """The server removes the files and IPC objects that the session has left."""
     if WHY_SHARED:
         pytest.skip(f"no namespaces here: {WHY_SHARED}")
     lab.start_in(tmp_path / "sessions", "--no-isolation")
@@ -258,12 +258,12 @@ def test_a_board_that_cannot_be_cleaned_is_not_offered(lab, tmp_path):
     try:
         client.close()
         wait_until(lambda: queue(lab.tracker, KEY)["free"] == 0, 10, "nothing is offered")
-        wait_until(lambda: "is not offered any more" in lab.server.stderr(), 10, "it says so")
+        wait_until(lambda: "is not offered any more" in lab.server.stderr(), 10, "it is logged")
         (line,) = [line for line in lab.server.stderr().splitlines() if "is not offered any more" in line]
         assert "Operation not permitted" in line or "not empty" in line
-        time.sleep(1)  # it comes back to the tracker, and still offers nothing
+        time.sleep(1)  # it registers again and still offers nothing
         assert queue(lab.tracker, KEY)["free"] == 0
     finally:
-        # Where the server has moved it; an immutable file would outlive every run of these tests.
+        # The server has moved the file; an immutable file would stay after the test run.
         subprocess.run(["chattr", "-R", "-i", tmp_path / "sessions"], check=True)
-        lab.server.destroy()  # the folder stays until somebody sees to it
+        lab.server.destroy()  # it cannot remove the folder

@@ -1,4 +1,4 @@
-"""A line that carries so many bytes a second each way: a relay before a server."""
+"""A relay in front of a server that limits the bytes per second each way."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 
-#: As many bytes as are sent in a burst; what waits in sockets must be little, or it would be there at once.
+#: The size of one burst in bytes. The sockets' buffers must be small: their contents arrive at once.
 BURST = 1 << 15
-#: Seconds that a sleep which took too long may be made good for.
+#: The limit, in seconds, for catching up after a sleep that took too long.
 LATE_S = 0.05
 
 
 @contextlib.contextmanager
-def slow_line(server: tuple[str, int], rate: float) -> Iterator[tuple[str, int]]:
-    """The address of the line's near end; ``rate`` in bytes a second."""
+def slow_link(server: tuple[str, int], rate: float) -> Iterator[tuple[str, int]]:
+    """Start the relay; its address. ``rate`` in bytes per second."""
     listener = socket.create_server(("127.0.0.1", 0))
     ends: list[socket.socket] = [listener]
 
@@ -28,7 +28,7 @@ def slow_line(server: tuple[str, int], rate: float) -> Iterator[tuple[str, int]]
                 ends.extend((near, far))
                 for one, other in ((near, far), (far, near)):
                     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BURST)
-                    threading.Thread(target=carry, args=(one, other, rate), daemon=True).start()
+                    threading.Thread(target=forward, args=(one, other, rate), daemon=True).start()
 
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
@@ -42,8 +42,8 @@ def slow_line(server: tuple[str, int], rate: float) -> Iterator[tuple[str, int]]
         thread.join()
 
 
-def carry(one: socket.socket, other: socket.socket, rate: float) -> None:
-    """All that comes, no faster than that; then its end."""
+def forward(one: socket.socket, other: socket.socket, rate: float) -> None:
+    """Forward all bytes at ``rate``, then the end of the stream."""
     free_at = time.monotonic()
     with contextlib.suppress(OSError):
         while data := one.recv(BURST):

@@ -1,7 +1,8 @@
-"""What bad peers do to daemons: floods, garbage, lies, half openings, broken windows, stopped processes, full disks.
+"""Faults for daemons: floods, garbage, false messages, partial handshakes, window violations, stopped processes, full
+disks.
 
-Each function does one thing once, for a second or so, and cleans up after itself. They come from loopback addresses of
-their own, so that what daemons bound by address is not taken from others.
+Each function injects one fault for about a second and cleans up. Its connections have loopback addresses of their own:
+a daemon's limits per address do not affect other clients.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
+from tests.live.abandoning_client import AbandoningClient, session_frame
 from tests.live.daemons import Daemon
-from tests.live.leaver import Leaver, session_frame
 from tests.live.probe import PUT, SESSION_MAGIC, TRACKER_MAGIC, opening
-from tests.live.swarm import frame
+from tests.live.simulated_peers import frame
 from tests.live.test_random_messages import Words
 
 Address = tuple[str, int]
@@ -32,7 +33,7 @@ _BROKEN_BYTES = 8 << 20
 
 @contextlib.contextmanager
 def peers(chance: random.Random, address: Address, count: int) -> Iterator[list[socket.socket]]:
-    """So many connections of one stranger; as many of them as are taken."""
+    """Up to ``count`` connections from one random loopback address: those that the daemon accepts."""
     source = f"127.{chance.randrange(1, 250)}.{chance.randrange(250)}.{chance.randrange(1, 250)}"
     made = []
     try:
@@ -45,72 +46,72 @@ def peers(chance: random.Random, address: Address, count: int) -> Iterator[list[
             peer.close()
 
 
-def say(peer: socket.socket, data: bytes) -> None:
-    """Send all that is taken in time."""
+def send(peer: socket.socket, data: bytes) -> None:
+    """Send ``data``; ignore errors."""
     with contextlib.suppress(OSError):
         peer.sendall(data)
 
 
 def flood(chance: random.Random, address: Address) -> None:
-    """Many connections at once that say nothing, or the first bytes of something."""
+    """Many connections at once that send nothing, or a part of a magic number."""
     with peers(chance, address, chance.randrange(20, 200)) as made:
         for peer in made:
-            say(peer, chance.choice(_MAGICS)[: chance.randrange(5)])
+            send(peer, chance.choice(_MAGICS)[: chance.randrange(5)])
         time.sleep(chance.random())
 
 
 def garbage(chance: random.Random, address: Address) -> None:
-    """Any bytes behind a right beginning."""
+    """Random bytes after a correct magic number."""
     with peers(chance, address, 8) as made:
         for peer in made:
-            say(peer, chance.choice(_MAGICS) + chance.randbytes(chance.randrange(100_000)))
+            send(peer, chance.choice(_MAGICS) + chance.randbytes(chance.randrange(100_000)))
         time.sleep(chance.random())
 
 
 def half_open(chance: random.Random, address: Address) -> None:
-    """Openings of which a part comes, byte by byte, and no more."""
+    """Handshakes that are sent byte by byte and stop in the middle."""
     words = opening(f"board:{chance.randrange(10**9)}", "-session=rpcsys/1")
     with peers(chance, address, 8) as made:
         for end in range(1, chance.randrange(2, len(words))):
             for peer in made:
-                say(peer, words[end - 1 : end])
+                send(peer, words[end - 1 : end])
             time.sleep(0.01)
 
 
-def lying_client(chance: random.Random, tracker: Address) -> None:
-    """Hundreds of messages of every kind with any content, but for those that anybody may say of everybody's leases."""
+def false_client(chance: random.Random, tracker: Address) -> None:
+    """Hundreds of messages of every kind with random content, except those that end or drain others' leases."""
     words = Words(chance.randrange(10**9))
     with peers(chance, tracker, 2) as made:
         for peer in made:
-            say(peer, struct.pack("<i", TRACKER_MAGIC) + frame([1, {"op": "hello", "version": "0"}]))
+            send(peer, struct.pack("<i", TRACKER_MAGIC) + frame([1, {"op": "hello", "version": "0"}]))
             for _ in range(200):
                 message = words.message()
                 if not isinstance(message, dict) or message["op"] not in ("end", "drain"):
-                    say(peer, frame(message))
+                    send(peer, frame(message))
 
 
-def lying_server(chance: random.Random, tracker: Address, key: str) -> None:
-    """A server with places that are none, leases that are none, and answers to questions nobody asked."""
-    register = {"op": "register", "id": 1, "key": key, "name": f"liar-{chance.randrange(4)}", "port": 1}
+def false_server(chance: random.Random, tracker: Address, key: str) -> None:
+    """A server with false addresses, false leases, and replies without a request."""
+    register = {"op": "register", "id": 1, "key": key, "name": f"false-{chance.randrange(4)}", "port": 1}
     running = [{"lease": "none", "epoch": chance.choice((1, 2**53, 2**62)), "since_s": -1e300}]
     with peers(chance, tracker, 1) as made:
         for peer in made:
-            say(peer, struct.pack("<i", TRACKER_MAGIC) + frame([1, {"op": "hello", "version": "9" * 30}]))
-            say(peer, frame({**register, "slots": 256, "running": running}))
+            send(peer, struct.pack("<i", TRACKER_MAGIC) + frame([1, {"op": "hello", "version": "9" * 30}]))
+            send(peer, frame({**register, "slots": 256, "running": running}))
             for number in range(64):
-                say(peer, frame([PUT, key, [chance.randrange(1, 65536), f"{key}:{number}"], "127.0.0.1"]))
+                send(peer, frame([PUT, key, [chance.randrange(1, 65536), f"{key}:{number}"], "127.0.0.1"]))
                 said = {"lease": "none", "epoch": number, "outcome": "lost", "cleaned": {"x": ["y" * 1000] * 50}}
-                say(peer, frame({"op": "lease_ended", "id": number + 2, **said}))
-                say(peer, frame({"id": number, "ok": True, "leases": [{}]}))
+                send(peer, frame({"op": "lease_ended", "id": number + 2, **said}))
+                send(peer, frame({"id": number, "ok": True, "leases": [{}]}))
             time.sleep(chance.random())
 
 
-class WindowBreaker(Leaver):
-    """A client that opens a session and sends far more than it was told it may, and reads nothing."""
+class WindowBreaker(AbandoningClient):
+    """A client that opens a session, sends far more than the window allows, and reads nothing."""
 
-    endless = ("hostile.nap", "hostile.spin")
+    endless = ("fault.nap", "fault.spin")
 
-    def broken(self) -> None:
+    def exceed(self) -> None:
         for step in self._steps("call running"):
             if step == "call running":
                 with contextlib.suppress(OSError):
@@ -124,14 +125,14 @@ class WindowBreaker(Leaver):
 
 
 def break_window(chance: random.Random, tracker: Address, key: str) -> None:
-    """See `WindowBreaker`."""
+    """Run one `WindowBreaker`."""
     breaker = WindowBreaker(tracker, key, chance.randrange(10**9))
     with contextlib.suppress(OSError, EOFError):
-        breaker.broken()
+        breaker.exceed()
 
 
 def stop_for_a_while(chance: random.Random, daemon: Daemon) -> None:
-    """Stop a daemon's process, or one below it, and let it go on."""
+    """SIGSTOP to a daemon or one of its descendants, and SIGCONT within two seconds."""
     with contextlib.suppress(psutil.Error, IndexError):
         process = psutil.Process(chance.choice(daemon.tree()))
         process.send_signal(signal.SIGSTOP)
@@ -142,7 +143,7 @@ def stop_for_a_while(chance: random.Random, daemon: Daemon) -> None:
 
 
 def fill(chance: random.Random, folder: Path) -> None:
-    """Take all that is left of a disk, for a while."""
+    """Fill a disk for up to two seconds."""
     path = folder / "filling"
     try:
         with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:

@@ -1,7 +1,7 @@
-"""One user of TVM's unmodified client: several threads that lease, hold and give back, again and again.
+"""One user of TVM's unmodified client: several threads that lease, hold and release devices in a loop.
 
-``python -m tests.live.tvm_sharer SOURCE PORT KEY THREADS HOLD_S SECONDS`` connects from the loopback address SOURCE
-and prints how many sessions it had.
+``python -m tests.live.tvm_client_threads SOURCE PORT KEY THREADS HOLD_S SECONDS`` connects from the loopback address
+SOURCE and prints the number of its sessions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import threading
 import time
 
 
-def come_from(source: str) -> None:
-    """Every connection of this process comes from ``source``: TVM's client has no option for it."""
+def connect_from(source: str) -> None:
+    """Bind every connection of this process to ``source``: TVM's client has no option for it."""
     connect = socket.socket.connect
 
     def bound(sock: socket.socket, address):
@@ -26,7 +26,7 @@ def come_from(source: str) -> None:
 
 
 def main(source: str, port: str, key: str, threads: str, hold_s: str, seconds: str) -> None:
-    come_from(source)
+    connect_from(source)
     from tvm import rpc
 
     held = []

@@ -1,4 +1,4 @@
-"""Who keeps boards: ``rpcsys board`` with an inventory of its own, a real tracker, and boards behind real sshds."""
+"""``rpcsys board`` with its own inventory, a real tracker, and boards behind real sshds."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tests.live.sshboard import SshBoard
 
 START_S = 90.0
 KEY = "lab:board"
-#: A user who is not root, and whose login shell has something to say.
+#: A user who is not root, with a login shell that prints a line.
 PI = """useradd --create-home --shell /bin/bash pi
 usermod --password "*" pi
 echo "echo Welcome, pi" >/home/pi/.bashrc"""
 
 
 @dataclass
-class Desk:
-    """A desk, its tracker, and its boards.
+class BoardCli:
+    """The command, its tracker, and its boards.
 
-    ``archive`` is this version's, packed once for all; ``short`` a folder whose name leaves room for that of a socket.
+    ``archive`` is of this version. ``short_folder`` has a path short enough for a Unix socket in it.
     """
 
     folder: Path
     tracker: Daemon
     archive: Path
-    short: Path
+    short_folder: Path
     made: list[SshBoard]
 
     def board(self, prepare: str = "", programs: dict[str, str] | None = None, **more) -> SshBoard:
@@ -44,7 +44,7 @@ class Desk:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if "_TRACKER_" not in name}
-        own = {"XDG_STATE_HOME": str(self.folder / "state"), "XDG_RUNTIME_DIR": str(self.short)}
+        own = {"XDG_STATE_HOME": str(self.folder / "state"), "XDG_RUNTIME_DIR": str(self.short_folder)}
         return {**kept, **own, "TMPDIR": str(self.folder)}
 
     def start(self, *words: str, **popen) -> subprocess.Popen[str]:
@@ -53,21 +53,21 @@ class Desk:
         return subprocess.Popen(command, env=self.environment, text=True, **{**streams, **popen})
 
     def run(self, *words: str, status: int = 0) -> str:
-        """What the command prints; of one that fails, its one line of complaint."""
+        """What the command prints; if it fails, its one error line."""
         with self.start(*words) as process:
             out, err = process.communicate(timeout=200)
         assert process.returncode == status, out + err
         assert "Traceback" not in err
         if not status:
             return out
-        complaints = [line for line in err.splitlines() if "error: " in line]
-        assert len(complaints) == 1, err
-        return complaints[0]
+        errors = [line for line in err.splitlines() if "error: " in line]
+        assert len(errors) == 1, err
+        return errors[0]
 
     def adding(
         self, board: SshBoard, *more: str, user: str = "root", name: str = "b1", known: bool = True
     ) -> list[str]:
-        """The words that add ``board``; flags of the server come behind a ``--`` in ``more``."""
+        """The arguments that add ``board``; in ``more``, flags of the server follow a ``--``."""
         flags, behind = list(more), []
         if "--" in flags:
             flags, behind = flags[: flags.index("--")], flags[flags.index("--") + 1 :]
@@ -85,17 +85,17 @@ class Desk:
 
 
 def packing(words: list[str]) -> list[str]:
-    """The words without the archive: it is packed for the board that is found."""
+    """The arguments without ``--archive``: the command packs the archive for the board."""
     at = words.index("--archive")
     return words[:at] + words[at + 2 :]
 
 
-#: Where an installation may write. Other folders, such as /var/tmp, may be those of other tests.
+#: The folders that an installation may write to. Others, such as /var/tmp, may belong to other tests.
 PLACES = "/etc /home /opt /run /srv /usr/local /var/cache /var/lib /var/log /var/spool"
 
 
 def left(board: SshBoard) -> str:
-    """Files of ours, and processes, on the board."""
+    """Files and processes of rpcsys on the board."""
     return board.shell(
         rf"find {PLACES} -xdev \( -name '*rpcsys*' -o -path '*/etc/rpcsys/*' \) 2>/dev/null; "
         "ls -d /tmp/rpcsys.* 2>/dev/null; ps ax -o args | grep '[s]tart.py'; :"
@@ -103,6 +103,6 @@ def left(board: SshBoard) -> str:
 
 
 def version_of(board: SshBoard) -> str:
-    """The version in use, which is whole."""
+    """The version in use; its files are verified."""
     said = board.shell("python3 /opt/rpcsys/current/python/verify.py && readlink /opt/rpcsys/current")
     return said.partition("versions/")[2].strip()

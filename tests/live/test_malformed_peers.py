@@ -1,4 +1,4 @@
-"""Peers that are silent, stopped, numerous or mad: nothing dies, nothing grows, others are served."""
+"""Peers that are silent, stopped, too many, or send random bytes: daemons live, do not grow, and serve others."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from tests.live.daemons import Daemon, queue, rss_mb, wait_until
-from tests.live.lab import KEY, FaultLab
+from tests.live.fault_lab import KEY, FaultLab
 from tests.live.probe import MISMATCH, SESSION_MAGIC, TRACKER_MAGIC, Probe, SessionProbe, TrackerProbe, opening
 
 SEED = 20_260_101
 DROPPED_S = 10.0
-LATE_S = 2.0  # of grace in the test, not in the promise
+LATE_S = 2.0  # the test's tolerance
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ HALF_OPENINGS = {
 @pytest.mark.slow
 @ours_only
 def test_half_a_handshake_is_dropped(lab: FaultLab, record_property):
-    """All of them at once, and one that sends a byte a second to look alive."""
+    """All of them at once, and one that sends a byte per second."""
     daemons = {"server": lab.server, "tracker": lab.tracker}
     took: dict[str, float] = {}
 
@@ -87,7 +87,7 @@ def _trickle(server: Daemon, took: dict[str, float]) -> None:
         took["server: a byte a second"] = time.monotonic() - began
 
 
-# --- madness -----------------------------------------------------------------------------------
+# --- random bytes ------------------------------------------------------------------------------
 
 BATCH = 200
 GROWTH_MB = 4.0
@@ -118,7 +118,7 @@ def some_json(rng: random.Random, depth: int = 0) -> object:
 
 
 def some_message(rng: random.Random) -> object:
-    """Nearly a message: a code or an op that exists, with the wrong things behind it."""
+    """A message with an existing code or op and wrong fields."""
     if rng.random() < 0.3:
         return some_json(rng)
     if rng.random() < 0.5:
@@ -152,7 +152,7 @@ NOISES: list[Noise] = [
 
 
 def make_noise(daemon: Daemon, rng: random.Random, count: int) -> None:
-    """``count`` connections of a few kB each; some end in good order, some are reset."""
+    """``count`` connections that send a few kB each; some are closed, some are reset."""
     for number in range(count):
         with Probe(daemon.address) as probe:
             abrupt = rng.random() < 0.5
@@ -167,15 +167,15 @@ def make_noise(daemon: Daemon, rng: random.Random, count: int) -> None:
             except TimeoutError:
                 raise
             except OSError:
-                pass  # refused before it had said everything
+                pass  # the peer closed it before all was sent
 
 
 @ours_only
-@pytest.mark.parametrize("victim", ["tracker", "server"])
-def test_random_bytes(lab: FaultLab, victim: str, record_property):
-    daemon: Daemon = getattr(lab, victim)
+@pytest.mark.parametrize("which", ["tracker", "server"])
+def test_random_bytes_do_no_harm(lab: FaultLab, which: str, record_property):
+    daemon: Daemon = getattr(lab, which)
     rng = random.Random(SEED)
-    make_noise(daemon, rng, BATCH)  # warm: imports, pools and caches have their memory now
+    make_noise(daemon, rng, BATCH)  # warm-up: imports, pools and caches allocate their memory
     lasting = settled(lab, daemon)
     before = rss_mb(lasting)
     make_noise(daemon, rng, 2 * BATCH)
@@ -191,8 +191,8 @@ def test_random_bytes(lab: FaultLab, victim: str, record_property):
     lab.still_serves()
 
 
-def test_random_bytes_in_a_session(lab: FaultLab, record_property):
-    """With the right match key: noise reaches the session process and no further."""
+def test_random_bytes_in_a_session_reach_only_its_process(lab: FaultLab, record_property):
+    """Sent after a handshake with a valid match key."""
     rng = random.Random(SEED)
     option = "-session=rpcsys/1" if lab.kind == "rpcsys" else ""
     rounds = 16 if lab.kind == "rpcsys" else 6
@@ -201,7 +201,7 @@ def test_random_bytes_in_a_session(lab: FaultLab, record_property):
         for _ in range(count):
             with TrackerProbe(
                 lab.tracker.address
-            ) as tracker:  # whose end would be the lease's, until the session is open
+            ) as tracker:  # closing it would end the lease until the session is open
                 _, port, matchkey = tracker.lease(KEY)
                 with SessionProbe(("127.0.0.1", port), matchkey, option) as session:
                     assert session.code == SESSION_MAGIC
@@ -209,7 +209,7 @@ def test_random_bytes_in_a_session(lab: FaultLab, record_property):
                         for _ in range(4):
                             session.socket.sendall(rng.choice([some_bytes, session_frame])(rng))
                     except ConnectionError:
-                        pass  # refused before it had said everything
+                        pass  # the peer closed it before all was sent
 
     noisy_sessions(rounds)
     lab.free(2)
@@ -226,7 +226,7 @@ def test_random_bytes_in_a_session(lab: FaultLab, record_property):
 
 @ours_only
 def test_a_match_key_serves_once(lab: FaultLab):
-    """Nor does one that is nearly right, nor the plain key of a server that has a tracker."""
+    """A changed match key is refused, and so is the plain key of a server with a tracker."""
     with TrackerProbe(lab.tracker.address) as tracker:
         host, port, matchkey = tracker.lease(KEY)
         with SessionProbe((host, port), matchkey, "-session=rpcsys/1") as session:
@@ -238,7 +238,7 @@ def test_a_match_key_serves_once(lab: FaultLab):
 
 
 def session_frame(rng: random.Random) -> bytes:
-    """The header of an rpcsys/1 frame and a head that almost fit."""
+    """The header and the head of an rpcsys/1 frame with wrong sizes."""
     head = json.dumps(some_json(rng)).encode()
     size = rng.choice([len(head), 2**32 - 1, 0, 2**24])
     body = rng.choice([0, 2**63, 2**40, 10])
@@ -260,7 +260,7 @@ def settled(lab: FaultLab, daemon: Daemon) -> list[int]:
 
 @pytest.fixture
 def hold() -> Iterator[Callable[[Daemon, int], list[socket.socket]]]:
-    """Opens idle connections to a daemon, as many as its listen queue takes, too."""
+    """Opens idle connections to a daemon, also those that stay in its listen queue."""
     held: list[socket.socket] = []
 
     def connect(daemon: Daemon, count: int) -> list[socket.socket]:
@@ -277,20 +277,20 @@ def hold() -> Iterator[Callable[[Daemon, int], list[socket.socket]]]:
 
 
 @ours_only
-@pytest.mark.parametrize("victim", ["tracker", "server"])
-def test_out_of_descriptors(lab: FaultLab, victim: str, hold, record_property):
-    """Those who have a device keep it, the daemon does not spin, and it serves when it can."""
-    daemon: Daemon = getattr(lab, victim)
+@pytest.mark.parametrize("which", ["tracker", "server"])
+def test_a_daemon_without_descriptors_keeps_its_sessions(lab: FaultLab, which: str, hold, record_property):
+    """Running sessions go on, the daemon does not busy-wait, and it serves again when descriptors are free."""
+    daemon: Daemon = getattr(lab, which)
     client = lab.client().leased()
     process = psutil.Process(daemon.pid)
     limit = process.num_fds() + 16
     _, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (limit, hard))
     idle = hold(daemon, 64)
-    wait_until(lambda: process.num_fds() >= limit - 4, 5, f"{victim} has no descriptors left")
+    wait_until(lambda: process.num_fds() >= limit - 4, 5, f"{which} has no descriptors left")
     before, began = sum(process.cpu_times()[:2]), time.monotonic()
     assert client.call("pid")["value"] == client.session_pid
-    wait_until(lambda: time.monotonic() > began + 1.5, 3, "a while has passed")
+    wait_until(lambda: time.monotonic() > began + 1.5, 3, "1.5 s have passed")
     load = (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began)
     record_property("share of a core while full", round(load, 2))
     assert load < 0.5
@@ -310,7 +310,7 @@ LARGE_BYTES = 200_000_000
 
 
 @ours_only
-def test_a_client_stopped_inside_a_large_result_holds_up_nobody(lab: FaultLab):
+def test_a_client_stopped_inside_a_large_result_delays_no_other(lab: FaultLab):
     stopped, other = lab.client().leased(), lab.client().leased()
     stopped.send("bytes", LARGE_BYTES)
     answering = partial(rss_mb, [stopped.session_pid])
@@ -319,13 +319,13 @@ def test_a_client_stopped_inside_a_large_result_holds_up_nobody(lab: FaultLab):
     assert other.call("pid", deadline_s=5)["value"] == other.session_pid
     other.close()
     lab.still_serves()
-    stopped.go_on()
+    stopped.resume()
     assert stopped.read()["value"] == LARGE_BYTES
 
 
 @pytest.mark.slow
-def test_a_client_stopped_in_the_queue_holds_up_nobody(lab: FaultLab, record_property):
-    """The device offered to it is offered to the next when it has not come for a while."""
+def test_a_client_stopped_in_the_queue_delays_no_other(lab: FaultLab, record_property):
+    """A device that it does not use within some seconds is leased to the next client."""
     holders = [lab.client().leased(), lab.client().leased()]
     stopped = lab.client()
     lab.pending(1)
@@ -338,6 +338,6 @@ def test_a_client_stopped_in_the_queue_holds_up_nobody(lab: FaultLab, record_pro
     record_property("the next one is served after, s", round(time.monotonic() - began, 1))
     assert stopped.silent()
     holders[1].close()
-    stopped.go_on()
+    stopped.resume()
     stopped.leased()
     assert queue(lab.tracker, KEY)["pending"] == 0

@@ -1,4 +1,4 @@
-"""A tracker among bad peers: whatever they do, nobody else waits for it."""
+"""Peers of a tracker that read slowly, send partial frames or only connect: other peers do not wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.live.daemons import Daemon, wait_until
 from tests.live.probe import TRACKER_MAGIC, TrackerProbe
 
 BOUND_S = 1.0
-"""The goal is 0.1 s; a machine that does much else at the same time gets more. The figures are recorded."""
+"""The goal is 0.1 s; a busy machine needs more. The figures are recorded."""
 
 MAGIC = struct.pack("<i", TRACKER_MAGIC)
 HELLO = [1, {"op": "hello", "version": "0", "user": "bad"}]
@@ -35,7 +35,7 @@ def tracker(daemons) -> Daemon:
 
 @pytest.fixture
 def peers(tracker: Daemon) -> Iterator[Callable[..., socket.socket]]:
-    """Makes connections that have said ``data``."""
+    """Makes connections and sends ``data`` on each."""
     made: list[socket.socket] = []
 
     def make(data: bytes = MAGIC) -> socket.socket:
@@ -48,12 +48,12 @@ def peers(tracker: Daemon) -> Iterator[Callable[..., socket.socket]]:
         sock.close()
 
 
-class Good:
-    """A client and a server that go on with their work; ``worst`` is the longest that either had to wait."""
+class OtherPeers:
+    """A client and a server that exchange leases; ``worst``: the longest time of one request, in seconds."""
 
     def __init__(self, tracker: Daemon) -> None:
         self.client, self.server = TrackerProbe(tracker.address, 60), TrackerProbe(tracker.address, 60)
-        self.server.ask([5, {"key": "server:good", "addr": [None, 9090]}])
+        self.server.ask([5, {"key": "server:others", "addr": [None, 9090]}])
         self.worst, self.count, self.problem = 0.0, 0, ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -61,8 +61,8 @@ class Good:
     def _work(self) -> None:
         try:
             while not self._stop.is_set():
-                self._measure(lambda: self.server.ask([3, "good", [9090, f"good:{self.count}"], None]) == 0)
-                self._measure(lambda: self.client.ask([4, "good", "", 1])[1][2] == f"good:{self.count}")
+                self._measure(lambda: self.server.ask([3, "others", [9090, f"others:{self.count}"], None]) == 0)
+                self._measure(lambda: self.client.ask([4, "others", "", 1])[1][2] == f"others:{self.count}")
                 self.count += 1
                 time.sleep(0.002)
         except Exception as error:
@@ -73,7 +73,7 @@ class Good:
         assert act()
         self.worst = max(self.worst, time.monotonic() - began)
 
-    def __enter__(self) -> Good:
+    def __enter__(self) -> OtherPeers:
         self._thread.start()
         return self
 
@@ -86,13 +86,13 @@ class Good:
         assert self.count > 20
 
 
-def check(good: Good, what: str, record_property: Callable[[str, object], None]) -> None:
-    record_property(what, f"{good.worst * 1000:.1f} ms at worst, of {good.count} turns")
-    assert good.worst < BOUND_S
+def check(others: OtherPeers, what: str, record_property: Callable[[str, object], None]) -> None:
+    record_property(what, f"{others.worst * 1000:.1f} ms at worst, of {others.count} turns")
+    assert others.worst < BOUND_S
 
 
-def test_slow_readers(tracker: Daemon, peers, record_property):
-    with Good(tracker) as good:
+def test_slow_readers_delay_no_other(tracker: Daemon, peers, record_property):
+    with OtherPeers(tracker) as others:
         for _ in range(20):
             slow = peers(MAGIC + raw([6]) * 500)
             slow.setblocking(False)
@@ -104,23 +104,23 @@ def test_slow_readers(tracker: Daemon, peers, record_property):
             except (BlockingIOError, ConnectionError):
                 pass
             time.sleep(0.01)
-    check(good, "beside 20 that hardly read", record_property)
+    check(others, "beside 20 slow readers", record_property)
 
 
-def test_half_frames(tracker: Daemon, peers, record_property):
-    with Good(tracker) as good:
+def test_half_frames_delay_no_other(tracker: Daemon, peers, record_property):
+    with OtherPeers(tracker) as others:
         frame = raw(HELLO)
         halves = [peers(MAGIC + frame[:cut]) for cut in range(1, len(frame))]
         halves += [peers(MAGIC[:cut]) for cut in (1, 2, 3)]
         time.sleep(3)
         for cut, half in enumerate(halves[: len(frame) - 1], start=1):
             half.sendall(frame[cut:])
-    check(good, "beside 60 half frames", record_property)
+    check(others, "beside 60 half frames", record_property)
 
 
 @pytest.mark.parametrize("nothing", [b" ", b"[", b"0", b"\x00"], ids=["spaces", "brackets", "digits", "zeros"])
-def test_a_megabyte_of_nothing(tracker: Daemon, peers, record_property, nothing):
-    with Good(tracker) as good:
+def test_a_frame_of_a_megabyte_without_content_delays_no_other(tracker: Daemon, peers, record_property, nothing):
+    with OtherPeers(tracker) as others:
         for _ in range(10):
             sender = peers(MAGIC)
             try:
@@ -128,20 +128,20 @@ def test_a_megabyte_of_nothing(tracker: Daemon, peers, record_property, nothing)
                 sender.recv(1)
             except ConnectionError:
                 pass
-        seen = good.count
-        wait_until(lambda: good.count > seen + 100, 60, "work to go on")
-    check(good, f"beside megabytes of {nothing!r}", record_property)
+        seen = others.count
+        wait_until(lambda: others.count > seen + 100, 60, "work to go on")
+    check(others, f"beside megabytes of {nothing!r}", record_property)
 
 
 @pytest.mark.slow
-def test_one_that_never_reads_its_events(tracker: Daemon, peers, record_property):
-    """Its place changes all the time, and it is told so, until it is dropped."""
-    with TrackerProbe(tracker.address) as server, Good(tracker) as good:
+def test_a_client_that_never_reads_its_events_delays_no_other(tracker: Daemon, peers, record_property):
+    """The tracker sends it each change of its place in the queue, until it drops the client."""
+    with TrackerProbe(tracker.address) as server, OtherPeers(tracker) as others:
         server.ask([5, {"key": "server:k", "addr": [None, 9090]}])
-        deaf = peers(MAGIC + raw(HELLO))
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        unread = peers(MAGIC + raw(HELLO))
+        unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         asks = [{"op": "request", "id": number, "key": "k"} for number in range(4000)]
-        deaf.sendall(b"".join(map(raw, asks)))
+        unread.sendall(b"".join(map(raw, asks)))
         wait_until(lambda: server.summary()["queue_info"]["k"]["pending"] > 3000, 30, "they wait")
         end = time.monotonic() + 8
         number = 0
@@ -149,17 +149,17 @@ def test_one_that_never_reads_its_events(tracker: Daemon, peers, record_property
             server.ask([3, "k", [9090, f"k:{number}"], None])
             number += 1
             time.sleep(0.02)
-    check(good, "beside one with 4,000 requests that never reads", record_property)
+    check(others, "beside a client with 4,000 requests that never reads", record_property)
 
 
-def test_ten_thousand_idle_connections(daemons, record_property):
+def test_ten_thousand_idle_connections_delay_no_other(daemons, record_property):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     many = min(10_000, (1 << 20 if hard == resource.RLIM_INFINITY else hard) - 500)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(many + 400, hard) if hard >= 0 else many + 400, hard))
-    tracker = daemons.tracker()  # its own limit it raises itself
+    tracker = daemons.tracker()  # it raises its own limit itself
     idle: list[socket.socket] = []
     try:
-        with Good(tracker) as good:
+        with OtherPeers(tracker) as others:
             for number in range(many):
                 source = f"127.0.{1 + number // 5000}.1"  # a loopback address has 28,000 ports
                 sock = socket.create_connection(tracker.address, 30, (source, 0))
@@ -168,9 +168,9 @@ def test_ten_thousand_idle_connections(daemons, record_property):
             for sock in idle:
                 sock.settimeout(60)
                 assert sock.recv(4) == MAGIC
-            crowded = good.count
-            wait_until(lambda: good.count > crowded + 200, 60, "work among so many")
-        check(good, f"beside {many} idle connections, and while they came", record_property)
+            before = others.count
+            wait_until(lambda: others.count > before + 200, 60, "work beside idle connections")
+        check(others, f"beside {many} idle connections, and while they came", record_property)
     finally:
         for sock in idle:
             sock.close()
@@ -181,4 +181,4 @@ def test_too_few_descriptors_are_reported(daemons):
     command = [sys.executable, "-m", "rpcsys.tracker", "--host", "127.0.0.1", "--port", "0"]
     limited = daemons.launch("tracker", ["sh", "-c", 'ulimit -n 300; exec "$@"', "sh", *command])
     limited.await_ready_line()
-    wait_until(lambda: "room for 300 connections only" in limited.stderr(), 10, "a word about it")
+    wait_until(lambda: "room for 300 connections only" in limited.stderr(), 10, "a log line about it")

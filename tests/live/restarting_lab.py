@@ -1,4 +1,4 @@
-"""A lab whose daemons come back, at the same places, whenever they are killed."""
+"""A lab that restarts its daemons at the same addresses when they are killed, and threads that repeat faults."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import psutil
 from tests.live.daemons import START_S, Daemon, Daemons, alive, wait_free, wait_until
 
 KEY, TVM_KEY = "board", "tvm"
-COMMON = ("--import", "tests.live.hostile", "--grace", "1")
+COMMON = ("--import", "tests.live.session_faults", "--grace", "1")
 GONE_S = 30.0
-#: Below those from which the system takes ports for connections: one that is to be served again is nobody's meanwhile.
+#: Below the ephemeral ports: no other process takes the port of a daemon that restarts.
 PORTS = (20_000, 32_000)
 
 
-#: Three servers: of two slots, behind the proxy, and one for TVM's clients.
+#: Three servers: one with two slots, one behind the proxy, one for TVM's clients.
 BOARDS = {
     "direct": ("--key", KEY, "--slots", "2", "--preload", "numpy", "--tvm", "off", *COMMON),
     "proxied": ("--key", KEY, "--preload", "numpy", "--tvm", "off", "--through-proxy", *COMMON),
@@ -32,7 +32,7 @@ SLOTS = {"direct": 2, "proxied": 1, "tvms": 1}
 
 
 class Lab:
-    """Tracker, proxy and `BOARDS`. ``current`` has the daemons that run, by name."""
+    """Tracker, proxy and `BOARDS`. ``current``: the running daemons by name."""
 
     def __init__(self, daemons: Daemons, chance: random.Random, state: Path) -> None:
         self.daemons = daemons
@@ -48,7 +48,7 @@ class Lab:
         return self.current["tracker"]
 
     def start(self, name: str) -> None:
-        """Start a daemon where it is always found."""
+        """Start a daemon at its fixed port."""
         tracker = ("--tracker", f"127.0.0.1:{self.ports['tracker']}")
         if name == "tracker":
             daemon = self.daemons.tracker("--state-dir", str(self._state), port=self.ports[name])
@@ -64,7 +64,7 @@ class Lab:
         self.current[name] = daemon
 
     def kill(self, name: str) -> None:
-        """kill -9 of a daemon, which starts again once all that was below it is gone."""
+        """SIGKILL to a daemon; it starts again when all its descendants have ended."""
         daemon = self.current[name]
         if name in SLOTS:
             wait_until(lambda: len(daemon.tree()) >= 2 + SLOTS[name], GONE_S, f"{name} is whole")
@@ -78,7 +78,7 @@ class Lab:
             )
 
     def kill_below(self, name: str, chance: random.Random, generation: int) -> None:
-        """kill -9 of a server's zygote (1), or of a process that serves a session or waits for one (2)."""
+        """SIGKILL to a server's zygote (generation 1) or to one of its children (2)."""
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):  # it has ended by itself
             found = self.current[name].children()
             for _ in range(generation - 1):
@@ -87,7 +87,7 @@ class Lab:
                 os.kill(chance.choice(found).pid, signal.SIGKILL)
 
     def folders(self, daemon: Daemon) -> list[Path]:
-        """The folders of a server."""
+        """The temporary folders of a server."""
         return [*self.daemons.folder.glob(f"rpcsys-server-{daemon.pid}-*")]
 
     def all_free(self) -> None:
@@ -96,8 +96,8 @@ class Lab:
         wait_free(self.tracker, TVM_KEY, SLOTS["tvms"], START_S)
 
 
-class Killers:
-    """Threads that each do one thing so many times, at moments of chance; the first problem is kept for `join`."""
+class FaultThreads:
+    """Threads that each repeat one fault at random times; `join` raises the first problem."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -106,7 +106,7 @@ class Killers:
         self.stopping = threading.Event()
 
     def add(self, act: Callable[[random.Random], None], times: int, pause_s: tuple[float, float]) -> None:
-        """Do ``act`` so many times with pauses of chance before each."""
+        """Start a thread that calls ``act`` ``times`` times, each after a random pause in ``pause_s``."""
         chance = random.Random(f"{self._seed}-{len(self._threads)}")
 
         def work() -> None:
@@ -123,7 +123,7 @@ class Killers:
         self._threads[-1].start()
 
     def join(self, within_s: float) -> None:
-        """Wait until all is done. Raises what one of them has met."""
+        """Wait until all threads have ended. Raises the first problem of a thread."""
         for thread in self._threads:
             thread.join(within_s)
         self.stopping.set()

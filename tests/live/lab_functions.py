@@ -1,4 +1,4 @@
-"""What a lab's own module looks like: functions for ``--import tests.live.useful``."""
+"""An example of a lab's own module: functions for ``--import tests.live.lab_functions``."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _relays: dict[int, bool] = {}
 
 @register("lab.relay")
 def relay(number: int, on: bool) -> dict[int, bool]:
-    """Switch a relay of the board; all that were switched in this session."""
+    """Switch a relay of the board; the states of all relays switched in this session."""
     _relays[number] = on
     return _relays
 
 
 @register("lab.scaled")
 def scaled(image, factor: float = 1.0):
-    """An array in, an array out."""
+    """Scale an array."""
     return image * factor
 
 
 @register("lab.counter")
 def counter(start: int = 0):
-    """A function that stays on the device, with a state."""
+    """A function with state that stays on the device."""
     return itertools.count(start).__next__
 
 
@@ -45,7 +45,7 @@ def chatter(lines: int) -> None:
 
     def run() -> None:
         for number in range(lines):
-            print(f"line {number} of a session that talks while its client does something else")
+            print(f"line {number} of a session that prints while its client does something else")
         open("done", "w").close()
 
     threading.Thread(target=run).start()
@@ -53,13 +53,13 @@ def chatter(lines: int) -> None:
 
 @register("lab.hang")
 def hang(how: str) -> None:
-    """Do for ever what :mod:`tests.live.hostile` knows how to do, having begun visibly."""
+    """Create the file ``begun``, then call a function of :mod:`tests.live.session_faults` that does not end."""
     open("begun", "w").close()
-    lookup(f"hostile.{how}")()
+    lookup(f"fault.{how}")()
 
 
 @register("lab.die")
 def die(text: str) -> None:
-    """Crash in native code, having said why."""
+    """Write ``text`` to standard error, then abort in native code."""
     os.write(2, text.encode())
     ctypes.CDLL(None).abort()

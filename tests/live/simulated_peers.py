@@ -1,6 +1,6 @@
-"""Thousands of servers and clients of a tracker, in one thread: each comes back by itself when the tracker does.
+"""Thousands of simulated servers and clients of a tracker, in one thread; each reconnects after the tracker restarts.
 
-They speak frames by hand and as many as a loop can; what they were told is kept for the test to judge.
+They send and read tracker frames, and store what they receive for the test's checks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from tests.live.probe import PUT, TRACKER_MAGIC
 
 AGAIN_S = 0.2
-_PACE = 64  # connections begun in one turn
+_CONNECTS = 64  # new connections in one turn
 
 
 def frame(message: Any) -> bytes:
@@ -27,8 +27,8 @@ def frame(message: Any) -> bytes:
     return struct.pack("<i", len(data)) + data
 
 
-class Member:
-    """One connection that wants to be open. ``numbers`` are for the questions it asks."""
+class Peer:
+    """One connection, which is kept open. ``numbers`` are the ids of its requests."""
 
     def __init__(self, name: str, key: str) -> None:
         self.name = name
@@ -42,13 +42,13 @@ class Member:
         self._magic_due = True
 
     def opening(self) -> list[Any]:
-        """What it says first, behind the hello."""
+        """Its first messages after the hello."""
         raise NotImplementedError
 
-    def hear(self, message: Any) -> None:
+    def receive_message(self, message: Any) -> None:
         raise NotImplementedError
 
-    def say(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         self._out += frame(message)
 
     def connect(self, address: tuple[str, int]) -> None:
@@ -76,7 +76,7 @@ class Member:
                 break
             message, self._in = json.loads(self._in[4:end]), self._in[end:]
             if isinstance(message, dict):
-                self.hear(message)
+                self.receive_message(message)
 
     def flush(self) -> None:
         if self._out and self.socket is not None:
@@ -90,8 +90,8 @@ class Member:
         return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._out else 0)
 
 
-class Server(Member):
-    """One of ours with one slot. ``lease`` is what runs there; ``taken`` every match key that was handed out."""
+class Server(Peer):
+    """A server with one slot. ``lease``: the running lease; ``taken``: its match keys that were leased."""
 
     def __init__(self, name: str, key: str) -> None:
         super().__init__(name, key)
@@ -108,31 +108,31 @@ class Server(Member):
         return [{**register, "running": running}, *([self._offer()] if self.offering else [])]
 
     def offer(self) -> None:
-        """Offer a match key, from now on after each reconnection too until it is taken."""
+        """Offer a match key, and again after each reconnection until it is leased."""
         self.offering = True
         if self.socket is not None:
-            self.say(self._offer())
+            self.send(self._offer())
 
     def _offer(self) -> list[Any]:
         self.offered += 1
         return [PUT, self.key, [9090, f"{self.key}:{self.name}-{self.offered}"], None]
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def receive_message(self, message: dict[str, Any]) -> None:
         if message.get("op") == "taken":
             assert self.lease is None, f"{self.name} has two holders"
             self.offering = False
             self.taken.append(message["matchkey"])
             self.lease = {"lease": message["lease"], "epoch": message["epoch"]}
-            self.say({"id": message["id"], "ok": True})
-            self.say({"op": "lease_started", "id": next(self.numbers), **self.lease, "peer": "swarm"})
+            self.send({"id": message["id"], "ok": True})
+            self.send({"op": "lease_started", "id": next(self.numbers), **self.lease, "peer": "simulated"})
         elif "op" in message:
-            self.say({"id": message["id"], "ok": True})
+            self.send({"id": message["id"], "ok": True})
         elif message.get("id") == 1:
             self.registered = message["ok"]
 
 
-class Client(Member):
-    """Waits for one device and leaves when it has it. ``leases`` are all that it was ever given."""
+class Client(Peer):
+    """Waits for one device and closes when it has it. ``leases``: all leases that it received."""
 
     def __init__(self, name: str, key: str) -> None:
         super().__init__(name, key)
@@ -145,7 +145,7 @@ class Client(Member):
         self.queued = False
         return [{"op": "request", "id": 1, "key": self.key, "wait_for_key": True, "ticket": self.ticket}]
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def receive_message(self, message: dict[str, Any]) -> None:
         if message.get("event") == "queued":
             self.ticket, self.queued = message["ticket"], True
         elif "leases" in message:
@@ -155,33 +155,33 @@ class Client(Member):
             self.refused.append(message)
 
 
-class Swarm(threading.Thread):
-    """Keeps its members connected to ``address``, in an order of chance, until `stop`."""
+class SimulatedPeers(threading.Thread):
+    """Keeps its peers connected to ``address`` until `stop`; ``seed`` sets the order of reconnections."""
 
     def __init__(self, address: tuple[str, int], seed: int) -> None:
         super().__init__(daemon=True)
         self.address = address
-        self.members: list[Member] = []
+        self.peers: list[Peer] = []
         self.problem: BaseException | None = None
         self._chance = random.Random(seed)
         self._halt = threading.Event()
         self._calls: list[Any] = []
         self._selector = selectors.DefaultSelector()
 
-    def add(self, members: list[Any]) -> None:
-        """More members; they connect in this order the first time."""
-        self.members += members
+    def add(self, peers: list[Any]) -> None:
+        """Add peers; they first connect in this order."""
+        self.peers += peers
 
     def call(self, function: Any) -> None:
-        """Have the thread call a function soon."""
+        """Call a function in this thread."""
         self._calls.append(function)
 
     def stop(self) -> None:
         self._halt.set()
         self.join(60)
-        for member in self.members:
-            if member.socket is not None:
-                member.socket.close()
+        for peer in self.peers:
+            if peer.socket is not None:
+                peer.socket.close()
         self._selector.close()
         if self.problem is not None:
             raise self.problem
@@ -193,7 +193,7 @@ class Swarm(threading.Thread):
                 for function in calls:
                     function()
                 if calls:
-                    self._want()
+                    self._watch()
                 self._connect_some()
                 self._turn()
         except BaseException as problem:
@@ -202,44 +202,44 @@ class Swarm(threading.Thread):
     def _connect_some(self) -> None:
         now = time.monotonic()
         begun = 0
-        for member in self.members:
-            if begun == _PACE:
+        for peer in self.peers:
+            if begun == _CONNECTS:
                 return
-            if member.socket is None and not member.gone and member.again_at <= now:
+            if peer.socket is None and not peer.gone and peer.again_at <= now:
                 begun += 1
                 try:
-                    member.connect(self.address)
-                    self._selector.register(member.socket, member.wants, member)
+                    peer.connect(self.address)
+                    self._selector.register(peer.socket, peer.wants, peer)
                 except OSError:
-                    self._lose(member)
+                    self._lose(peer)
 
     def _turn(self) -> None:
         for key, events in self._selector.select(0.005):
-            member = key.data
+            peer = key.data
             try:
                 if events & selectors.EVENT_READ:
-                    member.receive()
-                member.flush()
-                if member.gone:
-                    self._lose(member)
+                    peer.receive()
+                peer.flush()
+                if peer.gone:
+                    self._lose(peer)
                 else:
-                    self._selector.modify(member.socket, member.wants, member)
+                    self._selector.modify(peer.socket, peer.wants, peer)
             except BlockingIOError:
                 pass
             except OSError:
-                self._lose(member)
+                self._lose(peer)
 
-    def _want(self) -> None:
-        """Look out for what calls have given members to say."""
+    def _watch(self) -> None:
+        """Wait for writability where a call has queued messages."""
         for key in [*self._selector.get_map().values()]:
             self._selector.modify(key.fileobj, key.data.wants, key.data)
 
-    def _lose(self, member: Member) -> None:
-        if member.socket is not None:
+    def _lose(self, peer: Peer) -> None:
+        if peer.socket is not None:
             try:
-                self._selector.unregister(member.socket)
+                self._selector.unregister(peer.socket)
             except (KeyError, ValueError):
                 pass
-            member.socket.close()
-            member.socket = None
-        member.again_at = time.monotonic() + AGAIN_S * (1 + self._chance.random())
+            peer.socket.close()
+            peer.socket = None
+        peer.again_at = time.monotonic() + AGAIN_S * (1 + self._chance.random())
