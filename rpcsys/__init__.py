@@ -5,8 +5,8 @@
         model = session.load_module("model.onnx")
         y = model(x)
 
-Nothing is imported until it is used: ``import rpcsys`` costs a bare board nothing and needs nothing on it
-but the standard library.
+Names are imported at their first use: ``import rpcsys`` takes a bare board no time and needs only the standard
+library.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HOST_PYTHON = (3, 10)
 
 
 def part(name: str) -> Any:
-    """The module ``name`` of this package; an ImportError that says what to do where only a desk has it."""
+    """The module ``name`` of this package. Raises ImportError, with what to do, where the device runtime lacks it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
 """Entry points of the ``rpcsys`` and ``query_tracker`` commands.
 
-pip installs them on a board's older Python too, where they are told in one line what they need: this file
-keeps to Python 3.8 and the standard library. Their errors are one line on standard error, never a traceback.
+pip installs them on a board's older Python, too. There they print one line with the Python that they need, so this file
+uses Python 3.8 and the standard library only. Errors are one line on standard error, never a traceback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every error a user of rpcsys can meet, in one tree.
+"""All errors that rpcsys raises for its users, in one tree.
 
-Each says in one line what happened, the likely cause, and what to do next. ``exit_status`` is what a
-command returns that ends with the error.
+A message has one line: what happened, the likely cause, and what to do next. ``exit_status`` is the status of a command
+that ends with the error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class RpcsysError(Exception):
 
 
 class UsageError(RpcsysError):
-    """A flag, an argument or a file that cannot be meant."""
+    """A flag, an argument or a file is invalid."""
 
     exit_status = 2
 
@@ -26,7 +26,7 @@ class ConfigError(UsageError):
 
 
 class PathError(UsageError):
-    """A path leaves the session's directory, or has no place in it."""
+    """A path leaves the session's directory, or is not allowed in it."""
 
 
 class ValueNotSupported(UsageError):
@@ -34,7 +34,7 @@ class ValueNotSupported(UsageError):
 
 
 class PortRangeError(RpcsysError):
-    """No port of the range asked for is free."""
+    """No port of the configured range is free."""
 
     exit_status = 3
 
@@ -48,7 +48,7 @@ class LimitExceeded(ProtocolError):
 
 
 class ConnectError(RpcsysError):
-    """A peer cannot be talked to."""
+    """A connection to a peer failed."""
 
 
 class TrackerUnreachable(ConnectError):
@@ -64,7 +64,7 @@ class ServerUnreachable(ConnectError):
 
 
 class ServerRefused(ConnectError):
-    """The server answered and refused: the match key is used up or was never its own."""
+    """The server refused the session: the match key is used up, or never was this server's."""
 
 
 class NotSupported(ConnectError):
@@ -88,7 +88,7 @@ class Cancelled(TrackerError):
 
 
 class SessionError(RpcsysError):
-    """Something about a running session."""
+    """The root of errors about a running session."""
 
 
 class SessionLost(SessionError):
@@ -108,7 +108,7 @@ class SessionClosed(SessionError):
 
 
 class DeadlineExceeded(SessionError):
-    """A call was not done in the time it was given."""
+    """A call took longer than its deadline."""
 
 
 class RemoteError(RpcsysError):
@@ -128,7 +128,7 @@ class RemoteError(RpcsysError):
         self.type = self.__class__.__name__ if type is None else type
         self.remote_traceback = remote_traceback  #: the traceback there, or ""
         self.retryable = retryable  #: whether the same call may succeed on another try or another device
-        self.fault = fault  #: "user", "device" or "network": whose fault the device thinks it is
+        self.fault = fault  #: "user", "device" or "network": the cause that the device reports
 
     def __str__(self) -> str:
         text = f"{self.type}: {self.args[0]}"
@@ -154,7 +154,7 @@ class ModelError(RemoteError):
 
 
 class Busy(RemoteError):
-    """A deployed module has as many calls or clients as it takes. Nothing was run; the same will do a moment later."""
+    """A deployed module has its limit of calls or clients. Nothing was run; try again in a moment."""
 
 
 class NativeError(RpcsysError):
@@ -163,11 +163,11 @@ class NativeError(RpcsysError):
     def __init__(self, message: str, *, kind: str = "RuntimeError", backtrace: str = "") -> None:
         super().__init__(message)
         self.kind = kind  #: the error's kind as native code names it, such as "ValueError"
-        self.backtrace = backtrace  #: where it came from, or ""
+        self.backtrace = backtrace  #: the native traceback, or ""
 
 
 class FrameError(RpcsysError):
-    """A frame failed in a stage of a pipeline. ``__cause__`` is what the stage raised."""
+    """A pipeline frame failed in a stage. ``__cause__`` is the stage's error."""
 
     def __init__(self, message: str, *, frame: int, stage: str) -> None:
         super().__init__(message)
@@ -176,10 +176,10 @@ class FrameError(RpcsysError):
 
 
 def printable(text: str, keep: str = "") -> str:
-    """``text`` with an escape for each character that no terminal should be given, but for those in ``keep``.
+    """``text`` with an escape for each character that is neither printable nor in ``keep``.
 
-    What is printable is for `str.isprintable` to say, here and wherever names come in: no control characters, nor
-    those that cannot be seen or that turn the text around them (U+200B, U+202E, tags).
+    `str.isprintable` decides, here and for all names that are received. It excludes control characters, invisible ones,
+    and those that reverse the text around them (U+200B, U+202E, tags).
     """
     if text.isprintable():
         return text
@@ -187,7 +187,7 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def one_line(error: BaseException, limit: Optional[int] = 500) -> str:
-    """What a person is shown of an error: its message on one line, at most ``limit`` characters."""
+    """An error's message for people: on one line, at most ``limit`` characters."""
     args = getattr(error, "args", ())
     text = str(args[0]) if isinstance(error, RemoteError) and args else str(error)
     line = printable(" ".join(text.split())) or type(error).__name__

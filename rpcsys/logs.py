@@ -1,7 +1,7 @@
-"""Log lines, text or JSON: one for each thing that matters, that a person can grep and a machine can parse.
+"""Log lines of daemons, text or JSON: one for each event, for grep and for programs.
 
-What happened comes first, then ``field=value``. A value with white space, quotes or what cannot be printed stands in
-JSON's quotes, so that a line stays a line whatever a stranger calls himself. Standard library only.
+The event comes first, then ``field=value``. A value with white space, quotes or unprintable characters is quoted as in
+JSON, so that a name from a peer cannot break a line. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
 def note(log: logging.Logger, level: int, event: str, **fields: Any) -> None:
-    """Log that something happened."""
+    """Log an event with its fields."""
     if log.isEnabledFor(level):
         log.log(level, "%s", event, extra={"fields": fields})
 
 
 def pairs(fields: Mapping[str, Any], quiet: Container[str] = ()) -> str:
-    """``field=value …``, but for those in ``quiet``; what is None or empty is left out."""
+    """``field=value …`` without the fields in ``quiet`` and those that are None or empty."""
     form_of = _FORMS.get
     return " ".join(
         [
@@ -40,7 +40,7 @@ def pairs(fields: Mapping[str, Any], quiet: Container[str] = ()) -> str:
     )
 
 
-@functools.lru_cache(maxsize=512)  # the same few keys, users and addresses come with every line
+@functools.lru_cache(maxsize=512)  # every line has the same few keys, users and addresses
 def _text(value: str) -> str:
     if not value or (_PLAIN.fullmatch(value) and value.isprintable()):
         return value
@@ -56,10 +56,10 @@ def _other(value: Any) -> str:
     return json.dumps(value, separators=(",", ":")) if value or value is False else ""
 
 
-# A busy tracker makes tens of thousands of lines a second, so the way to each value's form is short.
-#: How values of a type are written; "" for those that are left out.
+# A busy tracker writes tens of thousands of lines a second, so one look-up finds a value's form.
+#: Formats a value of a type; "" for one that is left out.
 _FORMS: Dict[type, Callable[[Any], str]] = {str: _text, int: str, float: number}
-#: Makes a text of an event and its fields.
+#: Formats an event's fields for people.
 Words = Callable[[str, Mapping[str, Any]], str]
 
 
@@ -97,7 +97,7 @@ class Formatter(logging.Formatter):
     def line(self, at: float, level: str, event: str, fields: Mapping[str, Any], words: Words = in_words) -> str:
         """The line of an event, as `note` would make it. ``at`` in seconds since 1970, ``level`` in capitals.
 
-        ``words`` makes a text of the event's fields, for people: a program gets them all.
+        ``words`` formats the fields of a text line; a JSON line has them all.
         """
         if self._json:
             return self._object(at, level, {"event": event, **fields})
@@ -109,7 +109,7 @@ class Formatter(logging.Formatter):
     def _object(self, at: float, level: str, told: Mapping[str, Any]) -> str:
         time_ = f"{self._stamp(at)}.{int(at * 1000) % 1000:03d}Z"
         head = {"time": time_, "level": level.lower(), "daemon": self._daemon}
-        return _encode({**head, **told}).replace("\x7f", "\\u007f")  # the one that JSON takes for printable
+        return _encode({**head, **told}).replace("\x7f", "\\u007f")  # DEL, which JSON does not escape
 
     def _stamp(self, at: float) -> str:
         second = int(at)
@@ -119,16 +119,16 @@ class Formatter(logging.Formatter):
         return self._stamps[1]
 
 
-#: Lines about one stranger, and about all of them, in so many seconds: enough to find who it is, and no flood.
+#: The most lines about one unknown peer, and about all, in `STRANGERS_S`: enough to identify it, without a flood.
 STRANGER_LINES = 10
 STRANGERS_LINES = 50
 STRANGERS_S = 60.0
 
 
 class StrangerLimit(logging.Filter):
-    """Leaves out lines about strangers that come too fast; the last says so, and the first that comes later how many.
+    """Limits lines about strangers (unknown peers). The last line before a gap announces it; the next one counts it.
 
-    Such a line's record has ``stranger``, an address: whoever connects can cause it, as often as he likes.
+    The record of such a line has ``stranger``, the peer's address. Any peer can cause such lines, at any rate.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
-"""The one class that touches a session's socket. Used by the client and by the session process.
+"""The only class that uses a session's socket, in the client and in the session's process.
 
-A session runs on any stream descriptor, a socketpair too. The socket is in blocking mode: a receive
-costs one system call and no poll. ``SO_RCVTIMEO`` bounds how long it blocks, so that whoever waits
-comes back now and then to look at deadlines; `Stream.receive` then gives None.
+A session runs on any stream socket, a socketpair too. The socket is in blocking mode: a receive costs one system call
+and no poll. ``SO_RCVTIMEO`` bounds how long it blocks: `Stream.receive` returns None, and its caller checks deadlines.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from rpcsys.wire.reader import FrameReader
 #: One sendmsg takes at most 1,024 buffers (UIO_MAXIOV).
 MAX_PIECES = 1000
 SEND_TIMEOUT_S = 0.2
-# As plain numbers: joining two of socket's enumeration members costs half a microsecond.
+# Plain numbers: to join two members of socket's enumeration costs half a microsecond.
 DONT_WAIT = int(socket.MSG_DONTWAIT)
 _BLOCKING = int(socket.MSG_NOSIGNAL)
 _NOT_BLOCKING = _BLOCKING | DONT_WAIT
 
 
 class Ended(Exception):
-    """The other side is gone; ``args[0]`` says what the system said of it."""
+    """The connection has ended; ``args[0]`` is the system's message."""
 
 
 class Stream:
     """Frames over a connected stream socket.
 
-    Raises `Ended` when the peer is gone, and `ProtocolError` for what is no frame.
+    Raises `Ended` at the end of the connection, and `ProtocolError` for invalid frames.
     """
 
     def __init__(self, sock: socket.socket, reader: Optional[FrameReader] = None) -> None:
@@ -47,11 +46,11 @@ class Stream:
         return self.socket.fileno()
 
     def tick(self, seconds: float) -> None:
-        """Let `receive` come back with None after ``seconds`` without data (0: never)."""
+        """Have `receive` return None after ``seconds`` without data (0: never)."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
     def receive(self, flags: int = 0) -> Optional[Frame]:
-        """The next frame; None when the tick went by, or with `DONT_WAIT` when no whole one is here."""
+        """The next frame. None after a tick without data, or with `DONT_WAIT` if no complete one has arrived."""
         reader = self.reader
         frame = reader.next() if reader.unread else None
         try:
@@ -64,7 +63,7 @@ class Stream:
         return frame
 
     def receive_within(self, seconds: float) -> Optional[Frame]:
-        """The next frame; None if it is not whole after ``seconds``, however its bytes come. For a first frame."""
+        """The next frame; None if it is incomplete after ``seconds``, even if bytes arrive. For a first frame."""
         until = time.monotonic() + seconds
         frame = None
         while frame is None and self.wait(max(0.0, until - time.monotonic())):
@@ -79,11 +78,11 @@ class Stream:
     def send(
         self, pieces: Sequence[Buffer], on_full: Optional[Callable[[], None]] = None, patient: bool = False
     ) -> None:
-        """Send the pieces of one or more frames, end to end.
+        """Send the pieces of one or more frames in order.
 
-        While the peer takes nothing, ``on_full`` is called to wait (`wait`) and to do the other half of
-        the work: at once, or when ``patient`` after the system has waited for `SEND_TIMEOUT_S` without sending
-        anything, which costs a fast peer no system calls besides. Without ``on_full`` it waits as long as it takes.
+        While the peer reads nothing, ``on_full`` is called: it waits (`wait`) and may receive meanwhile. It is called
+        at once, or if ``patient`` after the system has blocked for `SEND_TIMEOUT_S` without sending anything, which
+        saves system calls with a fast peer. Without ``on_full`` the call blocks until all is sent.
         """
         flags = _BLOCKING if on_full is None or patient else _NOT_BLOCKING
         while pieces:
@@ -109,13 +108,13 @@ class Stream:
         poll = select.poll()
         try:
             poll.register(self.socket, (select.POLLIN if read else 0) | (select.POLLOUT if write else 0))
-        except ValueError:  # closed by another thread: the next receive or send says so
+        except ValueError:  # closed by another thread: the next receive or send raises
             return select.POLLNVAL
         events = poll.poll(None if timeout is None else max(0, int(timeout * 1000)))
         return events[0][1] if events else 0
 
     def close(self) -> None:
-        """Close it, at once."""
+        """Close the socket at once."""
         self.socket.close()
 
 
@@ -128,7 +127,7 @@ def _timeval(seconds: float) -> bytes:
 
 
 def rest_of(pieces: Sequence[Buffer], count: int) -> List[Buffer]:
-    """What is left of ``pieces`` after ``count`` bytes were sent."""
+    """The rest of ``pieces`` after ``count`` bytes were sent."""
     for index, piece in enumerate(pieces):
         if count < len(piece):
             return [memoryview(piece)[count:], *pieces[index + 1 :]]

@@ -1,14 +1,14 @@
 """Our modules in TVM: after ``import rpcsys.tvm``, ``tvm.runtime.load_module("model.so")`` loads our libraries.
 
-Known weakness: TVM copies a module's bytes on the way here, and they are copied once more to where arrays may lie; only
-`rpcsys.module.load_module` maps them.
+Known weakness: TVM copies a module's bytes, and a second copy here aligns its arrays. Only `rpcsys.module.load_module`
+maps them without a copy.
 """
 
-# TVM asks one function for each kind of module (``ffi.Module.load_from_bytes.KIND``), which has to return a module of
-# TVM's own. Such a module can only be made in C++, or by TVM's loader from a shared library. So for each of ours a
-# library is written that has no code: its functions are addresses in this process, of functions of Python's. TVM drops
-# the library when nobody uses the module any more; what belongs to it here goes as others are loaded.
-# What a module imports is known to TVM alone, and only after all are loaded: it is looked up before the first call.
+# TVM calls one function for each kind of module (``ffi.Module.load_from_bytes.KIND``), which must return a module of
+# TVM's own. Only C++, or TVM's loader from a shared library, can make such a module. So each of our modules gets a
+# library without code: its functions are addresses of Python functions in this process. TVM unloads the library after
+# the module's last use; our part is released when later modules are loaded.
+# Only TVM knows a module's imports, and only after all are loaded. So they are read before the first call.
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
 from rpcsys.wire.tensor import Tensor, as_array
 
-_NAME = "the library"  # what messages call the file, whose name TVM does not tell
+_NAME = "the library"  # the file in messages: TVM does not pass its name
 _IMPORTS = "rpcsys.tvm.imports"
 
 
 class _Given:
-    """One of our modules that TVM has, and its functions as TVM calls them."""
+    """One of our modules in TVM, and its functions as TVM calls them."""
 
     def __init__(self, module: Module, path: str) -> None:
         self.module = module
@@ -56,7 +56,7 @@ class _Given:
         self.symbols = {name: calls.symbol(self._function(name)) for name in names}
 
     def link(self) -> None:
-        """Attach what it imports, once. Raises what the kinds raise."""
+        """Attach the module's imports, once. Raises the errors of their kinds."""
         with self._lock:
             if not self._linked:
                 mapped = _mapped()
@@ -74,20 +74,20 @@ class _Given:
         return call
 
 
-_given: dict[int, _Given] = {}  # modules that TVM has of ours, by the address of TVM's
+_given: dict[int, _Given] = {}  # our modules in TVM, by the address of TVM's module
 _numbers = itertools.count(1)
-#: Modules that were loaded since it was last looked which of them TVM has dropped; looking takes longer the more there
-#: are, so it is done when this share of them is new.
+#: Modules that were loaded since the last search for modules that TVM has dropped. A search takes longer with more
+#: modules, so it waits until one of `_SHARE` modules is new.
 _since = 0
 _SHARE = 4
 _lock = threading.Lock()
 
 
 def register(*, allow_pickle: bool = False) -> None:
-    """Have TVM's loader know all kinds that are known here; called once by importing this.
+    """Register all kinds of modules with TVM's loader. The import of this file calls it once.
 
-    Call it again for kinds that were registered since, and with ``allow_pickle`` to have Python functions in libraries
-    loaded, which can do anything.
+    Call it again for kinds that were registered later. ``allow_pickle`` also loads the Python functions in libraries,
+    which can do anything.
     """
     for kind in registry.known():
         if kind != LIBRARY:
@@ -113,7 +113,7 @@ def _no_library() -> Module:
 
 
 def _placed(data: bytes) -> memoryview:
-    """A copy that lies in its pages as it did in the file, so that arrays in it are aligned."""
+    """A copy at the same offset in a page as in the file, so that arrays in it are aligned."""
     before = -packed.start(memoryview(data)) % mmap.PAGESIZE
     block = mmap.mmap(-1, before + len(data) or 1)
     block[before : before + len(data)] = data
@@ -121,13 +121,13 @@ def _placed(data: bytes) -> memoryview:
 
 
 def _give(module: Module) -> Object:
-    """TVM's module for one of ours. Raises `ModelError` on a system whose libraries are not written here."""
+    """TVM's module for one of ours. Raises `ModelError` on a system without a writer of libraries here."""
     machine = elfwriter.MACHINES.get(elf.here())
     if machine is None or not sys.platform.startswith("linux"):
         raise ModelError(f"{_NAME} can be loaded by rpcsys.module.load_module; TVM's loader takes it on Linux alone")
     _forget_dropped()
     with tempfile.TemporaryDirectory(prefix="rpcsys-tvm-") as folder:
-        # The linker takes a path that it has open for the same library: each has one of its own, for good.
+        # The linker takes an open path for the same library, so each library has a path that is never reused.
         given = _Given(module, os.path.join(folder, f"{next(_numbers)}.so"))
         addresses = {
             PREFIX + name: ctypes.cast(code, ctypes.c_void_p).value or 0 for name, code in given.symbols.items()
@@ -139,13 +139,13 @@ def _give(module: Module) -> Object:
     with _lock:
         before = _given.pop(native.handle, None)
         _given[native.handle] = given
-    if before is not None:  # TVM has dropped it, or its address would not be another's
+    if before is not None:  # TVM has dropped it: another module has its address
         before.module.release()
     return native
 
 
 def _forget_dropped() -> None:
-    """Let go of the modules whose libraries TVM has unloaded."""
+    """Release our modules after TVM has unloaded their libraries."""
     global _since
     with _lock:
         _since += 1
@@ -158,15 +158,15 @@ def _forget_dropped() -> None:
 
 
 def _mapped() -> set[str]:
-    """The files of which something is mapped: what TVM has dropped is not."""
+    """The files that are mapped in this process. Libraries that TVM has dropped are not among them."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return {line.split(None, 5)[5].removesuffix(" (deleted)\n") for line in maps if "/" in line}
 
 
 def _ours(native: Object, mapped: set[str]) -> Module:
-    """What stands for an imported module: one of ours, ready to run, or one of TVM's."""
+    """Our module for an imported one: one of ours, linked, or a wrapper of TVM's."""
     given = _given.get(native.handle)
-    if given is not None and given.path in mapped:  # else another module has come to its address
+    if given is not None and given.path in mapped:  # else another module has its address
         given.link()
         return given.module
     theirs = tvm.TvmModule(native)

@@ -1,7 +1,7 @@
-"""The client: lease a device, open a session, call what is on it.
+"""The client: lease a device, open a session, call its functions.
 
-The core runs on the standard library alone (Python 3.8 and later); arrays come as `Tensor` then, and
-as numpy arrays where numpy is installed. Whoever only asks a tracker does not import numpy.
+The core needs only the standard library (Python 3.8 and later). Arrays are numpy arrays where numpy is installed, else
+`Tensor`. Queries of a tracker do not import numpy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the tracker and the device may answer, checked before anybody uses it; and a device's errors as exceptions.
+"""Checks of the answers of trackers and devices, and a device's errors as exceptions.
 
-A newer peer says more than is asked for here, which stays in the answer; one that says less, or something else, is
-refused in one sentence. Every field that this package reads has a check. What only a desk asks for is in `listings`.
+Every field that this package reads has a check. Further fields of a newer peer stay in the answer; a missing or wrong
+field is an error of one sentence. `listings` checks the answers that no board reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def span(value: Any, name: str) -> float:
 
 
 def pair(check: Check) -> Check:
-    """A list of two."""
+    """A list of two values that ``check`` allows."""
 
     def check_both(value: Any, name: str) -> List[Any]:
         if type(value) is not list or len(value) != 2:
@@ -64,7 +64,7 @@ QUEUED = record(
 
 
 def from_tracker(check: Check, value: Any, name: str) -> Any:
-    """``value`` of a tracker's answer, if ``check`` allows it. Raises `ProtocolError`, one sentence."""
+    """``value`` of a tracker's answer, checked. Raises `ProtocolError` with one sentence."""
     try:
         return check(value, name)
     except ProtocolError as error:
@@ -78,7 +78,7 @@ _limit = integer(1, 1 << 63)
 
 
 def _extent(value: Any, name: str) -> Union[int, str, None]:
-    """Of a shape: a size, or a name or nothing where it is free."""
+    """An extent of a shape: a size, or a name or None where it is free."""
     return sentence(value, name) if type(value) is str else optional(_size)(value, name)
 
 
@@ -108,7 +108,7 @@ RUN = checks.table(checks.anything)
 
 
 def from_device(check: Check, value: Any, name: str) -> Any:
-    """What a device says of ``name``, if ``check`` allows it. Raises `ProtocolError`, one sentence."""
+    """``value`` of a device's answer about ``name``, checked. Raises `ProtocolError` with one sentence."""
     try:
         return check(value, name)
     except ProtocolError as error:
@@ -116,7 +116,7 @@ def from_device(check: Check, value: Any, name: str) -> Any:
 
 
 def handle(value: Any, kind: Type[Handle], name: str) -> Handle:
-    """``value``, if it stands for an object of this kind on the device. Raises `ProtocolError`."""
+    """``value``, which must be an object of this kind on the device. Raises `ProtocolError`."""
     if not isinstance(value, kind):
         raise ProtocolError(f"what the device says of {name} makes no sense: it gives no such object")
     return value
@@ -124,13 +124,13 @@ def handle(value: Any, kind: Type[Handle], name: str) -> Handle:
 
 # ------------------------------------------------------------------ a device's errors
 
-#: Errors that the device raises under a name of ours and that carry no traceback of the user's code.
+#: Our errors that a device sends without a traceback of the user's code.
 _SESSION_ERRORS = {
     *("ServerRefused", "SessionLost", "SessionTimeout", "MemoryLimit", "DeadlineExceeded"),
     *("PathError", "ValueNotSupported", "Cancelled"),
 }
 _REMOTE_ERRORS = {"RemoteFileError", "RemoteFunctionError", "RemoteArgumentError", "ModelError", "Busy"}
-#: Characters of a message or a traceback: what a server of ours sends at most.
+#: Characters of a message or a traceback: our server sends no more.
 MAX_TEXT = 64000
 
 

@@ -1,4 +1,4 @@
-"""What a user gives and gets: numpy arrays where numpy is installed, typed memory where it is not."""
+"""Arrays of arguments and results: numpy arrays where numpy is installed, else `Tensor`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ np: Any = dtypes.import_numpy()
 
 
 def empty(shape: Union[int, Sequence[int]], dtype: Any = "float32") -> Out:
-    """An argument that a function only writes: memory is taken on the device, and it comes back.
+    """An array argument that a function only writes: the device takes the memory, and sends the array back.
 
-    ``dtype`` is a name such as ``"float32"``, or anything numpy takes for one. Raises `ValueNotSupported`.
+    ``dtype`` is a name such as ``"float32"``, or any dtype of numpy. Raises `ValueNotSupported`.
     """
     return Out(shape if isinstance(shape, (tuple, list)) else (shape,), _dtype_name(dtype))
 
@@ -33,12 +33,12 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def inout(value: Any) -> InOut:
-    """An array argument that travels both ways: what the function wrote is copied into ``value``."""
+    """An array argument that is sent both ways: the array that comes back is copied into ``value``."""
     return InOut(value)
 
 
 def to_user(value: Any, of_ref: Callable[[Ref], Any]) -> Any:
-    """A value from the wire as a user sees it: arrays of numpy where there is one, refs by ``of_ref``."""
+    """A received value for the user: numpy arrays where numpy is installed; ``of_ref`` converts refs."""
     kind = type(value)
     if kind is Tensor:
         return as_array(value)
@@ -52,14 +52,14 @@ def to_user(value: Any, of_ref: Callable[[Ref], Any]) -> Any:
 
 
 def result_maker(head: Any) -> Union[Callable[[Frame], Any], bool]:
-    """What makes a result from a frame, if its head alone decides how; else False."""
+    """A function that makes the result from a frame, if the head alone decides how; else False."""
     if type(head) is not dict and type(head) is not list:
         return lambda frame: head
     return array_maker(head) or False
 
 
 def outputs_of(args: Iterable[Any]) -> List[Any]:
-    """The arguments that come back, in the order in which the device meets them."""
+    """The arguments that the device sends back, in its order."""
     found: List[Any] = []
     for arg in args:
         if isinstance(arg, (Out, InOut)):
@@ -72,9 +72,9 @@ def outputs_of(args: Iterable[Any]) -> List[Any]:
 
 
 def write_back(target: Any, written: Tensor) -> None:
-    """Copy what a function wrote into the array that was given as `inout`.
+    """Copy the array that a function wrote into the one that was passed as `inout`.
 
-    Does nothing where the array cannot be written to: the new contents are also returned.
+    Does nothing for a read-only array: the call also returns the new contents.
     """
     if np is not None and isinstance(target, np.ndarray):
         if target.flags.writeable:

@@ -1,6 +1,6 @@
-"""Whether a device can load a model, run a function or decode an array, by its capabilities, before it is sent there.
+"""Checks of a device's capabilities, before it is sent a model, a function or an encoded array.
 
-Of a library the modules inside are looked at, in the file, whatever machine it is for.
+The modules in a library are read from its file, for any machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rpcsys.module.container import Container
 
 VERSION = "{}.{}".format(*sys.version_info[:2])
-#: What the names of our own kinds begin with; TVM's runtime has none of these.
+#: The prefix of our own kinds; TVM's runtime has none of them.
 _OURS = "rpcsys."
 _PYTHON, _LIBRARY = "rpcsys.python", "rpcsys.library"
 
@@ -24,7 +24,7 @@ _PYTHON, _LIBRARY = "rpcsys.python", "rpcsys.library"
 def check_loadable(source: Source, name: str, capabilities: Dict[str, Any]) -> None:
     """Raise `ModelError` if a device with these capabilities cannot load ``source``, called ``name`` there.
 
-    What a server does not tell (an older one) is left for it to find out.
+    Capabilities that an older server does not report are not checked.
     """
     loads = capabilities.get("loads")
     if isinstance(loads, list) and not name.endswith(tuple(loads)):
@@ -83,11 +83,11 @@ def _carried(library: Container) -> Iterator[Tuple[str, str, int, Set[str]]]:
                 about, _ = packed.unpack(record.data)
                 yield str(about["name"]), str(about["machine"]), int(about["bits"]), set(about["kinds"])
             except (FormatError, KeyError, TypeError, ValueError):
-                continue  # a broken one is for the device to name
+                continue  # the device reports a broken one
 
 
 def _missing(kinds: Set[str], capabilities: Dict[str, Any]) -> Iterator[str]:
-    """Kinds that the device cannot load. Where none is known to it, TVM's runtime may know them all."""
+    """The kinds that the device cannot load. If it has none of them itself, its TVM runtime may have all."""
     known = set(capabilities["kinds"])
     by_tvm = capabilities.get("tvm_runtime") is True and not known & (kinds - {"_lib"})
     for kind in kinds:
@@ -96,9 +96,9 @@ def _missing(kinds: Set[str], capabilities: Dict[str, Any]) -> Iterator[str]:
 
 
 def pickled(function: Callable[..., Any], capabilities: Dict[str, Any]) -> bytes:
-    """``function`` for a device with these capabilities; what it cannot run is refused before it is sent.
+    """``function``, pickled for a device with these capabilities.
 
-    Raises `RemoteFunctionError` for what the device says it cannot do, `UsageError` for what cannot be sent.
+    Raises `RemoteFunctionError` where the device cannot run it, `UsageError` where it cannot be pickled.
     """
     if capabilities.get("pickle") is not True:
         raise RemoteFunctionError(
@@ -116,13 +116,13 @@ def pickled(function: Callable[..., Any], capabilities: Dict[str, Any]) -> bytes
         raise UsageError("session.run needs cloudpickle here, too: python -m pip install cloudpickle") from None
     try:
         blob: bytes = cloudpickle.dumps(function)
-    except Exception as error:  # noqa: BLE001 - whatever in a closure refuses to be pickled
+    except Exception as error:  # noqa: BLE001 - any object in a closure may refuse to be pickled
         raise UsageError(f"{function!r} cannot be sent: {error}") from None
     return blob
 
 
 def check_encodings(hello: Dict[str, Any], hows: Collection[str], address: Tuple[str, int]) -> None:
-    """Raise `NotSupported` where a server does not know how the tensors are to cross."""
+    """Raise `NotSupported` where a server lacks one of the encodings ``hows``."""
     known = hello.get("capabilities", {}).get("encodings")
     missing = {word for how in hows for word in how.split("+")}.difference(known or ())
     if missing:

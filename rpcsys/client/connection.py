@@ -16,12 +16,12 @@ from rpcsys.wire import frames, handshake
 from rpcsys.wire.reader import FrameReader
 
 VERSION = 1
-#: Bytes that a reply may take once its arrays are decoded, however few they came in (`FrameReader`).
+#: Bytes that a reply's decoded arrays may take, however small the reply is (`FrameReader`).
 MAX_MADE = 256 << 20
 
 
 @overload
-def connect(  # type: ignore[overload-overlap]  # "" is text too, and the first that fits counts
+def connect(  # type: ignore[overload-overlap]  # "" is a str, too; the first match counts
     host: str,
     port: Optional[int] = ...,
     key: str = ...,
@@ -49,13 +49,12 @@ def connect(
 ) -> Union[Session, ServedModule]:
     """Open a session with the device server at ``host``, ``port`` (or ``"host:port"``), without a tracker.
 
-    ``key`` is the server's own key. ``session_timeout`` (seconds) asks the device to end the session
-    after that time; ``timeout`` (seconds) bounds how long a busy server may let this wait.
-    With ``serve``, the name of a module that is deployed there, this is a connection to that module, which it shares
-    with other clients: no slot, no lease, no session.
+    ``key`` is the server's own key. ``session_timeout`` (seconds) has the device end the session after that time;
+    ``timeout`` (seconds) bounds the wait for a busy server. With ``serve``, the name of a deployed module, this opens a
+    connection to that module, which other clients share: no slot, no lease, no session.
 
-    Raises `ServerUnreachable`, `ServerRefused` (wrong key), `NotSupported` (a server that cannot do
-    rpcsys/1), `ProtocolError`, `UsageError` (what is no address).
+    Raises `ServerUnreachable`, `ServerRefused` (wrong key), `NotSupported` (a server without rpcsys/1),
+    `ProtocolError`, `UsageError` (an invalid address).
     """
     address = (host, port) if port is not None else parse_address(host)
     if serve:
@@ -74,10 +73,10 @@ def open_session(
     timeout: float = 60.0,
     lease: Optional[Dict[str, Any]] = None,
 ) -> Session:
-    """Open a session with the right that ``match_key`` gives. Errors as for `connect`.
+    """Open a session with ``match_key``. Errors as for `connect`.
 
-    With ``serve`` it is a connection to that deployed module, whose server ``match_key`` finds behind a proxy; with
-    ``serve=""`` one to a server's deployments, which can upload and call ``deploy.…`` only.
+    With ``serve``, open a connection to that deployed module; ``match_key`` addresses its server at a proxy. With
+    ``serve=""``, open one to a server's deployments, which allows only uploads and ``deploy.…``.
     """
     options = handshake.Options(session=handshake.SESSION, serve=serve)
     greeting = handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, match_key, options))
@@ -103,14 +102,15 @@ def _dial(address: Tuple[str, int], timeout: float) -> socket.socket:
     except OSError as error:
         reason = f"no answer within {timeout:g} s" if isinstance(error, socket.timeout) else error.strerror or error
         raise ServerUnreachable(
-            f"no device server at {address[0]}:{address[1]} ({reason}); is it running, and is that its address? try: query_tracker"
+            f"no device server at {address[0]}:{address[1]} ({reason}); is it running, and is that its address? "
+            "try: query_tracker"
         ) from None
 
 
 def _answer(
     sock: socket.socket, greeting: bytes, address: Tuple[str, int], match_key: str, deadline: float
 ) -> handshake.HandshakeAnswer:
-    """Send the greeting; what the server answers."""
+    """Send the greeting. Returns the server's answer."""
     reader = handshake.AnswerReader()
     answer = None
     try:
@@ -126,9 +126,9 @@ def _answer(
             answer = reader.receive(data)
     except socket.timeout:
         raise ServerUnreachable(
-            "{}:{} did not answer in time: all slots of the server may be taken (wait longer with timeout=…, or lease one "
-            "through a tracker), or it is a proxy where no server of {!r} waits (start one: python -m rpcsys.server "
-            "--through-proxy --host {} --port {} --key KEY)".format(*address, match_key, *address)
+            "{}:{} did not answer in time: all slots of the server may be taken (wait longer with timeout=…, or lease "
+            "one through a tracker), or it is a proxy where no server of {!r} waits (start one: python -m "
+            "rpcsys.server --through-proxy --host {} --port {} --key KEY)".format(*address, match_key, *address)
         ) from None
     except OSError as error:
         raise ServerUnreachable(f"{address[0]}:{address[1]}: {error.strerror or error}") from None
@@ -138,8 +138,8 @@ def _answer(
 def _check(answer: handshake.HandshakeAnswer, where: str, match_key: str) -> None:
     if answer.code == "mismatch":
         raise ServerRefused(
-            f"{match_key!r} is not served at {where} now: the key is another one, its turn is over, or its server has left the "
-            "proxy there; request it again through the tracker, or see query_tracker"
+            f"{match_key!r} is not served at {where} now: the key is another one, its turn is over, or its server has "
+            "left the proxy there; request it again through the tracker, or see query_tracker"
         )
     if answer.code == "duplicate":
         raise ServerRefused(
@@ -154,7 +154,7 @@ def _check(answer: handshake.HandshakeAnswer, where: str, match_key: str) -> Non
 
 
 def _exchange_hello(stream: Stream, where: str, deadline: float, session_timeout: Optional[float]) -> Dict[str, Any]:
-    """The server's HELLO, with the fields that this client relies on."""
+    """Send our HELLO. Returns the server's fields, with all that this client reads."""
     limit = {"limit_s": float(session_timeout)} if session_timeout else {}
     try:
         stream.send(frames.encode(frames.HELLO, 0, {"version": VERSION, **limit}))

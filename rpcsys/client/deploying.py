@@ -1,6 +1,6 @@
-"""Deploying modules on a server that was started with ``--deploy``: put there, listed, withdrawn.
+"""Deploying modules on a server that was started with ``--deploy``: put, list, remove.
 
-Whoever reaches such a server may do this, as whoever reaches a server may run a model on it.
+Any client that reaches such a server may deploy, as any client that reaches a server may run a model on it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Deployment(Closeable):
         self._session = open_session(where, serve="", timeout=timeout)
 
     def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> Dict[str, str]:
-        """Have the server serve ``file`` (.so, .onnx) as ``name`` (default: the file's), in place of what it serves so.
+        """Deploy ``file`` (.so, .onnx) as ``name`` (default: the file's name), in place of an earlier version.
 
-        Returns when new calls go to it: name, version, file and sha256. Calls that run are finished by the old version.
-        Raises `ModelError` for what the server cannot load, and serves what it did then.
+        Returns when new calls go to it: name, version, file and sha256. The old version finishes the calls that run.
+        Raises `ModelError` for a file that the server cannot load; the old version then stays.
         """
         path = os.fspath(file)
         if not os.path.isfile(path):
@@ -59,13 +59,13 @@ class Deployment(Closeable):
         return put
 
     def list(self) -> List[Dict[str, Any]]:
-        """What is deployed: name, version, file, sha256, state; calls running and waiting, and clients."""
+        """The deployments: name, version, file, sha256, state; calls running and waiting, and clients."""
         said = self._session._builtin("deploy.list")
         rows: List[Dict[str, Any]] = answers.from_device(DEPLOYED, said, "deploy.list")
         return rows
 
     def remove(self, name: str) -> None:
-        """Have the server serve ``name`` no more; calls that run finish. Raises `RemoteFileError` for an unknown name."""
+        """Remove the deployment ``name``; calls that run finish. Raises `RemoteFileError` for an unknown name."""
         self._session._builtin("deploy.remove", name)
 
     def close(self) -> None:

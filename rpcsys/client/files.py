@@ -1,4 +1,4 @@
-"""Files to and from a session's directory: in pieces, never whole in memory, with a hash at the end."""
+"""Uploads and downloads of a session's files: in pieces, never whole in memory, with a hash at the end."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Progress = Callable[[int, int], None]
 Report = Optional[Progress]
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 
-#: Bytes of one piece: the socket is the limit from about 256 kB on, and progress stays smooth.
+#: Bytes of one piece: from about 256 kB on the socket is the limit, and progress stays smooth.
 PIECE = 1 << 20
-#: Another session of the device may make room in the cache between an offer and its upload.
+#: Attempts: another session may remove the file's beginning from the cache between an offer and its upload.
 _TRIES = 3
 
 
 def name_of(source: Source) -> str:
-    """The name a source has on the device when none is given. Raises `UsageError` for bytes."""
+    """The default name of a source on the device. Raises `UsageError` for bytes."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         raise UsageError("bytes have no name; say what they are called on the device")
     return os.path.basename(os.fspath(source))
 
 
 def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
-    """The name on the device of a file that is not here. Raises `RemoteFileError` for a path that means one here."""
+    """The name of a file that is only on the device. Raises `RemoteFileError` for a path that must be a local one."""
     name = os.fspath(path)
     if os.path.isabs(name) or os.path.normpath(name).startswith(os.pardir):
         raise RemoteFileError(
@@ -45,7 +45,7 @@ def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
 def upload(
     channel: Channel, ask: Optional[Callable[..., Any]], source: Source, target: Optional[str], progress: Report
 ) -> str:
-    """See `Session.upload`. A server with a cache is asked first, by ``ask`` (`Session._builtin`)."""
+    """See `Session.upload`. With a cache on the server, ``ask`` (`Session._builtin`) offers the file first."""
     name = target or name_of(source)
     with _open_source(source) as (stream, size):
         if ask is None:
@@ -67,14 +67,14 @@ def upload(
 
 
 def _wanted_from(offer: Any, size: int) -> Optional[int]:
-    """The byte at which the device wants an upload to begin; None where it has the file."""
+    """The byte at which an upload must begin; None where the device has the file."""
     if type(offer) is not dict or type(offer.get("offset")) is not int or not 0 <= offer["offset"] <= size:
         raise ProtocolError("the device's answer to an offered file makes no sense")
     return None if offer.get("here") is True else offer["offset"]
 
 
 def hash_of(name: str, stream: BinaryIO) -> str:
-    """The SHA-256 of a file from where it stands. Raises `UsageError` for one, called ``name``, that cannot be read."""
+    """The SHA-256 of a stream from its position. Raises `UsageError`, with ``name``, if it cannot be read."""
     try:
         return _digest(stream).hexdigest()
     except OSError as error:
@@ -89,7 +89,7 @@ def _digest(stream: BinaryIO) -> hashlib._Hash:
 
 
 def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, progress: Report) -> str:
-    """One upload: from where ``stream`` is to its end."""
+    """Upload ``stream`` from its position to its end."""
     template, _ = frames.template(frames.CALL, {"f": "session.upload", "a": arguments})
     call = PendingCall()
     channel.start(call, template)
@@ -107,7 +107,7 @@ def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, p
 def _send_pieces(
     channel: Channel, call: PendingCall, stream: BinaryIO, size: int, progress: Report, sha256: str = ""
 ) -> None:
-    """Send the rest of ``stream``, or until the device has answered: then it wants no more."""
+    """Send the rest of ``stream``; stop when the device has answered: it then needs no more."""
     digest = hashlib.sha256()
     done = stream.tell()
     while not call.answered:
@@ -122,7 +122,7 @@ def _send_pieces(
             return
         if progress is not None:
             progress(done, size)
-        channel.drain()  # nobody else may be reading, and a refusal is worth knowing before the next megabyte
+        channel.drain()  # no other thread may read, and a refusal saves the next megabyte
 
 
 @contextlib.contextmanager
@@ -149,7 +149,7 @@ def download(
         blob = bytearray()
         _receive(channel, name, blob.extend, progress)
         return blob
-    # Under a name of its own first: a broken download leaves nothing that looks like the file.
+    # A temporary name first: a broken download must not look like the file.
     partial = os.fspath(target) + (".part" if resume else f".{os.getpid()}.part")
     try:
         with open(partial, "a+b" if resume else "w+b") as stream:
@@ -160,7 +160,7 @@ def download(
     except OSError as error:
         raise UsageError(f"cannot write {os.fspath(target)}: {error.strerror or error}") from None
     except ProtocolError:
-        _remove(partial)  # what is there is no beginning of the file
+        _remove(partial)  # it is no beginning of the file
         raise
     finally:
         if not resume:
@@ -169,21 +169,21 @@ def download(
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):  # what stands in the way was said when it was written
+    with contextlib.suppress(OSError):  # the write has reported the problem
         os.unlink(path)
 
 
 def _receive(
     channel: Channel, name: str, write: Callable[[Any], Any], progress: Report, digest: Any = None, offset: int = 0
 ) -> None:
-    """Receive a file from byte ``offset`` on, of whose beginning ``digest`` is the SHA-256."""
+    """Receive a file from byte ``offset``. ``digest`` is the SHA-256 of the bytes before."""
     digest = digest or hashlib.sha256()
     received, size = offset, None
     problem: Optional[BaseException] = None
 
     def take(frame: Frame) -> None:
-        # In whichever thread reads: what fails here must fail this download, not that thread. But a device that sends
-        # more than it said breaks the session: nothing else ends it.
+        # Runs in the thread that reads: an error here must fail this download, not that thread. But a device that sends
+        # more than it announced breaks the session: nothing else ends it.
         nonlocal received, size, problem
         piece = frame.buffers[0]
         if size is None:

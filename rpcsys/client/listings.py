@@ -1,6 +1,6 @@
-"""A tracker's long answers, for a desk: summaries, why somebody waits, history and usage. Checked as `answers`.
+"""A tracker's long answers: summaries, why a request waits, history and usage. Checked as in `answers`; not for boards.
 
-As text a summary has the layout of TVM's query tool, which people's scripts read.
+As text, a summary has the layout of TVM's query tool, which users' scripts parse.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from rpcsys.wire import checks
 from rpcsys.wire.checks import flag, optional, record, rows, sentence, table
 from rpcsys.wire.keys import MAX_KEY
 
-#: A tracker may have to search its history for a page.
+#: Seconds for a page: the tracker may search its history.
 REPLY_S = 30.0
-#: Of an answer in pages: 100,000 leases or servers. It takes some ten times as many bytes in Python.
+#: The most bytes and seconds of an answer in pages: 100,000 leases or servers. Parsed, it takes ten times the bytes.
 MAX_BYTES = 64 << 20
 MAX_S = 300.0
-#: Leases asked for at a time; the tracker sends fewer where they do not fit a frame.
+#: Leases in a page; the tracker sends fewer where they do not fit a frame.
 _PAGE = 1000
 _RULE = "-" * 30
 
@@ -29,7 +29,7 @@ some = optional(span)
 _state = {"state": sentence, "reason": sentence, "until_s": some}
 _held = {"since_s": span, "until_s": some}
 
-#: What TVM's tracker says, too.
+#: The part that TVM's tracker sends, too.
 QUEUES = {
     "queue_info": table(record(free=count, pending=count)),
     "server_info": rows(record(key=sentence, addr=rows(checks.anything))),
@@ -70,7 +70,7 @@ USAGE = rows(record(user=sentence, key=sentence, leases=count, faults=count, hel
 
 
 class Pages:
-    """The pages of one answer: asked for one after another, within `MAX_BYTES` and `MAX_S`."""
+    """The pages of one answer: requested one after another, within `MAX_BYTES` and `MAX_S`."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -78,7 +78,7 @@ class Pages:
         self._until = time.monotonic() + MAX_S
 
     def ask(self, op: str, **fields: Any) -> Dict[str, Any]:
-        """The next page. Raises `ProtocolError` where there have been too many, and as `Link.ask`."""
+        """The next page. Raises `ProtocolError` beyond these limits, and errors as `Link.ask`."""
         left = self._until - time.monotonic()
         if left <= 0 or self._link.received > self._bytes:
             raise ProtocolError(
@@ -89,7 +89,7 @@ class Pages:
 
 
 def whole_summary(link: Link) -> Dict[str, Any]:
-    """A summary of ours, from as many pages as it has."""
+    """The summary of a tracker of ours, from all its pages."""
     pages = Pages(link)
     whole: Dict[str, Any] = {}
     after: Optional[List[int]] = None
@@ -102,7 +102,7 @@ def whole_summary(link: Link) -> Dict[str, Any]:
                 there.update(more)
             elif type(there) is list and type(more) is list:
                 there += more
-            else:  # what cannot be joined is the last page's
+            else:  # values that cannot be joined are the last page's
                 whole[part] = more
         following = from_tracker(optional(pair(count)), answer.get("next"), "next")
         if following is None:
@@ -113,7 +113,7 @@ def whole_summary(link: Link) -> Dict[str, Any]:
 
 
 def leases(link: Link, *, limit: Optional[int] = 100, page: int = _PAGE, **wanted: Any) -> Iterator[Dict[str, Any]]:
-    """Leases that are over, ``page`` at a time; as `rpcsys.client.tracker.Tracker.history`."""
+    """Ended leases, ``page`` at a time; as `rpcsys.client.tracker.Tracker.history`."""
     _need_ours(link)
     pages = Pages(link)
     before: Optional[int] = None

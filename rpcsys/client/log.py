@@ -1,4 +1,4 @@
-"""What a session prints on the device, as a user reads it here: line by line."""
+"""The output of a session on the device, line by line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rpcsys.errors import printable
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.head import ParsedHead
 
-#: Lines that are kept for readers who come late or are slow.
+#: Lines that are kept for late or slow readers.
 KEPT_LINES = 10_000
-#: Letters of these lines together; a device of ours sends lines of 4 kB at most.
+#: Characters of these lines together; our device sends lines of 4 kB at most.
 KEPT_LETTERS = 16 << 20
-#: What is taken of one device: so much at once, and as much again in `REFILL_S`. Reading it must not keep anybody
-#: from a reply, and a line may cost 100 us where it is logged.
+#: Lines and characters taken from one device: so many at once, and as many again in `REFILL_S`. Log lines must not
+#: delay replies, and a line may cost 100 us where it is logged.
 MOST_LINES = 10_000
 MOST_LETTERS = 4 << 20
 REFILL_S = 5.0
@@ -31,7 +31,7 @@ class SessionLog:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._lock = threading.Lock()  # of the lines, and the number of the first
+        self._lock = threading.Lock()  # of the lines, and of the first one's number
         self._lines: Deque[str] = deque()
         self._letters = 0
         self._first = 0
@@ -40,12 +40,12 @@ class SessionLog:
         self._waiting: List[PendingCall] = []
 
     def take(self, frame: Frame, skip: Callable[[], int]) -> None:
-        """A LOG frame has come; ``skip`` as in `LogLimit`. Runs in the thread that reads, and calls no user's functions."""
+        """Take a LOG frame; ``skip`` as in `LogLimit`. Runs in the thread that reads: calls no user's function."""
         for taken in self._limit.taken(frame, time.monotonic(), skip):
             self.add(taken)
 
     def add(self, frame: Frame) -> None:
-        """Keep a frame's lines, and say that they are there."""
+        """Keep a frame's lines, and wake the readers."""
         level, lost = frame.get("level", logging.INFO), frame.get("lost", 0)
         if type(level) is not int or not 0 <= level <= logging.CRITICAL:
             level = logging.INFO
@@ -76,12 +76,12 @@ class SessionLog:
 
     @property
     def end(self) -> int:
-        """The number of the next line that comes."""
+        """The number of the next line to arrive."""
         with self._lock:
             return self._first + len(self._lines)
 
     def next(self, number: int) -> Tuple[int, Optional[str]]:
-        """Where a reader at line ``number`` is next, and its line; a note where some were lost, None if it has all."""
+        """The next number of a reader at line ``number``, and its line: a note for lost lines, None at the end."""
         with self._lock:
             gone = self._first - number
             if gone > 0:
@@ -91,14 +91,14 @@ class SessionLog:
             return number, None
 
     def lines(self) -> Iterator[str]:
-        """What the session prints, from its first line until the session ends; waits for more meanwhile."""
+        """The session's output, from its first line until the session ends; waits for new lines."""
         number = 0
         while True:
             number, line = self.next(number)
             if line is None:
                 more = PendingCall()
                 self._waiting.append(more)
-                number, line = self.next(number)  # it may have come in this very moment
+                number, line = self.next(number)  # one may have arrived meanwhile
             if line is not None:
                 yield line
             elif self._channel.broken is not None:
@@ -108,7 +108,7 @@ class SessionLog:
 
 
 class _Follower:
-    """Calls a function with each line from now on. One that is slow or stuck misses lines, as any slow reader does."""
+    """Calls a function with each line from now on. A slow function misses lines, as any slow reader does."""
 
     def __init__(self, channel: Channel, log: SessionLog, callback: Callable[[str], Any]) -> None:
         self._channel = channel
@@ -118,21 +118,21 @@ class _Follower:
         self._asked = False
 
     def follow(self) -> None:
-        """Lines have come. At most one call for them waits, however many lines."""
+        """Schedule a call for new lines. At most one is scheduled, for any number of lines."""
         if not self._asked:
             self._asked = True
             self._channel.call_back(self._follow, None)
 
     def _follow(self, _: None) -> None:
-        self._asked = False  # first: what comes from now on is for another call
-        end = self._log.end  # others' callbacks have their turn, too
+        self._asked = False  # first: lines from now on schedule another call
+        end = self._log.end  # later lines wait, so that other callbacks run
         while self._next < end:
             self._next, line = self._log.next(self._next)
             call_user(self._callback, line)
 
 
 class LogLimit:
-    """Takes `MOST_LINES` and `MOST_LETTERS` of one device, and as much again in `REFILL_S`."""
+    """Admits `MOST_LINES` and `MOST_LETTERS` of one device, and as many again in `REFILL_S`."""
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -140,9 +140,9 @@ class LogLimit:
         self._lost = 0
 
     def taken(self, frame: Frame, now: float, skip: Callable[[], int]) -> List[Frame]:
-        """The LOG frames to be taken in place of this one: it, none, or before it one that says what was left out.
+        """The LOG frames to take for this one: itself, none, or a frame about the lines left out and then itself.
 
-        Where it is none, ``skip`` drops those that came with it, and says how many lines they are.
+        For none, ``skip`` drops the LOG frames behind it, and returns their number of lines.
         """
         refilled = max(0.0, now - self._at) / REFILL_S
         self._at = now
@@ -162,10 +162,10 @@ class LogLimit:
 
 
 def _measured(frame: Frame) -> Tuple[int, int]:
-    """Lines and letters of a LOG frame, counted where they lie."""
-    said = frame.parsed.head.get("message")
-    if type(said) is str:
-        return 1 + said.count("\n"), len(said)
+    """Lines and characters of a LOG frame, counted without building its message."""
+    message = frame.parsed.head.get("message")
+    if type(message) is str:
+        return 1 + message.count("\n"), len(message)
     letters = frame.parsed.weight
     if letters > MOST_LETTERS:
         return 1, letters
@@ -173,5 +173,5 @@ def _measured(frame: Frame) -> Tuple[int, int]:
 
 
 def gap(lines: object) -> str:
-    """What stands in the place of lines that were lost."""
+    """The note in the place of lost lines."""
     return f"({lines} lines are missing here: they came faster than they were read)"

@@ -1,7 +1,7 @@
-"""Where a remote function is, and the connection to it: opened when it is needed, and anew when it was lost.
+"""The address of a remote function, and the connection to it: opened at the first use, and again after a loss.
 
-A server that never was there is an error at once: it may be a wrong address. One that was there is looked for, with
-growing pauses, as long as the caller may wait; one caller looks for all.
+A failure of the first attempt is an error at once: the address may be wrong. After a success, attempts are repeated
+with backoff, as long as the caller may wait; one caller tries for all.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rpcsys.errors import RpcsysError, one_line
 from rpcsys.link import parse_address
 from rpcsys.link.backoff import RETRY_S, Backoff, jitter
 
-#: Seconds that a call waits for a server to be free, or back, unless told otherwise.
+#: Seconds that a call waits for a server to be free, or back, by default.
 WAIT_S = 60.0
-#: What a server that starts, moves or is restarted answers, if anything; one that is none of ours says so for ever.
+#: Errors of a server that starts, moves or restarts. They may pass, except `NotSupported`: that server is not ours.
 _FOR_NOW = (errors.ConnectError, errors.TrackerError, errors.SessionError)
-#: How long who does not want to wait waits for a first try: a server that is there has answered by then.
+#: Seconds that `at_once` waits for the first attempt: a running server has answered by then.
 FIRST_TRY_S = 1.0
-#: So long is a server looked for that nobody asks for any more.
+#: Seconds that the search goes on after the last `at_once`.
 IDLE_S = 60.0
-#: A busy server is avoided for so long, where there are others.
+#: Seconds that a busy server is avoided, where there are others.
 AVOID_S = 1.0
 _log = logging.getLogger("rpcsys.remote")
 
@@ -42,10 +42,10 @@ class Endpoint(NamedTuple):
     wait_s: float = WAIT_S  # seconds to wait for one to be free, or back
     serve: str = ""  # the name of the deployed module; "" for a function of a session
     deadline_s: float = 0.0  # seconds a call may take there; 0 for any number
-    repeatable: bool = True  # whether a call may be made again when nobody knows if it ran
+    repeatable: bool = True  # whether a call may be repeated when it is unknown if it ran
 
     def complaint(self) -> str:
-        """What is wrong with it; empty if nothing is."""
+        """The error in these fields, empty for none."""
         if not self.function:
             return "a remote function has a name"
         if bool(self.tracker) == bool(self.address):
@@ -68,7 +68,7 @@ class Endpoint(NamedTuple):
 
 
 class OpenConnection(NamedTuple):
-    """What can be called, where it is, what to close in the end, and whether there are ``others``: more servers."""
+    """A function, the server that has it, the objects to close, and whether there are ``others``: more servers."""
 
     call: Callable[..., Any]
     where: str
@@ -80,19 +80,19 @@ class OpenConnection(NamedTuple):
             one.close()
 
 
-#: Given the seconds it may take and the addresses to avoid, opens one. Raises `RpcsysError`.
+#: Opens one, given the seconds that it may take and the addresses to avoid. Raises `RpcsysError`.
 Opener = Callable[[float, Collection[str]], OpenConnection]
 
 
 class ReconnectingConnection:
-    """At most one connection, for any number of threads. Nothing connects before somebody asks."""
+    """At most one connection, for any number of threads. It is opened at the first use."""
 
     def __init__(self, open: Opener, wait_s: float) -> None:
         self._open = open
         self._wait_s = wait_s
         self.current: Optional[OpenConnection] = None  # None while there is none
         self.opened = 0  # how many have been opened
-        self.problem: Optional[RpcsysError] = None  # what went wrong the last time one was to be opened
+        self.problem: Optional[RpcsysError] = None  # the error of the last attempt that failed
         self._opening = threading.Lock()
         self._avoided: Dict[str, float] = {}
         self._gave_up_at = -1.0
@@ -100,15 +100,15 @@ class ReconnectingConnection:
         self._search_lock = threading.Lock()
         self._search: Optional[threading.Thread] = None
         self._search_began = self._asked = 0.0
-        self._tried = threading.Event()  # whether the search has been through one try
+        self._tried = threading.Event()  # whether the search has made its first attempt
 
     def get(self) -> OpenConnection:
-        """The connection, opened if need be. Raises `RpcsysError` where that cannot be."""
+        """The connection, opened if necessary. Raises `RpcsysError` where this fails."""
         limit = time.monotonic() + self._wait_s
         return self.current or self._found(lambda: limit if self.opened else 0.0, _is_for_now)
 
     def at_once(self) -> Optional[OpenConnection]:
-        """The connection if it is there, or is within a second of being looked for; it is looked for on."""
+        """The connection if it is open, or opens within `FIRST_TRY_S`; else None, and the search goes on."""
         current = self.current
         if current is not None:
             return current
@@ -123,35 +123,35 @@ class ReconnectingConnection:
         return self.current
 
     def lost(self, connection: OpenConnection) -> None:
-        """It is of no use any more."""
+        """Close a connection that has failed."""
         if self.current is connection:  # else another thread has opened a new one
             self.current = None
         connection.close()
 
     def crowded(self, connection: OpenConnection) -> None:
-        """It takes no more calls now: the next to ask gets one to another server, if there is one."""
+        """Avoid the server, which is busy: the next `get` connects to another one, if there is one."""
         if connection.others:
             self._avoided[connection.where] = time.monotonic() + AVOID_S
             if self.current is connection:
                 self.current = None
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or until `close`."""
+        """Wait for ``seconds``, or until `close`."""
         self._closing.wait(seconds)
 
     def close(self) -> None:
-        """Close the connection and look for none any more."""
+        """Close the connection and end the search."""
         self._closing.set()
         current, self.current = self.current, None
         if current is not None:
             current.close()
 
     def _found(self, limit: Callable[[], float], passing: Callable[[RpcsysError], bool]) -> OpenConnection:
-        """The connection, looked for until ``limit()`` as long as what goes wrong is ``passing``."""
+        """The connection. Attempts are repeated until ``limit()`` while their errors are ``passing``."""
         began = time.monotonic()
         with self._opening:
             if self.current is None and self.problem is not None and self._gave_up_at >= began:
-                raise self.problem  # another caller looked meanwhile
+                raise self.problem  # another caller has tried meanwhile
             backoff = Backoff(*RETRY_S)
             while self.current is None:
                 try:
@@ -183,7 +183,7 @@ class ReconnectingConnection:
         return connection
 
     def _look_on(self) -> None:
-        """Look for a server until it is there or nobody asks any more, whatever goes wrong."""
+        """Search for a server until it answers, or until `IDLE_S` after the last `at_once`, despite any error."""
         try:
             self._found(lambda: self._asked + IDLE_S, lambda error: True)
         except RpcsysError as error:
@@ -211,9 +211,9 @@ def _is_for_now(error: RpcsysError) -> bool:
 def open_at(
     endpoint: Endpoint, returned: Mapping[str, str], hows: Collection[str], seconds: float, avoid: Collection[str]
 ) -> OpenConnection:
-    """Connect to where the function is, within about ``seconds`` and rather not at one of the addresses ``avoid``.
+    """Connect to a server of the function, within about ``seconds``. Servers at the addresses ``avoid`` come last.
 
-    ``returned``: how results are to be encoded, by their positions; ``hows``: all encodings the server has to know.
+    ``returned``: the encodings of results, by their indexes; ``hows``: all encodings that the server must have.
     Raises `RpcsysError`.
     """
     if endpoint.serve:
@@ -269,5 +269,5 @@ def _served(
 
 
 def _where(host: str, port: int, key: str) -> str:
-    """What tells servers apart: behind a proxy they have one address."""
+    """The identity of a server: those behind a proxy have one address."""
     return f"{host}:{port} {key}".rstrip()

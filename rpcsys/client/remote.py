@@ -1,4 +1,4 @@
-"""Things that live on the device, as a user handles them: functions, modules, arrays."""
+"""The user's handles of objects on the device: functions, modules, arrays."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache, Key, sig
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
 
-#: What a CALL is for: a name every session knows, an object's number, or a number and a name in it.
+#: The function of a CALL: a name that every session has, an object's id, or an id and a name in that object.
 Target = Union[str, int, Tuple[int, str]]
 Convert = Callable[[Frame], Any]
 
 
 class Caller:
-    """What all that lives on one device is called through: a channel, and the heads that were sent on it before."""
+    """Makes the calls of all handles of one device: a channel, and the cache of the heads that were sent on it."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._heads = HeadCache()
 
     def _builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> Any:
-        """Call one of the functions that make up a session."""
+        """Call a built-in function of the session."""
         template, buffers = frames.template(frames.CALL, {"f": name, "a": list(args)})
         return self._result(self._channel.call(template, buffers, deadline_s))
 
     def _result(self, frame: Frame) -> Any:
-        """The result in a RESULT frame, as a user sees it."""
+        """The result in a RESULT frame, converted for the user."""
         parsed = frame.parsed
         if parsed.memo is None:
             parsed.memo = result_maker(parsed.head.get("r"))
@@ -45,7 +45,7 @@ class Caller:
         return to_user(frame.get("r"), self._of_ref)
 
     def _of_ref(self, ref: Ref) -> Any:
-        """The handle for an object the device says it keeps. Raises `SessionLost` for a kind unknown here (newer server)."""
+        """The handle of an object that the device keeps. Raises `SessionLost` for an unknown kind (newer server)."""
         kind = ref.about.get("is")
         if kind == "array":
             return RemoteArray(self, ref)
@@ -60,17 +60,16 @@ class Caller:
 class RemoteFunction:
     """A function on the device.
 
-    Arguments are arrays, numbers, strings, bytes, lists, tuples, dicts, and arrays that are on the
-    device already. One call is one round trip. With ``keep=True`` the outputs stay on the device and
-    come as `RemoteArray`. ``deadline_s`` (seconds) has the device end the call, and with it the
-    session, when it takes longer.
+    Arguments are arrays, numbers, strings, bytes, lists, tuples, dicts, and arrays that are on the device already. One
+    call is one round trip. With ``keep=True`` the outputs stay on the device, and each is returned as a `RemoteArray`.
+    The device ends a call, and with it the session, after ``deadline_s`` seconds.
     """
 
     def __init__(self, session: Caller, target: Target, name: str, owner: Any = None) -> None:
         self._session = session
         self._target = target
         self._about: Tuple[Key, ...] = ((target, False), (target, True))  # in the keys of heads, by ``keep``
-        self._wanted: Dict[str, str] = {}  # how results are encoded, by their places
+        self._wanted: Dict[str, str] = {}  # the encodings of results, by their indexes
         self._owner = owner  # keeps the module or the function alive on the device
         self.name = name
 
@@ -107,20 +106,20 @@ class RemoteFunction:
         cooldown_s: float = 0,
         cache_flush_bytes: int = 0,
     ) -> TimeEvaluator:
-        """Measure this function on the device: call the result with the arguments to time.
+        """Measure this function on the device: call the returned evaluator with the function's arguments.
 
-        Each of ``repeat`` figures is the mean of ``number`` calls, of more if those take less than
-        ``min_repeat_ms``; ``cooldown_s`` is the pause between repeats. With ``cache_flush_bytes`` (take more
-        than the CPU's caches hold) and ``number=1``, every call finds them cold. One call before is not counted.
+        Each of ``repeat`` results is the mean of ``number`` calls, or of more if these take less than
+        ``min_repeat_ms``; ``cooldown_s`` is the pause between repeats. With ``number=1``, and ``cache_flush_bytes``
+        above the size of the CPU's caches, every call begins with cold caches. One call before is not counted.
         """
         options = {"number": number, "repeat": repeat, "min_repeat_ms": min_repeat_ms, "cooldown_s": cooldown_s}
         options["cache_flush_bytes"] = cache_flush_bytes
         return TimeEvaluator(self._session, self._target, options, self)
 
     def encoding(self, results: Mapping[str, str]) -> RemoteFunction:
-        """The same function, of whose results those cross encoded whose places are given: ``{"0": "float16"}``.
+        """The same function with encoded results: ``{"0": "float16"}`` maps a result's index to its encoding.
 
-        They arrive decoded. Arguments may be encoded, too: `rpcsys.wire.encoding`.
+        Results arrive decoded. Arguments may be encoded, too: `rpcsys.wire.encoding`.
         """
         same = copy.copy(self)
         same._wanted = dict(results)
@@ -130,7 +129,7 @@ class RemoteFunction:
     def _encode(
         self, args: Sequence[Any], keep: bool, key: Optional[Key]
     ) -> Tuple[FrameTemplate, Sequence[Buffer], Optional[Convert]]:
-        """The template of a call, the buffers behind it, and what makes its result if it writes into arguments."""
+        """The template of a call, its buffers, and the converter of its result if it writes into arguments."""
         fields: Dict[str, Any] = {"f": _target_head(self._target), "a": list(args)}
         if keep:
             fields["keep"] = True
@@ -154,20 +153,20 @@ class TimeEvaluator:
         self._owner = owner
 
     def __call__(self, *args: Any) -> TimingResult:
-        """Time it. A `RuntimeWarning` says when the board changed meanwhile so that the figures are doubtful."""
+        """Measure the function. Warns with `RuntimeWarning` if a change of the board makes the results doubtful."""
         return told(self._session._builtin("session.time", _target_head(self._target), list(args), self._options))
 
 
 class TimingResult:
-    """Seconds per call, one figure for each repeat, and what can be said of them.
+    """Seconds per call, one result for each repeat, and their statistics.
 
     Attributes
     ----------
     results : mean seconds of one call, for each repeat
     mean, median, min, max, std : of ``results``, in seconds (``std`` of the population)
-    board : the device's state ``"before"`` and ``"after"``, each a dict with what Linux shows there of
+    board : the device's state ``"before"`` and ``"after"``, each a dict with those of the following that Linux reports:
         ``cpu_mhz`` and ``governor`` (dicts by CPU), ``temperature_c`` (of the hottest zone), ``load`` (of a minute)
-    warnings : what changed on the device so that the figures are doubtful; one line each
+    warnings : changes of the device that make the results doubtful; one line each
     """
 
     def __init__(
@@ -183,7 +182,8 @@ class TimingResult:
         self.warnings: Tuple[str, ...] = tuple(warnings)
 
     def __repr__(self) -> str:
-        return f"TimingResult(mean={self.mean:.6g} s, median={self.median:.6g} s, std={self.std:.3g} s, repeats={len(self.results)})"
+        figures = f"mean={self.mean:.6g} s, median={self.median:.6g} s, std={self.std:.3g} s"
+        return f"TimingResult({figures}, repeats={len(self.results)})"
 
     def __str__(self) -> str:
         return "mean {}  median {}  min {}  max {}  std {}  ({} repeats)".format(
@@ -259,7 +259,7 @@ class RemoteModule:
 
 
 class RemoteArray(Ref):
-    """An array that stays on the device; an argument like any other. Freed there when it is dropped here."""
+    """An array that stays on the device; an argument like any other. Dropping it here frees it there."""
 
     __slots__ = ("_mine", "_session", "dtype", "shape")
 
@@ -285,7 +285,7 @@ class RemoteArray(Ref):
 
 
 class _Owned:
-    """The client's hold on one object of the device: when it goes, the device may drop the object."""
+    """The client's reference to one object of the device. At its end the device may free the object."""
 
     __slots__ = ("_id", "_session")
 
@@ -317,9 +317,9 @@ def _with_written(session: Caller, arguments: Sequence[Any], frame: Frame) -> An
 
 
 def told(answer: Any) -> TimingResult:
-    """The result in a device's answer; what is doubtful in it is also said by Python's `warnings`.
+    """The result in a device's answer. Its warnings also go to Python's `warnings`.
 
-    Raises `ProtocolError` for an answer that makes no sense.
+    Raises `ProtocolError` for an invalid answer.
     """
     try:
         answer = answers.from_device(answers.TIMES, answer, "a time evaluator")

@@ -1,4 +1,4 @@
-"""A session: one leased device, as if it were local; and a deployed module, which is shared with other clients."""
+"""Sessions with one leased device, and connections to a deployed module, which other clients share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rpcsys.wire.values import Ref
 class Session(Caller, Closeable):
     """A session with one device. Made by `connect` and `Tracker.request`; a context manager.
 
-    May be used by several threads; their calls run one after another on the device. A device that is
-    lost makes every call raise `SessionLost` within seconds.
+    May be used by several threads; their calls run one after another on the device. After the loss of
+    the device, every call raises `SessionLost` within seconds.
 
     Attributes
     ----------
-    info : what the device said at the start: version, key, pid, limit_s, capabilities, machine, window
-    lease : what the tracker said with the lease (empty without a tracker)
+    info : the device's HELLO: version, key, pid, limit_s, capabilities, machine, window
+    lease : the tracker's answer with the lease (empty without a tracker)
     address : host and port of the server
     """
 
@@ -55,11 +55,10 @@ class Session(Caller, Closeable):
     ) -> RemoteModule:
         """Load a model on the device: a local file (which is uploaded), or one that is there already.
 
-        A library (``.so``) comes with all that is inside: graphs, ONNX models, weights, native code. What the
-        device says it cannot load is refused before it is uploaded.
+        A library (``.so``) includes its graphs, ONNX models, weights and native code. A model that the device's
+        capabilities exclude is refused before the upload.
 
-        Raises `RemoteFileError` where neither exists, `ModelError` when it cannot be loaded; both in
-        one sentence.
+        Raises `RemoteFileError` where neither file exists, `ModelError` where the device cannot load it.
         """
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
             on_device = name or files.name_of(path)
@@ -75,10 +74,10 @@ class Session(Caller, Closeable):
         return answers.handle(self._builtin("session.put", value), RemoteArray, "session.put")
 
     def memory(self) -> Dict[str, Any]:
-        """What this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
+        """The objects that this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
 
-        Its rows, the largest first, have ``id``, ``bytes``, what the object ``is`` (array, module, function), and
-        ``dtype`` and ``shape``, or ``kind``, or ``name``. What a model takes inside its runtime is not counted.
+        It has a row for each object, the largest first: ``id``, ``bytes``, ``is`` (array, module, function), and
+        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is not counted.
         """
         found: Dict[str, Any] = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
         return found
@@ -86,20 +85,20 @@ class Session(Caller, Closeable):
     def run(self, function: Callable[..., Any], *args: Any, deadline_s: Optional[float] = None) -> Any:
         """Run a Python function of yours on the device, where the server was started with ``--allow-pickle``.
 
-        It is sent through cloudpickle, with what it refers to; modules it imports must be on the device.
-        Arguments and result are what any call takes. Raises `RemoteFunctionError` where the device takes none, or has
-        another minor version of Python, before anything is sent; `RemoteError` for what the function raises.
+        cloudpickle sends it with the objects it refers to; the device must have the modules it imports. Arguments and
+        result are those of any call. Raises `RemoteFunctionError`, before anything is sent, where the device refuses
+        functions or has another minor version of Python; `RemoteError` for the function's own errors.
         """
         blob = capabilities.pickled(function, self.info.get("capabilities", {}))
         return self._builtin("session.run", capabilities.VERSION, blob, *args, deadline_s=deadline_s)
 
     def upload(self, source: Source, target: Optional[str] = None, *, progress: Optional[Progress] = None) -> str:
-        """Copy a local file, or bytes, into the session's directory; its name there.
+        """Copy a local file, or bytes, into the session's directory. Returns its name there.
 
-        ``progress(done, total)`` is called in bytes. The file appears whole, its SHA-256 verified, or
-        not at all. A server with ``--cache`` is asked first: a file it knows is not sent again, and an upload that
-        broke off, in this session or an earlier one, goes on where it stopped. Raises `UsageError` (a local file that
-        cannot be read), `PathError` (a name that leaves the directory), `RemoteFileError`.
+        ``progress(done, total)`` gets numbers of bytes. The file appears whole, its SHA-256 verified, or not at all.
+        A server with ``--cache`` gets no file again that it has, and only the rest of an upload that broke off, in this
+        session or an earlier one. Raises `UsageError` (a local file that cannot be read), `PathError` (a name that
+        leaves the directory), `RemoteFileError`.
         """
         cached = self.info.get("capabilities", {}).get("cache") is True
         return files.upload(self._channel, self._builtin if cached else None, source, target, progress)
@@ -112,11 +111,11 @@ class Session(Caller, Closeable):
         progress: Optional[Progress] = None,
         resume: bool = False,
     ) -> bytearray:
-        """Copy a file from the session's directory: its bytes, or into the local file ``target`` (then empty).
+        """Copy a file from the session's directory. Returns its bytes, or none with a local file ``target``.
 
-        ``target`` appears whole, its SHA-256 verified, or not at all. With ``resume``, what came of it before a break
-        is kept in ``TARGET.part``, and the next download with ``resume`` goes on behind that.
-        Raises `RemoteFileError` where there is none, `PathError` for a name that leaves the directory.
+        ``target`` appears whole, its SHA-256 verified, or not at all. With ``resume``, the bytes before a break stay in
+        ``TARGET.part``, and the next download with ``resume`` continues behind them.
+        Raises `RemoteFileError` for a missing file, `PathError` for a name that leaves the directory.
         """
         return files.download(self._channel, name, target, progress, resume)
 
@@ -136,12 +135,12 @@ class Session(Caller, Closeable):
     def log(self, callback: Callable[[str], Any]) -> None: ...
 
     def log(self, callback: Optional[Callable[[str], Any]] = None) -> Optional[Iterator[str]]:
-        """What the session prints on the device, from Python and from native code, line by line.
+        """The session's output on the device, from Python and from native code, line by line.
 
-        An iterator over the lines from the session's beginning, which waits for more until the session ends; or
-        ``callback`` is called with each line from now on, in a thread of its own. A device does not wait for who
-        reads slowly: the last 10,000 lines are kept, and a line says where some are missing. The lines go to
-        Python's logging in any case, logger ``rpcsys.session``.
+        Returns an iterator over the lines from the session's beginning, which waits for more until the session ends.
+        With ``callback``, calls it with each line from now on, in a thread of its own. The device does not wait for
+        slow readers: the last 10,000 lines are kept, and a note marks missing ones. All lines also go to Python's
+        logging, logger ``rpcsys.session``.
         """
         if callback is None:
             return self._log.lines()
@@ -149,19 +148,19 @@ class Session(Caller, Closeable):
         return None
 
     def ping(self, deadline_s: float = 5.0) -> None:
-        """Ask the device for a sign of life, which it gives while a call runs, too.
+        """Check that the device answers. It does so while a call runs, too.
 
-        Raises `DeadlineExceeded`, or another `SessionError`, if there is none in ``deadline_s`` seconds.
+        Raises `DeadlineExceeded`, or another `SessionError`, without an answer in ``deadline_s`` seconds.
         """
         self._channel.ping(deadline_s)
 
     def close(self) -> None:
-        """End the session and give the device back. Does nothing the second time."""
+        """End the session and release the device. Does nothing the second time."""
         self._channel.close()
 
     @property
     def closed(self) -> Optional[Exception]:
-        """Why the session cannot be used any more, or None."""
+        """The error that ended the session, or None while it is open."""
         return self._channel.broken
 
     def __del__(self) -> None:
@@ -173,14 +172,14 @@ class Session(Caller, Closeable):
 class ServedModule(RemoteModule, Closeable):
     """A deployed module, over one connection of its own; a context manager. Made by `connect` with ``serve=``.
 
-    Calls like a `RemoteModule`'s; for any number of threads, whose calls run side by side on the server. Raises `Busy`
-    where the server has too much to do (call again in a moment), `SessionLost` when it is gone: then connect again.
+    Called like a `RemoteModule`, by any number of threads; the server runs their calls in parallel. Calls raise `Busy`
+    where the server is overloaded (call again in a moment), `SessionLost` where it is gone (connect again).
     ``deadline_s`` and a future's ``cancel`` end that one call.
 
     Attributes
     ----------
-    name, version : what is deployed; a newer version may have taken its place since
-    info : what the server said at the start
+    name, version : of the deployment; a newer version may have replaced this one
+    info : the server's HELLO
     """
 
     _session: Session
@@ -199,12 +198,12 @@ class ServedModule(RemoteModule, Closeable):
         return "<served module {} {} at {}:{}>".format(self.name, self.version, *self._session.address)
 
     def time_evaluator(self, *args: Any, **more: Any) -> TimeEvaluator:
-        """Not here: others use the device too."""
+        """Always raises `UsageError`: other clients use the device, too."""
         raise UsageError("a shared module is not timed on its server, where others use it too; lease a device for that")
 
     @property
     def closed(self) -> Optional[Exception]:
-        """Why it cannot be used any more, or None."""
+        """The error that ended the connection, or None while it is open."""
         return self._session.closed
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The tracker, as a user sees it: what is free, who waits, and a device on request."""
+"""The user's access to a tracker: its queues and leases, and devices on request."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 Address = Union[None, str, Tuple[str, int]]
 
-#: A device that was handed out and does not answer is given back; this many others are tried.
+#: Attempts of a request: a leased device that does not answer is released, and another one requested.
 _TRIES = 3
-#: So many places of a module are tried, the least busy first: each may take its time.
+#: Servers of a module that are tried, the least busy first: each may take the whole timeout.
 PLACES = 8
 _log = logging.getLogger("rpcsys.tracker")
 
 
 def connect_tracker(address: Address = None, *, user: Optional[str] = None, timeout: float = 5.0) -> Tracker:
-    """Connect to a tracker: ``"host:port"``, ``(host, port)``, or None for the environment's.
+    """Connect to a tracker: ``"host:port"``, ``(host, port)``, or None for the address in the environment.
 
-    ``user`` is shown to others in the queue (default: the login name). Works with TVM's tracker too.
-    Raises `TrackerUnreachable` when nothing that is a tracker answers within ``timeout`` seconds.
+    The queue shows ``user`` to others (default: the login name). Works with TVM's tracker, too.
+    Raises `TrackerUnreachable` when no tracker answers within ``timeout`` seconds.
     """
     if address is None:
         address = tracker_defaults()
@@ -39,7 +39,7 @@ def connect_tracker(address: Address = None, *, user: Optional[str] = None, time
         address = parse_address(address, 9190)
     tracker = Tracker((address[0], int(address[1])), user or _login_name(), timeout)
     with tracker._link():
-        pass  # an address that is wrong is said here, not at the first request
+        pass  # a wrong address fails here, not at the first request
     return tracker
 
 
@@ -63,10 +63,10 @@ class Tracker(Closeable):
         return "<tracker {}:{}>".format(*self.address)
 
     def summary(self) -> Dict[str, Any]:
-        """The queue: ``queue_info`` (free and pending by key) and ``server_info``, as TVM's; with our
+        """The queues: ``queue_info`` (free and pending by key) and ``server_info``, as TVM's; with our
         tracker also ``servers`` and ``leases``.
         """
-        from rpcsys.client import listings  # for a desk: no board has it
+        from rpcsys.client import listings  # not in the device tier
 
         with self._link() as link:
             if link.ours:
@@ -80,8 +80,8 @@ class Tracker(Closeable):
             return summary
 
     def text_summary(self) -> str:
-        """The queue as a table for people, with TVM's headings."""
-        from rpcsys.client import listings  # for a desk: no board has it
+        """The queues as a table for people, with TVM's headings."""
+        from rpcsys.client import listings  # not in the device tier
 
         return listings.text_summary(self.summary())
 
@@ -95,13 +95,13 @@ class Tracker(Closeable):
         until: Optional[float] = None,
         limit: Optional[int] = 100,
     ) -> List[Dict[str, Any]]:
-        """Leases that are over, the last to end first, at most ``limit`` (None: all).
+        """Ended leases, the last to end first, at most ``limit`` (None: all).
 
-        ``since`` and ``until`` (seconds since 1970) are about their ends. Each has lease, epoch, key, server, user,
+        ``since`` and ``until`` (seconds since 1970) bound their ends. Each has lease, epoch, key, server, user,
         address, how, since, begun, ended (seconds since 1970), held_s, limit_s, waited_s, priority, outcome, reason,
         fault and cleaned. Raises `TrackerError` where the tracker keeps no history.
         """
-        from rpcsys.client import listings  # for a desk: no board has it
+        from rpcsys.client import listings  # not in the device tier
 
         wanted: Dict[str, Any] = {"key": key, "user": user, "server": server, "since": since, "until": until}
         with self._link() as link:
@@ -110,19 +110,19 @@ class Tracker(Closeable):
     def usage(
         self, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
     ) -> List[Dict[str, Any]]:
-        """What leases add up to by user and key, the most device time first.
+        """Totals of leases by user and key, the most device time first.
 
         Each has user, key, leases, held_s, waited_s and faults (leases that ended by the server's own fault), counted
         from the beginning of the hour of ``since`` (seconds since 1970). Raises `TrackerError` where the tracker
         keeps no history.
         """
-        from rpcsys.client import listings  # for a desk: no board has it
+        from rpcsys.client import listings  # not in the device tier
 
         with self._link() as link:
             return listings.usage(link, key=key, user=user, since=since)
 
     @overload
-    def request(  # type: ignore[overload-overlap]  # one is an int too, and the first that fits counts
+    def request(  # type: ignore[overload-overlap]  # 1 is an int, too; the first match counts
         self,
         key: Optional[str] = ...,
         priority: float = ...,
@@ -163,19 +163,19 @@ class Tracker(Closeable):
     ) -> Union[Session, Tuple[Session, ...]]:
         """Lease a device of ``key`` and open a session with it; waits for one to be free.
 
-        ``labels``: what the device must be (``{"arch": "aarch64", "cores": ">=4"}``, ``{"name": "board7"}`` for
-        that one), with a key or without. ``count`` above 1 leases so many together or none, and returns as many
-        sessions. ``priority``: higher goes first. ``session_timeout`` (seconds): the device ends the session then.
-        ``wait_timeout`` (seconds): how long to wait (None: as long as it takes; leaving with Ctrl-C leaves the queue
-        at once). ``wait_for_key``: wait also for what nobody serves yet. ``on_queued`` is called each time the place
-        in the queue changes, with position, ahead, eta_s (seconds from low to high, None for unknown), holders.
+        ``labels``: those that the device must have (``{"arch": "aarch64", "cores": ">=4"}``, ``{"name": "board7"}`` for
+        one board), with a key or without. ``count`` above 1 leases so many together or none, and returns as many
+        sessions. ``priority``: higher goes first. ``session_timeout`` (seconds): the device then ends the session.
+        ``wait_timeout`` (seconds): how long to wait (None: without limit; Ctrl-C leaves the queue at once).
+        ``wait_for_key``: wait also for a key that no server has yet. ``on_queued`` is called each time the place in the
+        queue changes, with position, ahead, eta_s (seconds from low to high, None for unknown), holders.
 
         Raises `UnknownKey`, `WaitTimeout`, `TrackerLost`, `NotSupported` (labels or a count of TVM's tracker), and
         what `connect` raises.
         """
         wanted = Wanted(key, dict(labels or {}), count, priority, session_timeout or None, wait_for_key)
         deadline = None if wait_timeout is None else time.monotonic() + wait_timeout
-        # The link stays open until the sessions are: the tracker sees at once if this process dies in between.
+        # The link stays open until the sessions are open: the tracker notices at once if this process dies meanwhile.
         link = self._take()
         try:
             for attempt in range(_TRIES):
@@ -193,8 +193,8 @@ class Tracker(Closeable):
     def _open_sessions(
         self, link: Link, wanted: Wanted, leases: List[Dict[str, Any]], *, last: bool
     ) -> Optional[Tuple[Session, ...]]:
-        """A session for each lease; None if a device does not answer, the leases being given back."""
-        from rpcsys.client.connection import open_session  # whoever only asks needs no numpy
+        """A session for each lease. None if a device does not answer: the leases are then released."""
+        from rpcsys.client.connection import open_session  # here, because queries need no numpy
 
         sessions: List[Session] = []
         for lease in leases:
@@ -215,18 +215,18 @@ class Tracker(Closeable):
         return tuple(sessions)
 
     def resolve(self, name: str = "") -> List[Dict[str, Any]]:
-        """Where the deployed module ``name`` ("": each) is served, the least busy place first. No lease, no queue.
+        """The servers of the deployed module ``name`` ("": of each), the least busy first. No lease, no queue.
 
-        Each has name, version, server, host, port, key (what finds it at a proxy, or ""); workers, running, waiting
-        (calls) and clients. Raises `UnknownKey` where nobody serves it, `NotSupported` (TVM's tracker).
+        Each has name, version, server, host, port, key (its address at a proxy, or ""); workers, running, waiting
+        (calls) and clients. Raises `UnknownKey` where no server has it, `NotSupported` (TVM's tracker).
         """
         rows: List[Dict[str, Any]] = self._ask("resolve", answers.MODULES, "modules", name=name)
         return rows
 
     def serve(self, name: str, *, timeout: float = 60.0) -> ServedModule:
-        """Connect to the deployed module ``name`` where it is least busy, else where it is next least busy, …
+        """Connect to the deployed module ``name`` on its least busy server, or else on the next one.
 
-        Tries `PLACES` at most. Raises `UnknownKey`, `Busy` and what `connect` raises, of the last that was tried.
+        Tries `PLACES` servers at most. Raises `UnknownKey`, or the last one's error: `Busy`, or one of `connect`.
         """
         from rpcsys.client.connection import connect
 
@@ -239,22 +239,22 @@ class Tracker(Closeable):
         raise problem
 
     def leases(self) -> List[Dict[str, Any]]:
-        """Leases that are out: lease, key, server, holder, address, since_s, until_s, limit_s, state."""
+        """The current leases: lease, key, server, holder, address, since_s, until_s, limit_s, state."""
         leases: List[Dict[str, Any]] = self.summary().get("leases", [])
         return leases
 
     def why(self, key: str) -> Dict[str, Any]:
-        """Why a request for ``key`` would wait: ``reasons`` (sentences), servers, holders, queue. Raises `UnknownKey`."""
-        from rpcsys.client import listings  # for a desk: no board has it
+        """Why a request for ``key`` waits: ``reasons`` (sentences), servers, holders, queue. Raises `UnknownKey`."""
+        from rpcsys.client import listings  # not in the device tier
 
         answer: Dict[str, Any] = self._ask("why", listings.WHY, "why", key=key)
         return answer
 
     def renew(self, lease: Union[Session, str], session_timeout: Optional[float] = None) -> Optional[float]:
-        """Keep a lease for ``session_timeout`` seconds from now (None: for as long as its key allows).
+        """Have a lease end ``session_timeout`` seconds from now (None: as late as its key allows).
 
-        Returns the limit that holds, in seconds since the session began, None for none. ``lease`` is a session that
-        this tracker gave, or the lease's name. Raises `TrackerError` if it is over or was another user's.
+        Returns the new limit in seconds since the session began, None for no limit. ``lease`` is a session from this
+        tracker, or the lease's name. Raises `TrackerError` if the lease has ended or is another user's.
         """
         name = lease if isinstance(lease, str) else str(lease.lease.get("lease", ""))
         fields = {"lease": name, "session_timeout": session_timeout}
@@ -262,19 +262,19 @@ class Tracker(Closeable):
         return limit
 
     def end_lease(self, lease: str, reason: str = "") -> None:
-        """End anybody's lease, by its name. Raises `TrackerError` if there is none, or it cannot be ended."""
+        """End a lease of any user, by its name. Raises `TrackerError` if there is none, or it cannot be ended."""
         self._ask("end", None, "", lease=lease, reason=reason)
 
     def drain(self, server: str) -> None:
-        """Hand out nothing more of a server; sessions on it go on. Raises `TrackerError` for an unknown name."""
+        """Grant no more leases on a server; its sessions go on. Raises `TrackerError` for an unknown name."""
         self._ask("drain", None, "", server=server)
 
     def enable(self, server: str) -> None:
-        """Undo a drain, and trust a server again that was set aside. Raises `TrackerError` for an unknown name."""
+        """Undo a drain, or the setting aside of a server. Raises `TrackerError` for an unknown name."""
         self._ask("enable", None, "", server=server)
 
     def _ask(self, op: str, check: Optional[Check], field: str, **fields: Any) -> Any:
-        """What the tracker answers in ``field``, and None without a ``check``."""
+        """The checked ``field`` of the tracker's answer; None without a ``check``."""
         with self._link() as link:
             if not link.ours:
                 raise errors.NotSupported(
@@ -291,7 +291,7 @@ class Tracker(Closeable):
 
     @contextlib.contextmanager
     def _link(self) -> Iterator[Link]:
-        """A connection for one exchange: an idle one that still lives, or a new one. Kept if all goes well."""
+        """A connection for one exchange: an idle one that still works, or a new one. Kept unless an error occurs."""
         link = self._take()
         try:
             yield link

@@ -1,6 +1,6 @@
-"""Waiting for devices: the conversation with a tracker from the request to the leases.
+"""Waiting for devices: the exchange with a tracker from the request to the leases.
 
-Our tracker gives a request that has to wait a ticket: asked again with it after a lost connection, it keeps its place.
+Our tracker gives a waiting request a ticket. Sent again with it after a lost connection, the request keeps its place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OnQueued = Callable[[Dict[str, Any]], None]
 Reopen = Callable[[float], Link]
 
 REPLY_S = 10.0
-#: For so long a tracker that is gone is looked for again; it keeps a ticket's place no longer.
+#: Seconds to reconnect to a lost tracker; it keeps a ticket's place no longer.
 RETURN_S = 60.0
 _PAUSE_S = (0.1, 1.0)
 _log = logging.getLogger("rpcsys.tracker")
@@ -31,7 +31,7 @@ _log = logging.getLogger("rpcsys.tracker")
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a request asks for, in the tracker's words."""
+    """The fields of a request, by the tracker's names."""
 
     key: Optional[str]
     labels: Dict[str, str]
@@ -44,10 +44,10 @@ class Wanted:
 def wait(
     link: Link, wanted: Wanted, deadline: Optional[float], on_queued: Optional[OnQueued], reopen: Reopen
 ) -> Tuple[Link, List[Dict[str, Any]]]:
-    """The leases, and the link over which they came: ``link``, or another if it broke.
+    """The leases, and the link that brought them: ``link``, or a new one if it broke.
 
-    ``deadline`` is on the monotonic clock, None to wait for as long as it takes; ``reopen`` connects within the
-    seconds it is given. The link that is left is closed when this raises, which leaves the queue at once.
+    ``deadline`` is a time of the monotonic clock, None for no limit; ``reopen`` connects within the seconds that it is
+    given. When this raises, it has closed the link, and the request leaves the queue at once.
     """
     ticket: Optional[str] = None
 
@@ -114,7 +114,7 @@ def _return(reopen: Reopen, deadline: Optional[float], error: TrackerLost) -> Li
 
 
 def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, Any]:
-    """A device from TVM's tracker. It keeps the place of whoever leaves, so nothing is retried here."""
+    """A lease from TVM's tracker. That keeps a request after its connection is lost, so nothing is retried."""
     if wanted.key is None or wanted.labels or wanted.count > 1:
         raise NotSupported("this is TVM's tracker: it has no labels, and one device for each request of a key")
     try:
@@ -132,7 +132,7 @@ def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, 
 
 
 def give_back(link: Link, leases: List[Dict[str, Any]], failed: Dict[str, Any], error: RpcsysError) -> None:
-    """Return leases that came to nothing. ``failed`` is the one whose device did not answer: that counts against it."""
+    """Release leases without sessions. The device of ``failed`` did not answer: this counts as its server's failure."""
     if not link.ours:
         return
     for lease in leases:

@@ -1,7 +1,7 @@
-"""What a field of a control message may hold: small checks, and messages built from them.
+"""Checks of the fields of control messages, and the base class of these messages.
 
-A check takes a JSON value and the field's name, and returns what the message keeps, or raises `ProtocolError` naming
-the field. A message class lists its fields with `field`; others are ignored, so that a newer peer may add some.
+A check takes a JSON value and the field's name. It returns the value that the message keeps, or raises `ProtocolError`
+with the field's name. A message class lists its fields with `field`; further fields of a newer peer are ignored.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ else:
 Check = Callable[[Any, str], Any]
 AnyMessage = TypeVar("AnyMessage", bound="Message")
 
-#: Ids and epochs stay below what a double holds exactly, for peers whose JSON knows only doubles.
+#: The largest id and epoch. A double holds them exactly, for peers with doubles as their only JSON numbers.
 MAX_ID = 2**53
-#: Three thousand years: sums of what strangers say stay numbers.
+#: Three thousand years. The limit keeps sums of received durations finite.
 MAX_SECONDS = 10**11
 #: Characters of a name, a user or an address: a host name has at most 253.
 MAX_TEXT = 256
-#: Entries of a list or a mapping in a control message; no server has so many slots or labels.
+#: Entries of a list or a mapping in a control message: more than the slots or labels of any server.
 MAX_ITEMS = 4096
 
 
@@ -46,12 +46,12 @@ def shown(value: Any) -> str:
 
 
 def wrong(name: str, wanted: str, value: Any) -> ProtocolError:
-    """The error for a field that holds something else than it may."""
+    """The error for a field with a value that is not allowed."""
     return ProtocolError(f"{name} must be {wanted}, not {shown(value)}")
 
 
 def integer(low: int, high: int) -> Check:
-    """A whole number of ``[low, high]``."""
+    """A whole number from ``low`` to ``high``."""
 
     def check(value: Any, name: str) -> int:
         if type(value) is not int or not low <= value <= high:
@@ -62,7 +62,7 @@ def integer(low: int, high: int) -> Check:
 
 
 def number(value: Any, name: str) -> float:
-    """A finite number that a double can hold. ``True`` and ``False`` are none."""
+    """A finite number that a double can hold. ``True`` and ``False`` are refused."""
     if type(value) is float and math.isfinite(value):
         return value
     if type(value) is int and -MAX_ID <= value <= MAX_ID:
@@ -71,7 +71,7 @@ def number(value: Any, name: str) -> float:
 
 
 def seconds(value: Any, name: str) -> float:
-    """A span of time: a number of seconds, not negative. Beyond `MAX_SECONDS` all are the same."""
+    """A duration in seconds, 0 or more. A larger one becomes `MAX_SECONDS`."""
     span = number(value, name)
     if span < 0:
         raise wrong(name, "a number of seconds", value)
@@ -86,7 +86,7 @@ def text(value: Any, name: str) -> str:
 
 
 def sentence(value: Any, name: str) -> str:
-    """Text for a person to read, of any length that the frame allows."""
+    """Text for people, of any length that fits the frame."""
     if type(value) is not str:
         raise wrong(name, "text", value)
     return value
@@ -123,7 +123,7 @@ def port(value: Any, name: str) -> int:
 
 
 def place(host: Check) -> Check:
-    """``[host, port]``, the host one that the check allows; kept as a tuple."""
+    """``[host, port]``, kept as a tuple. ``host`` is the check of the host."""
 
     def check(value: Any, name: str) -> tuple[Any, int]:
         if type(value) not in (list, tuple) or len(value) != 2:
@@ -134,12 +134,12 @@ def place(host: Check) -> Check:
 
 
 def optional(check: Check) -> Check:
-    """What ``check`` allows, or null."""
+    """A value that ``check`` allows, or null."""
     return lambda value, name: None if value is None else check(value, name)
 
 
 def items(check: Check) -> Check:
-    """A list of at most `MAX_ITEMS` of what ``check`` allows; kept as a tuple."""
+    """A list of at most `MAX_ITEMS` values that ``check`` allows, kept as a tuple."""
 
     def check_all(value: Any, name: str) -> tuple[Any, ...]:
         if type(value) not in (list, tuple) or len(value) > MAX_ITEMS:
@@ -150,7 +150,7 @@ def items(check: Check) -> Check:
 
 
 def rows(check: Check) -> Check:
-    """A list of any length, kept as one: the frame bounds it."""
+    """A list of values that ``check`` allows, kept as a list. Only the frame limits its length."""
 
     def check_all(value: Any, name: str) -> list[Any]:
         if type(value) not in (list, tuple):
@@ -161,7 +161,7 @@ def rows(check: Check) -> Check:
 
 
 def mapping(check: Check, most: int = MAX_ITEMS) -> Check:
-    """An object of at most ``most`` values, which ``check`` allows."""
+    """An object with at most ``most`` values that ``check`` allows."""
 
     def check_all(value: Any, name: str) -> dict[str, Any]:
         if type(value) is not dict or len(value) > most:
@@ -172,7 +172,7 @@ def mapping(check: Check, most: int = MAX_ITEMS) -> Check:
 
 
 def table(check: Check) -> Check:
-    """An object of any size, whose values ``check`` allows: the frame bounds it."""
+    """An object with values that ``check`` allows. Only the frame limits its size."""
 
     def check_all(value: Any, name: str) -> dict[str, Any]:
         if type(value) is not dict or not all(type(label) is str for label in value):
@@ -183,7 +183,7 @@ def table(check: Check) -> Check:
 
 
 def record(_required: bool = True, /, **fields: Check) -> Check:
-    """An object with these fields; others stay as they are, as a newer peer may add some."""
+    """An object with these fields. Further fields of a newer peer stay unchecked."""
 
     def check(value: Any, name: str) -> dict[str, Any]:
         if type(value) is not dict:
@@ -199,7 +199,7 @@ def record(_required: bool = True, /, **fields: Check) -> Check:
 
 
 def partial(**fields: Check) -> Check:
-    """An object in which these fields, where they are there, hold what their checks allow."""
+    """An object with these fields, each of them optional. Further fields stay unchecked."""
     return record(False, **fields)
 
 
@@ -218,11 +218,11 @@ def field(check: Check, *, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Message:
-    """A control message. Each subclass is a frozen dataclass, whose fields are made with `field`."""
+    """A control message. Each subclass is a frozen dataclass; `field` makes its fields."""
 
-    #: What it asks for; "" where another message or its place tells.
+    #: ``"op"`` on the wire; "" for answers and for messages inside others.
     op: ClassVar[str] = ""
-    #: Of every field: its name, its check, and whether it is required.
+    #: Each field's name, its check, and whether it is required.
     _fields: ClassVar[tuple[tuple[str, Check, bool], ...]] = ()
 
     def __init_subclass__(cls, op: str = "") -> None:
@@ -242,7 +242,7 @@ class Message:
 
     @classmethod
     def from_json(cls: type[AnyMessage], value: Any, name: str = "message") -> AnyMessage:  # noqa: PYI019 (Self needs 3.11)
-        """The message in ``value``; a `ProtocolError` if a field is missing or holds what it may not."""
+        """The message in ``value``. Raises `ProtocolError` for a missing field, or a value that is not allowed."""
         if type(value) is not dict:
             raise wrong(name, "an object", value)
         kept = {}

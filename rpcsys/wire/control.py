@@ -1,6 +1,6 @@
-"""Our own messages on a tracker connection: JSON objects, beside TVM's lists (docs/wire.md, "Our messages").
+"""Our messages on a tracker connection: JSON objects, where TVM's are lists (docs/wire.md, "Our messages").
 
-An object with ``"op"`` asks; one without answers, with the same ``id``. Durations are seconds (``_s``).
+An object with ``"op"`` is a question; one without is its answer, with the same ``id``. Durations are seconds (``_s``).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any, Mapping
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Message, field, optional
 
-#: How a lease ended: its client closed it; the client vanished; its time was over; its session wanted more
-#: memory than the server allows; the session's process died; nobody came; the tracker ended it.
+#: How a lease ended: its client closed it; the client's connection was lost; the time limit passed; the session
+#: exceeded its memory limit; the session's process died; no session was opened; the tracker ended it.
 OUTCOMES = ("closed", "lost", "timeout", "memory", "crashed", "unused", "ended")
-#: `End.reason` when the client left before it opened a session: the server drops the match key, and a
-#: session that was opened with it in the meantime goes on.
+#: `End.reason` for a client that closed before it opened a session. The server drops the match key; a session that
+#: was opened with it meanwhile continues.
 UNUSED = "unused"
-#: Labels of a server, or that a request wants.
+#: The most labels of a server or of a request.
 MAX_LABELS = 32
-#: Kinds of what had to be removed after a session, and names of each, that are told.
+#: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.
 MAX_CLEANED = 8
 MAX_NAMES = 64
 
@@ -39,36 +39,36 @@ def _outcome(value: Any, name: str) -> str:
 
 
 def _brief(value: Any, name: str) -> str:
-    """Text of which the first `checks.MAX_TEXT` characters are kept, printable: news is not refused for its length."""
+    """The first `checks.MAX_TEXT` characters of a text, made printable. A long text is cut, not refused."""
     kept = checks.sentence(value, name)[: checks.MAX_TEXT]
     return kept if kept.isprintable() else "".join(c if c.isprintable() else "?" for c in kept)
 
 
 def _left(value: Any, name: str) -> Any:
-    """A count, or names of which the first `MAX_NAMES` are kept."""
+    """A count, or the first `MAX_NAMES` names of a list."""
     if type(value) is list:
         return [_brief(item, name) for item in value[:MAX_NAMES]]
     return _id(value, name)
 
 
 class Ask(Message):
-    """A message that wants an answer."""
+    """A message that requires an answer."""
 
     id: int = field(_id)
 
 
 class AboutLease(Ask):
-    """Of a server or to one, about a lease. Its epoch rises from lease to lease: what is late changes nothing."""
+    """A message from or to a server about a lease. Each lease has a higher epoch, so a late message changes nothing."""
 
     lease: str = field(checks.text)
     epoch: int = field(_id)
 
 
-# What clients ask.
+# Clients to the tracker.
 
 
 class Hello(Message, op="hello"):
-    """The first words of our clients and servers, in a ping; TVM's tracker answers ``0``. ``user`` is but a claim."""
+    """The first message of our clients and servers, in a ping. TVM's tracker answers ``0``. ``user`` is unverified."""
 
     version: str = field(checks.text)
     capabilities: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
@@ -76,10 +76,10 @@ class Hello(Message, op="hello"):
 
 
 class Request(Ask, op="request"):
-    """Lease ``count`` devices together, of a key, or of any (None), and with all of ``labels``.
+    """Lease ``count`` devices together, of one key or of any (None), with all of ``labels``.
 
-    A label's value is what the device must have, or ``">=N"``. ``ticket`` is one that a `Queued` brought: it keeps
-    the place of a request whose connection broke.
+    A label's value is the device's value, or ``">=N"``. ``ticket`` comes from a `Queued`: with it, a request keeps its
+    place after its connection broke.
     """
 
     key: str | None = field(optional(checks.key), default=None)
@@ -93,33 +93,33 @@ class Request(Ask, op="request"):
 
 
 class Cancel(Ask, op="cancel"):
-    """Take back the request that was asked under the id ``request``."""
+    """Cancel the request with the id ``request``."""
 
     request: int = field(_id)
 
 
 class Renew(Ask, op="renew"):
-    """Keep a lease for ``session_timeout`` seconds from now."""
+    """Have a lease end ``session_timeout`` seconds from now."""
 
     lease: str = field(checks.text)
     session_timeout: float | None = field(optional(checks.seconds), default=None)
 
 
 class Release(Ask, op="release"):
-    """Give a lease back. ``problem``: why no session could be opened with it; it counts against the server."""
+    """Release a lease. ``problem``: why no session could be opened with it; this counts as the server's failure."""
 
     lease: str = field(checks.text)
     problem: str = field(checks.text, default="")
 
 
 class Resolve(Ask, op="resolve"):
-    """Where a deployed module ("": any) is served, and how busy those places are. Waits in no queue."""
+    """The servers of a deployed module ("": of each), and how busy they are. Has no queue."""
 
     name: str = field(checks.text)
 
 
 class Summary(Ask, op="summary"):
-    """Queues, servers and leases now, as many as a frame holds; the answer's ``next`` is the next ``after``."""
+    """Queues, servers and leases, as many as fit a frame. The answer's ``next`` is the next question's ``after``."""
 
     after: tuple[int, int] | None = field(optional(_place), default=None)
 
@@ -127,7 +127,7 @@ class Summary(Ask, op="summary"):
 class History(Ask, op="history"):
     """At most ``limit`` leases that ended in [``since``, ``until``), seconds since 1970, the last to end first.
 
-    Where there are more, the answer's ``before`` asks for the next ones.
+    Where there are more, the answer's ``before`` is the next question's ``before``.
     """
 
     key: str | None = field(optional(checks.key), default=None)
@@ -155,7 +155,7 @@ class Why(Ask, op="why"):
 
 
 class Drain(Ask, op="drain"):
-    """To the tracker: hand out nothing more of ``server``. To a server: take nothing more."""
+    """To the tracker: grant no more leases on ``server``. To a server: accept no more sessions."""
 
     server: str | None = field(optional(checks.text), default=None)
 
@@ -167,17 +167,17 @@ class Enable(Ask, op="enable"):
 
 
 class EndLease(Ask, op="end"):
-    """An operator ends a lease that another holds."""
+    """End a lease of any user."""
 
     lease: str = field(checks.text)
     reason: str = field(checks.text, default="")
 
 
-# What servers tell.
+# Servers to the tracker.
 
 
 class Running(Message):
-    """A lease that outlived the connection over which it was granted."""
+    """A running lease that was granted over an earlier connection."""
 
     lease: str = field(checks.text)
     epoch: int = field(_id)
@@ -185,17 +185,17 @@ class Running(Message):
 
 
 class Register(Ask, op="register"):
-    """A server presents itself; match keys are then offered with TVM's PUT, one for each free slot."""
+    """Register a server. It then offers match keys with TVM's PUT, one for each free slot."""
 
     key: str = field(checks.key)
     name: str = field(checks.text)
     slots: int = field(_count, default=1)
     port: int | None = field(optional(checks.port), default=None)  # None behind a proxy
-    address: str | None = field(optional(checks.text), default=None)  # in place of the one the connection comes from
+    address: str | None = field(optional(checks.text), default=None)  # replaces the connection's own
     labels: Mapping[str, str] = field(checks.mapping(checks.text), default=dict)
     loads: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
     running: tuple[Running, ...] = field(checks.items(Running.from_json), default=tuple)
-    identity: str = field(checks.text, default="")  # random, the same for the server's life: tells it on any connection
+    identity: str = field(checks.text, default="")  # random, constant for the server's life, on any connection
 
 
 class LeaseStarted(AboutLease, op="lease_started"):
@@ -208,19 +208,19 @@ class LeaseEnded(AboutLease, op="lease_ended"):
     """The lease is over and the slot is clean."""
 
     outcome: str = field(_outcome)
-    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)  # what had to be removed
-    fault: str = field(_brief, default="")  # why it failed, if the server is to blame, not its client or their code
+    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)  # the removed leftovers
+    fault: str = field(_brief, default="")  # why it failed, where the cause is the server, not the client or its code
 
 
 class Health(Ask, op="health"):
-    """How the device is."""
+    """The device's health."""
 
-    problem: str = field(checks.text, default="")  # what its health check found, "" when all is well
-    readings: Mapping[str, Any] = field(checks.mapping(checks.anything), default=dict)  # whatever it can measure
+    problem: str = field(checks.text, default="")  # the failure of its health check, "" for none
+    readings: Mapping[str, Any] = field(checks.mapping(checks.anything), default=dict)  # measured values
 
 
 class DeployedModule(Message):
-    """A deployed module of a server: of its host, calls that run on ``workers`` threads, calls that wait, clients."""
+    """A deployed module of a server. Its model host has ``workers`` threads, calls running and waiting, and clients."""
 
     name: str = field(checks.text)
     version: str = field(checks.text)
@@ -232,34 +232,34 @@ class DeployedModule(Message):
 
 
 class Deployed(Ask, op="deployed"):
-    """All the modules that are deployed on a registered server. ``key``: what finds it at its proxy, else ""."""
+    """All modules that are deployed on a registered server. ``key`` addresses the server at its proxy, else ""."""
 
     modules: tuple[DeployedModule, ...] = field(checks.items(DeployedModule.from_json), default=tuple)
     key: str = field(checks.text, default="")
 
 
-# What a proxy tells the tracker of a connection that it relays.
+# A proxy to the tracker, about a connection that it relays.
 
 
 class Via(Message, op="via"):
-    """The first frame of a connection through a proxy. In a chain each puts its own before what it relays: clients go
-    to the first, next to the tracker; the last tells where the server is.
+    """The first frame of a connection through a proxy. Each proxy of a chain sends its own before the bytes it relays.
+    Clients connect to the first, next to the tracker; the last has the server's address.
     """
 
-    address: tuple[str, int] = field(checks.place(checks.text))  # where the connection comes from
-    #: Where match keys offered on it are used; no host: the one this connection comes from.
+    address: tuple[str, int] = field(checks.place(checks.text))  # the relayed connection's peer
+    #: The proxy's address for clients with match keys of the server; no host: this connection's own.
     proxy: tuple[str | None, int] = field(checks.place(optional(checks.text)))
 
 
-#: ``error`` of a hello's answer from a proxy that has no tracker of ours: what a server offers, it offers by the proxy.
+#: ``error`` of a hello's answer from a proxy without a tracker of ours: a server then makes its offers by the proxy.
 NO_CONTROL_LINK = "NoControlLink"
 
 
-# What the tracker tells servers.
+# The tracker to servers.
 
 
 class Taken(AboutLease, op="taken"):
-    """A match key was handed out to ``user`` at ``address``; the session may last ``limit_s``."""
+    """A match key was granted to ``user`` at ``address``; the session may last ``limit_s`` seconds."""
 
     matchkey: str = field(checks.match_key)
     user: str = field(checks.text)
@@ -268,7 +268,7 @@ class Taken(AboutLease, op="taken"):
 
 
 class Limit(AboutLease, op="limit"):
-    """A running lease ends ``limit_s`` from now (None: no longer limited)."""
+    """A running lease ends ``limit_s`` seconds from now (None: no limit)."""
 
     limit_s: float | None = field(optional(checks.seconds), default=None)
 
@@ -280,12 +280,12 @@ class End(AboutLease, op="end"):
 
 
 class Keepalive(Ask, op="keepalive"):
-    """Whether the server lives: its answer, from its own loop, says so. Asked of those whose hello has `KEEPALIVE`."""
+    """The heartbeat. The server's own loop answers it. Sent to servers with `KEEPALIVE` in their hello."""
 
 
 #: The capability of a server that answers `Keepalive`.
 KEEPALIVE = "keepalive/1"
-#: The ``id`` of each `Keepalive`, and of no other question: all of them are the same bytes, and so are all answers.
+#: The ``id`` of every `Keepalive` and of no other question, so that all heartbeats are equal bytes, and all answers.
 QUESTION = 0
 
 
@@ -293,7 +293,7 @@ QUESTION = 0
 
 
 class Lease(Message):
-    """What a client gets: where to connect, and with which match key."""
+    """A granted lease: the address to connect to, and the match key."""
 
     lease: str = field(checks.text)
     epoch: int = field(_id)
@@ -317,7 +317,7 @@ class Queued(Message):
     note: str = field(checks.text, default="")  # why it is passed over
 
     def to_json(self) -> dict[str, Any]:
-        """The event's object, marked as one."""
+        """The event's object, marked as an event."""
         return {**super().to_json(), "event": "queued"}
 
 
@@ -338,7 +338,7 @@ class Answer(Message):
 
     @classmethod
     def from_json(cls, value: Any, name: str = "answer") -> Answer:
-        """The answer in ``value``; what is not its own is its fields."""
+        """The answer in ``value``. Every name but its own four becomes one of ``fields``."""
         answer = super().from_json(value, name)
         own = ("id", "ok", "error", "message")
         rest = {label: item for label, item in value.items() if label not in own} if answer.ok else {}
@@ -347,7 +347,7 @@ class Answer(Message):
 
 _FROM_CLIENTS = (Request, Cancel, Renew, Release, Resolve, Summary, History, Usage, Why, Drain, Enable, EndLease)
 _FROM_SERVERS = (Register, LeaseStarted, LeaseEnded, Health, Deployed)
-#: What the tracker understands, by ``op``.
+#: The messages that the tracker accepts, by ``op``.
 TO_TRACKER: dict[str, type[Ask]] = {message.op: message for message in _FROM_CLIENTS + _FROM_SERVERS}
-#: What a server understands, by ``op``.
+#: The messages that a server accepts, by ``op``.
 FROM_TRACKER: dict[str, type[Ask]] = {message.op: message for message in (Taken, Limit, End, Drain, Keepalive)}

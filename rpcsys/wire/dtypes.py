@@ -26,24 +26,21 @@ _NAMES = {
 #: Bytes of one element, by the name of its type.
 ITEM_BYTES: Dict[str, int] = {name: size for size, names in _NAMES.items() for name in names.split()}
 
-#: struct format characters with a size of their own on every platform -> names. ``l`` and ``L`` are
-#: left out: they are 4 or 8 bytes, see `name_of_format`.
+#: struct format characters of the same size on every platform -> names. ``l`` and ``L`` are
+#: missing: they have 4 or 8 bytes, see `name_of_format`.
 _FORMAT_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 S1"
 _FORMATS = dict(zip("?bhiqBHIQefdc", _FORMAT_NAMES.split()))
 _FORMAT_OF = {name: code for code, name in _FORMATS.items() if code != "c"}
 
-# A fixed width above this is no string anyone sends in an array; it bounds the arithmetic below.
+# The largest fixed width of a string in an array. It bounds the arithmetic below.
 MAX_WIDTH = 1 << 24
-#: numpy once it was looked for; False where there is none.
+#: numpy after the first attempt to import it; False where it is not installed.
 _numpy: Any = None
 _WIDE = re.compile(r"(?:([SUV])([1-9][0-9]{0,7}|0)|(?:datetime64|timedelta64)(?:\[[0-9]{0,9}[A-Za-zμ]{1,8}\])?)\Z")
 
 
 def item_bytes(name: Any) -> int:
-    """Bytes one element of dtype ``name`` takes on the wire.
-
-    Raises `ProtocolError` when the name is none of the wire's.
-    """
+    """Bytes one element of dtype ``name`` takes on the wire. Raises `ProtocolError` for an unknown name."""
     size = ITEM_BYTES.get(name) if type(name) is str else None
     if size is not None:
         return size
@@ -60,7 +57,7 @@ def item_bytes(name: Any) -> int:
 def name_of_format(code: str, size: int) -> str:
     """The wire's name for an element of struct format ``code`` and ``size`` bytes (memoryview, array).
 
-    Raises `ValueNotSupported` for formats without a name, big-endian ones among them.
+    Raises `ValueNotSupported` for formats without a name, including big-endian ones.
     """
     plain = code.lstrip("@=<") if code[:1] in "@=<" else code
     if plain in ("l", "L", "n", "N"):
@@ -92,7 +89,7 @@ def name_of_numpy(dtype: Any) -> str:
 
 
 def import_numpy() -> Any:
-    """numpy, imported if need be; None where there is none, or only the stub that has its names on bare boards."""
+    """numpy, imported at the first use. None where it is not installed, or only its stub for bare boards is."""
     global _numpy
     if _numpy is None:
         try:
@@ -105,12 +102,12 @@ def import_numpy() -> Any:
 
 
 def loaded_numpy() -> Any:
-    """numpy, if something in this process has imported it; else None."""
+    """numpy, if this process has imported it; else None."""
     return _numpy or (import_numpy() if "numpy" in sys.modules else None)
 
 
 def need_numpy() -> Any:
-    """Numpy. Raises ImportError."""
+    """The numpy module. Raises ImportError where it is not installed."""
     np = import_numpy()
     if np is None:
         raise ImportError("there is no numpy here; type: python3 -m pip install numpy")
@@ -133,5 +130,5 @@ def numpy_dtype(name: str) -> Any:
         return None
 
 
-#: Number of elements in an array of a shape; 1 for a zero-rank one.
+#: Number of elements in an array of a shape; 1 for an empty shape.
 count: Callable[[Iterable[int]], int] = math.prod

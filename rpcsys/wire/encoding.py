@@ -1,7 +1,7 @@
-"""Arrays in fewer bytes, for lines that are slower than their ends: float16, int8 with a scale, zlib, zstd.
+"""Arrays encoded in fewer bytes, for slow networks: float16, int8 with a scale, zlib, zstd.
 
-How a tensor crosses is a word, or several joined by ``+`` (``"int8+zlib"``): at most one that rounds, then at most one
-that compresses. The reader of a message decodes, so that no function ever sees an encoded array.
+An encoding is a word, or two joined by ``+`` (``"int8+zlib"``): at most one that rounds, then at most one that
+compresses. The receiver of a message decodes its arrays, so that functions get them decoded.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ ROUNDING = ("float16", "int8")
 COMPRESSING = ("zlib", "zstd")
 #: Element types that may be rounded.
 FLOATING = ("float16", "float32", "float64")
-#: Fast: what compresses for longer than the line takes is no gain.
+#: Fast: compression that takes longer than the transfer is no gain.
 _ZLIB_LEVEL = 1
 _ZSTD_LEVEL = 3
 _SCALE = struct.Struct("<d")
-#: Below it a scale would lose its own digits; such an array is all zeros.
+#: The smallest peak with a scale: below it, a scale would lose digits, and all elements become 0.
 _SMALLEST = 1e-30
-#: Taken apart at a time, on both sides.
+#: Bytes that are decompressed at a time.
 _PIECE = 1 << 20
 _local = threading.local()
 
 
 @dataclass(eq=False, repr=False)
 class Encoded:
-    """An array on its way: ``data`` is what ``how`` made of the elements of a ``dtype`` and ``shape``."""
+    """An encoded array: ``data`` holds the elements of its ``dtype`` and ``shape``, encoded as ``how``."""
 
     how: str
     dtype: str
@@ -45,7 +45,7 @@ class Encoded:
 
 
 def steps(how: Any) -> Tuple[str, str]:
-    """What ``how`` rounds and compresses with, "" for neither. Raises `UsageError` for what is none."""
+    """The rounding and the compressing word of ``how``, "" for none. Raises `UsageError` for an unknown encoding."""
     words = how.split("+") if isinstance(how, str) else [""]
     rounds = words.pop(0) if words[0] in ROUNDING else ""
     compresses = words.pop(0) if words and words[0] in COMPRESSING else ""
@@ -57,13 +57,13 @@ def steps(how: Any) -> Tuple[str, str]:
 
 
 def applies(how: str, dtype: str) -> bool:
-    """Whether arrays of ``dtype`` can be encoded so."""
+    """Whether arrays of ``dtype`` can be encoded as ``how``."""
     rounds, _ = steps(how)
     return dtype != "strings" and (not rounds or (dtype in FLOATING and rounds != dtype))
 
 
 def known(installed: Callable[[str], bool]) -> List[str]:
-    """The words that can be used where ``installed`` tells which packages there are."""
+    """The words that this machine can use. ``installed`` returns whether it has a package."""
     packages = {"float16": ["numpy"], "int8": ["numpy"], "zlib": ["zlib"], "zstd": ["compression.zstd", "zstandard"]}
     return [word for word, any_of in packages.items() if any(map(installed, any_of))]
 
@@ -72,9 +72,9 @@ def known(installed: Callable[[str], bool]) -> List[str]:
 
 
 def encode(value: Any, how: str, name: str = "the array") -> Any:
-    """``value`` as ``how`` has it; ``value`` itself where that takes no fewer bytes. ``name`` is for messages.
+    """``value`` encoded as ``how``, or ``value`` itself where that saves no bytes. Errors contain ``name``.
 
-    Raises `ValueNotSupported` for what is no array that can be encoded so, and values that would be lost altogether.
+    Raises `ValueNotSupported` for a value that ``how`` does not apply to, and for elements that it has no code for.
     """
     rounds, compresses = steps(how)
     tensor = as_tensor(value)
@@ -95,7 +95,7 @@ def encode(value: Any, how: str, name: str = "the array") -> Any:
 
 
 def encoded(result: Any, wanted: Optional[Mapping[str, str]]) -> Any:
-    """A function's result, with those encoded that are ``wanted`` so: how, by the place of each among the results."""
+    """A function's result, encoded as ``wanted``, which maps an index among the results to an encoding."""
     if not wanted:
         return result
     if not isinstance(wanted, dict):
@@ -146,9 +146,9 @@ def _compress(data: Any, word: str) -> bytes:
 
 
 def decode(value: Encoded) -> Tensor:
-    """The array. Takes no more memory than its type and shape want.
+    """The array. Takes no more memory than its type and shape require.
 
-    Raises `ProtocolError` for bytes of no such array, `ValueNotSupported` where a package is missing.
+    Raises `ProtocolError` for bytes that are no such array, `ValueNotSupported` where a package is missing.
     """
     rounds, compresses = checked(value.how, value.dtype)
     count = dtypes.count(value.shape)
@@ -165,7 +165,7 @@ def decode(value: Encoded) -> Tensor:
 
 
 def checked(how: Any, dtype: str) -> Tuple[str, str]:
-    """`steps` of what a peer says. Raises `ProtocolError`."""
+    """`steps` of a peer's ``how``. Raises `ProtocolError` where it does not apply to ``dtype``."""
     try:
         if applies(how, dtype):
             return steps(how)
@@ -189,7 +189,7 @@ def _widened(data: memoryview, rounds: str, dtype: str, size: int) -> memoryview
 
 
 def _decompressed(data: memoryview, size: int, word: str) -> memoryview:
-    """``size`` bytes, written where they stay. Raises `ProtocolError` where ``data`` makes more or fewer."""
+    """``data``, decompressed to ``size`` bytes in their final memory. Raises `ProtocolError` for more or fewer."""
     place = _take(size)
     have = 0
     for piece in _inflated(data) if word == "zlib" else _zstd().pieces(data):
@@ -231,7 +231,7 @@ def _take(size: int) -> memoryview:
 
 
 class _Zstd:
-    """zstd, of the standard library (since Python 3.14) or of the package ``zstandard``."""
+    """zstd, from the standard library (since Python 3.14) or from the package ``zstandard``."""
 
     def __init__(self, library: Any, standard: bool) -> None:
         self._library = library
@@ -260,9 +260,9 @@ class _Zstd:
 
 @functools.lru_cache(maxsize=None)
 def _zstd() -> Any:
-    """Raises `ValueNotSupported` where there is no zstd."""
+    """The zstd library. Raises `ValueNotSupported` where none is installed."""
     if sys.version_info >= (3, 14):
-        from compression import zstd  # novm - looked at above
+        from compression import zstd  # novm - checked above
 
         return _Zstd(zstd, True)
     try:

@@ -1,7 +1,7 @@
-"""The frames of an rpcsys/1 session, and what makes them (docs/wire.md, 3). `rpcsys.wire.reader` takes them apart.
+"""The frames of an rpcsys/1 session, and their encoding (docs/wire.md, 3). `rpcsys.wire.reader` decodes them.
 
-Equal calls differ in the header alone (call_id, deadline), so that both ends can remember short heads with what they
-mean. A CHUNK's body is one buffer of its own length; its head names none.
+Equal calls differ only in the header (call_id, deadline), so both ends cache short heads with their meaning. A CHUNK's
+body is one buffer; its head names none.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ KINDS = dict(
 #: Flag of the last CHUNK of a stream.
 LAST = 1
 
-#: Heads carry names, shapes and scalars; what is bulky belongs in the body. 16 MiB hold what a classifier says
-#: of 10,000 rows, a map of 50 classes each; more than that is an array.
+#: Heads carry names, shapes and scalars; large data belongs in the body. 16 MiB hold a classifier's output for 10,000
+#: rows, a map of 50 classes for each; larger outputs are arrays.
 MAX_HEAD = 16 << 20
-#: Above any array that one process of a board or an edge server holds today.
+#: More than any array that one process of a board or an edge server holds today.
 MAX_BODY = 1 << 36
 #: Pieces of a file: large enough that the socket is the limit, small enough for a board of 256 MB.
 MAX_CHUNK = 4 << 20
-#: Number and length of the heads that are remembered: longer ones are rarely sent twice. All of them take some 500 kB.
+#: Number and length of the heads that are cached: longer ones are rarely sent twice. Together they take about 500 kB.
 REMEMBERED_HEADS = 256
 REMEMBERED_BYTES = 1024
-#: Arrays of at most so many bytes in all are copied behind their head. Handing several buffers to the system takes
-#: Python as long as copying about 64 KiB (measured: 16 KiB save 2 to 10 us a call, 64 next to nothing).
+#: Arrays of at most so many bytes together are copied behind their head. For Python, a system call with several buffers
+#: takes as long as a copy of about 64 KiB (measured: a copy of 16 KiB saves 2 to 10 us a call, one of 64 almost none).
 JOINED = 32 << 10
 
 _SCALARS = (bool, int, type(None))
@@ -48,13 +48,13 @@ _PLAIN_KINDS = "biufc"
 _ndarray: Any = None
 
 Key = Tuple[Any, ...]
-Buffer = Any  # bytes, bytearray, memoryview or an ndarray: whatever sendmsg takes
+Buffer = Any  # bytes, bytearray, memoryview or an ndarray: the types that sendmsg takes
 
 
 class Frame:
-    """One frame as it was received. ``parsed.head`` is shared with later frames: never change it.
+    """A received frame. ``parsed.head`` is shared with later frames: never change it.
 
-    With a ``body``, its only buffer begins on the second page of that mapping; ``views`` is None until it is asked for.
+    With a ``body``, its only buffer begins on the second page of that mapping; ``views`` is None until the first use.
     """
 
     __slots__ = ("body", "call_id", "deadline_ms", "flags", "kind", "parsed", "views")
@@ -79,7 +79,7 @@ class Frame:
 
     @property
     def buffers(self) -> Sequence[Any]:
-        """The buffers that the head names, or the one of a CHUNK; made when they are asked for."""
+        """The buffers that the head names, or the one of a CHUNK; made at the first use."""
         if self.views is None:
             assert self.body is not None
             self.views = (memoryview(self.body)[PAGE : PAGE + self.parsed.body_bytes],)
@@ -114,7 +114,7 @@ def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
         raise LimitExceeded(
             f"a call whose names and numbers take {len(head)} bytes (at most {MAX_HEAD}); send long lists as arrays"
         )
-    parsed_bytes(head)  # what the other end would refuse
+    parsed_bytes(head)  # the receiver's own limit
     if len(buffers) > MAX_BUFFERS:
         raise LimitExceeded(f"more than {MAX_BUFFERS} arrays in one call; join them")
     return head, buffers
@@ -122,15 +122,15 @@ def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
 
 @functools.lru_cache(REMEMBERED_HEADS)
 def template_struct(head_bytes: int) -> struct.Struct:
-    """Header and head of frames that are alike: what comes before the deadline, the deadline, call_id, and the rest."""
+    """Layout of similar frames: what precedes the deadline, the deadline, call_id, the rest of header and head."""
     return struct.Struct(f"<8sII{8 + head_bytes}s")
 
 
 class FrameTemplate:
-    """Header and head of frames that are alike but for deadline and call_id. ``body_bytes`` is what follows them.
+    """Header and head of frames that differ only in deadline and call_id. A body of ``body_bytes`` follows.
 
-    Before arrays that are not copied, spaces fill up the head, so that they begin on a 64-byte boundary of the frame:
-    the kernel then copies 1 MB in 0.87 to 0.98 of the time, as most arrays begin on a multiple of 16.
+    Spaces pad a head before arrays that are not copied: they then begin on a 64-byte boundary of the frame. Most arrays
+    begin on a multiple of 16 in memory, so the kernel copies 1 MB in 0.87 to 0.98 of the time.
 
     Raises `LimitExceeded` for a body above `MAX_BODY` bytes.
     """
@@ -150,7 +150,7 @@ class FrameTemplate:
         self._opening, _, _, self._rest = layout.unpack(first)
 
     def pieces(self, call_id: int, buffers: Sequence[Buffer] = (), deadline_ms: int = 0) -> List[Buffer]:
-        """One such frame, for sendmsg: each piece is flat bytes. ``buffers``: `body_bytes` in all, in C order."""
+        """The pieces of one frame, for sendmsg, each flat bytes. ``buffers``: `body_bytes` in all, in C order."""
         first = self._pack(self._opening, deadline_ms, call_id, self._rest)
         if not buffers:
             return [first]
@@ -160,7 +160,7 @@ class FrameTemplate:
 
 
 def template(kind: int, fields: Dict[str, Any]) -> Tuple[FrameTemplate, List[Buffer]]:
-    """The template of frames that carry ``fields``, and their buffers. Raises as `encode_head`, and `FrameTemplate`."""
+    """The template of frames that carry ``fields``, and their buffers. Raises as `encode_head` and `FrameTemplate`."""
     head, buffers = encode_head(fields)
     return FrameTemplate(kind, head, sum(map(len, buffers))), buffers
 
@@ -185,10 +185,10 @@ def encode(kind: int, call_id: int, fields: Dict[str, Any], *, deadline_ms: int 
 
 
 def array_maker(head: Any) -> Optional[Callable[[Frame], Any]]:
-    """What makes the array of a tensor's head from a frame, again and again.
+    """A function that makes the array of a tensor's head from any frame with that head.
 
-    numpy's array, or a `Tensor` where numpy is not installed. None where each value needs a look of its
-    own: other forms, other devices, and element types that this machine's numpy lacks.
+    It returns a numpy array, or a `Tensor` where numpy is not installed. None for what `values.build` has to decode:
+    other forms, other devices, and element types that this machine's numpy lacks.
     """
     if type(head) is not dict or head.get("@") != "tensor" or "device" in head:
         return None
@@ -201,22 +201,21 @@ def array_maker(head: Any) -> Optional[Callable[[Frame], Any]]:
         return None
 
     def made(frame: Frame) -> Any:
-        # As `Frame.buffers` has it, but for the view between.
+        # As `Frame.buffers`, without making a view.
         body = frame.body
         return make(shape, dtype, frame.buffers[index]) if body is None else make(shape, dtype, body, PAGE)
 
     return made
 
 
-# Heads that are sent again and again.
+# Heads that are sent repeatedly.
 
 
 def signature(about: Hashable, values: Sequence[Any]) -> Tuple[Optional[Key], Sequence[Buffer]]:
-    """What decides the head of ``values``, ``about`` being what else does; and their memory, in order.
+    """The key in a `HeadCache` for the head of ``values`` and of ``about``, and the memory of ``values``, in order.
 
-    The key is None if any of them is more than an array in C order or a scalar: then its head depends on
-    more than can be seen at a glance. Else the memory is what belongs to a head that `HeadCache` knows by
-    that key; of others it may be more than that: the table remembers plain element types only.
+    The key is None where a value is neither an array in C order nor a scalar: then more than types and shapes decides
+    the head. The memory is valid only for a head that the cache has, which holds heads of plain element types alone.
     """
     ndarray = _ndarray or _find_ndarray()
     try:
@@ -250,26 +249,25 @@ def signature(about: Hashable, values: Sequence[Any]) -> Tuple[Optional[Key], Se
 
 
 def _find_ndarray() -> Any:
-    """The array type of numpy once somebody has imported numpy, which this file never does."""
+    """The array type of numpy, if this process has imported numpy; this file never imports it."""
     global _ndarray
     _ndarray = getattr(sys.modules.get("numpy"), "ndarray", None)
     return _ndarray
 
 
 def _plain(part: Any) -> bool:
-    """Whether a part of a key decides the bytes of a head: every one but element types of a kind of their own."""
+    """Whether a part of a key decides the bytes of a head: all parts except element types that are not plain."""
     return not hasattr(part, "isnative") or bool(part.isnative and part.kind in _PLAIN_KINDS)
 
 
 class HeadCache(Dict[Optional[Key], FrameTemplate]):
-    """Templates of a bounded number of short heads, by the signature of what they describe. Holds bytes only.
+    """Templates of a bounded number of short heads, by the signature of their values. Holds bytes only.
 
-    Little-endian machines only, since there a native array is what the wire wants; elsewhere nothing is
-    ever remembered.
+    Caches on little-endian machines only, where native arrays have the byte order of the wire.
     """
 
     def put(self, key: Optional[Key], template: FrameTemplate) -> None:
-        """Remember ``template`` if its head is short and follows from ``key`` (None: never). Too many: all go."""
+        """Cache ``template`` if its head is short and ``key`` decides it (None: never). Clears a full cache first."""
         if key is None or sys.byteorder != "little" or not all(map(_plain, key)):
             return
         if len(template.head) > REMEMBERED_BYTES or len(repr(key)) > 2 * REMEMBERED_BYTES:

@@ -1,7 +1,7 @@
-"""The opening of a session and its answer, as TVM has them (docs/wire.md, 2). All integers are int32 little-endian.
+"""TVM's handshake of a session: the opening and its answer (docs/wire.md, 2). All integers are int32 little-endian.
 
-A reader says how many bytes to read next, and never past the greeting: what stands behind it belongs to TVM's runtime
-or to the session, and may already be there. The length is checked before the greeting is read.
+A reader never needs bytes past the greeting: those belong to TVM's runtime or to the session, and may have arrived. The
+length is checked before the greeting is read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MAGIC = 0xFF271
 DUPLICATE = 0xFF272
 MISMATCH = 0xFF273
 
-#: What ``-session=`` says when both ends speak the protocol of :mod:`rpcsys.wire.frames`.
+#: The value of ``-session=`` for the protocol of :mod:`rpcsys.wire.frames`.
 SESSION = "rpcsys/1"
 
-#: Bytes of a key with its options. A match key is its key and 33 characters; all options together
-#: need a few hundred bytes; and a stranger's connection can make a daemon keep no more than this.
+#: Bytes of a key with its options. A match key is its key and 33 characters; all options together need a few hundred
+#: bytes. A connection of an unknown peer can make a daemon keep no more than this.
 MAX_GREETING = 4096
 
 CLIENT = "client"
@@ -38,19 +38,19 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True)
 class Options:
-    """The words behind the key."""
+    """The options behind the key of a greeting."""
 
-    session: str | None = None  # the session protocol asked for or offered, None for TVM's own
-    serve: str | None = None  # the deployed module to share
+    session: str | None = None  # the session protocol, None for TVM's own
+    serve: str | None = None  # the deployed module to connect to
     server: str | None = None  # the identity of a server that dials a proxy
-    offered: bool = False  # its key is a match key that it offers to the tracker itself, not the proxy for it
+    offered: bool = False  # whether the server itself, not its proxy, offers the match key to the tracker
     timeout_s: float | None = None  # TVM's time limit in seconds, None for no limit
-    others: tuple[str, ...] = ()  # words that nobody here knows, as they came: TVM's server ignores them, too
+    others: tuple[str, ...] = ()  # unknown options, as received: TVM's server ignores them, too
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """One side's name and wishes: ``role`` is ``client``, ``server``, or empty when it is neither."""
+    """A key with its options. ``role`` is ``client``, ``server``, or empty for neither."""
 
     role: str
     key: str
@@ -59,7 +59,7 @@ class Greeting:
 
 @dataclass(frozen=True)
 class HandshakeAnswer:
-    """What came back: ``code`` is ``success``, ``duplicate`` or ``mismatch``; a greeting on success."""
+    """The answer to an opening: ``code`` is ``success``, ``duplicate`` or ``mismatch``; a greeting on success."""
 
     code: str
     greeting: Greeting | None = None
@@ -68,16 +68,16 @@ class HandshakeAnswer:
     def speaks_rpcsys(self) -> bool:
         """Whether the peer is a server that speaks rpcsys/1.
 
-        Both marks are needed: a Java server of TVM answers with the client's own greeting.
+        Both role and session are checked: a Java server of TVM answers with the client's own greeting.
         """
-        said = self.greeting
-        return said is not None and said.role == SERVER and said.options.session == SESSION
+        answer = self.greeting
+        return answer is not None and answer.role == SERVER and answer.options.session == SESSION
 
 
 def encode_greeting(greeting: Greeting) -> bytes:
     """An opening, or the answer to one that was accepted: they look the same.
 
-    Raises UsageError for a key or an option that cannot be said in a greeting.
+    Raises UsageError for a key or an option that a greeting cannot carry.
     """
     text = format_greeting(greeting).encode("utf-8")
     if len(text) > MAX_GREETING:
@@ -86,7 +86,7 @@ def encode_greeting(greeting: Greeting) -> bytes:
 
 
 def encode_mismatch() -> bytes:
-    """The answer when nobody here has the key."""
+    """The answer for a key that is not served here."""
     return _INT.pack(MISMATCH)
 
 
@@ -96,7 +96,7 @@ def encode_duplicate() -> bytes:
 
 
 def _greeting(data: bytes) -> Union[Greeting, int]:
-    """The greeting in ``data``; while it is not whole, how many bytes are wanted in all, as far as that is known."""
+    """The greeting in ``data``; while it is incomplete, the number of bytes it has in all, as far as known."""
     if len(data) < 8:
         return 8
     length = _INTS.unpack_from(data)[1]
@@ -131,17 +131,17 @@ def _answer(data: bytes) -> Union[HandshakeAnswer, int]:
 
 
 class _HandshakeReader(Generic[Parsed]):
-    """Takes bytes until the message is whole, as ``result``. ``needed``: how many to read next, 0 when done."""
+    """Takes bytes until the message, ``result``, is complete. ``needed``: the bytes to read next, 0 at the end."""
 
     def __init__(self, parse: Callable[[bytes], Union[Parsed, int]]) -> None:
-        self._parse = parse  # gives the message in some bytes, or how many are wanted in all
+        self._parse = parse  # returns the message in some bytes, or the number of bytes it has in all
         self._received = b""
         self.needed = 0
         self.result: Parsed | None = None
         self.receive(b"")
 
     def receive(self, data: bytes) -> Parsed | None:
-        """Take at most ``needed`` bytes; the message once it is whole, None before.
+        """Take at most ``needed`` bytes. Returns the message once it is complete, None before.
 
         Raises ProtocolError for anything that is not a handshake, LimitExceeded for a greeting longer
         than MAX_GREETING, ValueError if there are more than ``needed`` bytes.
@@ -158,21 +158,21 @@ class _HandshakeReader(Generic[Parsed]):
 
 
 class OpeningReader(_HandshakeReader[Greeting]):
-    """Reads the opening of a client or of a dialling server: the side of servers and proxies."""
+    """Reads the opening of a client, or of a server that dials a proxy. For servers and proxies."""
 
     def __init__(self) -> None:
         super().__init__(_opening)
 
 
 class AnswerReader(_HandshakeReader[HandshakeAnswer]):
-    """Reads the answer to an opening: the side of clients and of servers that dial a proxy."""
+    """Reads the answer to an opening. For clients, and for servers that dial a proxy."""
 
     def __init__(self) -> None:
         super().__init__(_answer)
 
 
 def parse_greeting(data: bytes) -> Greeting:
-    """``client:KEY -option=value …``. Raises ProtocolError if it is no text or its options make no sense."""
+    """Parse ``client:KEY -option=value …``. Raises ProtocolError for bytes that are no text and for invalid options."""
     try:
         words = data.decode("utf-8").split()
     except UnicodeDecodeError:
@@ -184,16 +184,16 @@ def parse_greeting(data: bytes) -> Greeting:
 
 
 def format_greeting(greeting: Greeting) -> str:
-    """The inverse of :func:`parse_greeting`. Raises UsageError for what cannot be said."""
+    """The inverse of :func:`parse_greeting`. Raises UsageError for a greeting without such a text."""
     options = greeting.options
     if options.session is not None and options.timeout_s is not None:
-        # TVM's C++ server reads only the first option and wants digits, its Java server takes all for one number.
+        # TVM's C++ server reads only the first option, as digits; its Java server reads all of them as one number.
         raise UsageError("-session= goes without -timeout=: the limit of such a session travels in HELLO")
     offered = "1" if options.offered else None
     timeout = None if options.timeout_s is None else repr(options.timeout_s)
-    said = zip(_OPTIONS, (options.session, options.serve, options.server, offered, timeout))
+    known = zip(_OPTIONS, (options.session, options.serve, options.server, offered, timeout))
     key = f"{greeting.role}:{greeting.key}" if greeting.role else greeting.key
-    words = [key, *(f"{name}={value}" for name, value in said if value is not None), *options.others]
+    words = [key, *(f"{name}={value}" for name, value in known if value is not None), *options.others]
     for word in words:
         if word.split() != [word] or not word.isprintable():
             raise UsageError(f"a key or option of a session is empty, or contains white space: {word!r}")
@@ -214,7 +214,7 @@ def _parse_options(words: list[str]) -> Options:
 
 
 def _parse_timeout(text: str | None) -> float | None:
-    """Seconds; none and 0 are no limit, as in TVM's client (which leaves it out) and its C++ server."""
+    """The limit in seconds. None for no limit: no option, as TVM's client sends, or 0, as in TVM's C++ server."""
     if text is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""A head from the wire, parsed and checked: what it says, and how many bytes the buffers it names take.
+"""Parses and checks a received head, and computes the sizes of the buffers that it names.
 
-The forms of `values` are the rules; this file holds a peer to them before any memory is taken.
+Every value must have one of the forms of `values`. This is checked before any memory is taken.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from rpcsys.wire import dtypes, encoding
 MAX_DEPTH = 64
 #: numpy allows 64 dimensions since 2.0.
 MAX_RANK = 64
-#: One sendmsg takes 1,024; ten thousand arrays in one call is a list meant to be one array.
+#: One sendmsg takes 1,024 buffers. A call with more arrays than this should send one array.
 MAX_BUFFERS = 16384
-#: What JSON has no number for.
+#: The floats that are no JSON numbers.
 FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-#: A head may take so much once it is parsed, and as much again while its values are made: the rows of a classifier that
-#: `frames.MAX_HEAD` is for take 53 MB.
+#: Bytes of memory that a parsed head may take, and as many again while its values are made. The classifier's rows of
+#: `frames.MAX_HEAD` take 53 MB.
 MAX_PARSED = 64 << 20
-#: Heads that may take all of it are those that could be longer than this; of shorter ones nobody counts the values.
+#: The values of heads up to this length are not counted: such a head stays far below `MAX_PARSED`.
 _SHORT = 1024
-#: Of a short head, bytes that one of its own takes once it is parsed: an empty list is three, and 72 in Python.
+#: Bytes of memory for each byte of a short head: an empty list has three bytes with its comma, and takes 72 in Python.
 _PARSED = 24
-#: Of a longer one, bytes for each value in it: the worst is an object with an empty name in it.
+#: Bytes of memory for each value of a longer head. The largest is an object with an empty name in it.
 _VALUE = 104
-#: Bytes that a string of an array takes in Python, beside its letters.
+#: Bytes of memory for each string of an array, beside its characters.
 _STRING = 80
-#: Forms that may travel both ways.
+#: Forms that an `InOut` argument may have.
 BOTH_WAYS = ("tensor", "strings", "ref")
 
 
 class ParsedHead:
-    """A parsed head and the sizes, in bytes, of the buffers it names. Nothing in it may be changed.
+    """A parsed head and the sizes, in bytes, of the buffers it names. The head must not be changed.
 
-    ``weight``: bytes that a frame of it keeps; ``made``: bytes that its values take besides (outputs, decoded arrays,
-    strings). ``memo`` (for who handles such frames) and ``like`` (for their reader) keep what follows from the head.
+    ``weight``: bytes that a frame with this head keeps; ``made``: further bytes that its values take (outputs, decoded
+    arrays, strings). ``memo`` caches what the frame's handler derives from the head, ``like`` what the reader does.
     """
 
     __slots__ = ("body_bytes", "head", "like", "made", "memo", "sizes", "weight")
@@ -61,7 +61,7 @@ class _Sizes(List[int]):
 
 
 def parsed_bytes(head: bytes) -> int:
-    """An upper bound of what a head takes once it is parsed. Raises `LimitExceeded` for more than `MAX_PARSED`."""
+    """An upper bound of the memory of a parsed head, in bytes. Raises `LimitExceeded` above `MAX_PARSED`."""
     if len(head) <= _SHORT:
         return len(head) * _PARSED
     values = head.count(b",") + head.count(b"[") + head.count(b"{")
@@ -74,7 +74,7 @@ def parsed_bytes(head: bytes) -> int:
 
 
 def parse(head: bytes) -> ParsedHead:
-    """A head, parsed. Raises `ProtocolError` for anything but a JSON object of the forms of `values`."""
+    """Parse a head. Raises `ProtocolError` for anything but a JSON object in the forms of `values`."""
     if not head:
         return ParsedHead({}, ())
     parsed = parsed_bytes(head)
@@ -97,7 +97,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _measure(value: Any, sizes: _Sizes, depth: int) -> None:
-    """Append the sizes of the buffers that ``value`` names, checking every form on the way."""
+    """Check every form in ``value``, and append the sizes of the buffers that it names."""
     if depth > 3 * (MAX_DEPTH + 1):  # a level of dict takes three of JSON: the form, its list, the pair
         raise LimitExceeded(f"a value nested deeper than {MAX_DEPTH} levels")
     if type(value) is list:
@@ -122,13 +122,13 @@ def _natural(value: Any) -> int:
 
 
 def array_bytes(dtype: Any, shape: Any) -> int:
-    """Bytes of an array as a head describes it, checked to be one that numpy can make."""
+    """Bytes of the array that a head describes. Raises `ProtocolError` for one that numpy cannot make."""
     width = dtypes.item_bytes(dtype)
     if type(shape) is not list or len(shape) > MAX_RANK:
         raise ProtocolError(f"a shape must be a list of at most {MAX_RANK} sizes")
     for extent in shape:
         _natural(extent)
-    # An extent of 0 does not excuse the others, nor a string of width 0: numpy counts with 4 bytes then.
+    # numpy limits the product of the other extents even beside a 0, and counts 4 bytes for a string of width 0.
     _natural(max(width, 4) * dtypes.count(filter(None, shape)))
     return width * dtypes.count(shape)
 
@@ -139,7 +139,7 @@ def _measure_buffer(value: Dict[str, Any], sizes: _Sizes, depth: int) -> None:
     if form == "tensor" and type(value.get("device", "")) is not str:
         raise ProtocolError("a device must be a string")
     if form == "strings":
-        if array_bytes("int64", shape) > size:  # a length each; in numpy, a reference
+        if array_bytes("int64", shape) > size:  # a length for each; in numpy, a reference
             raise ProtocolError("a buffer of strings begins with their lengths")
         sizes.made += dtypes.count(value["shape"]) * _STRING
     elif form == "encoded":

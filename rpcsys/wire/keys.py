@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 
-# What hmac.compare_digest is; importing hmac would load OpenSSL, 3.5 MB of a board's memory.
+# The same function as hmac.compare_digest. Importing hmac would load OpenSSL: 3.5 MB of a board's memory.
 from _operator import _compare_digest
 
 from rpcsys.errors import ProtocolError
@@ -25,19 +25,19 @@ _NOT_IN_KEYS = frozenset(" ,[]")
 
 
 def is_key(text: object) -> bool:
-    """Whether ``text`` may name a kind of device."""
+    """Whether ``text`` is a valid device key."""
     return isinstance(text, str) and _is_key(text)
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_key(text: str) -> bool:
-    # Remembered because the same few keys come with every request and every offer.
+    # Cached: every request and every offer has one of the same few keys.
     return 0 < len(text) <= MAX_KEY and text.isprintable() and _NOT_IN_KEYS.isdisjoint(text)
 
 
 def is_match_key(text: object) -> bool:
-    """Whether ``text`` may be a match key; the form of its random part is the server's own business."""
-    # Of white space only the blank is printable.
+    """Whether ``text`` may be a match key. Each server chooses the form of the random part."""
+    # The space is the only printable white space.
     return isinstance(text, str) and 0 < len(text) <= MAX_MATCH_KEY and text.isprintable() and " " not in text
 
 
@@ -47,9 +47,9 @@ def new_match_key(key: str) -> str:
 
 
 def split_match_key(match_key: str) -> tuple[str, str]:
-    """The key and the random part. The key may hold colons itself, so the last one splits.
+    """The key and the random part, split at the last colon: a key may contain colons.
 
-    Raises `ProtocolError` (there is no colon).
+    Raises `ProtocolError` where there is no colon.
     """
     key, colon, random_part = match_key.rpartition(":")
     if not colon:
@@ -63,10 +63,10 @@ def same(left: str, right: str) -> bool:
 
 
 def served_keys(info_key: str) -> tuple[str, ...]:
-    """The keys behind the name a server reports itself by.
+    """The keys of a server that reports the name ``info_key``.
 
-    ``server:rpi4`` serves ``rpi4``; TVM's proxy says ``server:proxy[rpi4,rpi3]`` and serves both. Anything
-    else serves nothing: TVM lets a client report any name.
+    ``server:rpi4`` serves ``rpi4``; TVM's proxy reports ``server:proxy[rpi4,rpi3]`` and serves both. Any other name
+    serves no key: TVM lets a client report any name.
     """
     if not info_key.startswith(SERVER_PREFIX):
         return ()

@@ -1,7 +1,7 @@
-"""Memory that arrays are received into: 64-byte aligned, since a vectorised kernel can fault on less, and reused.
+"""Memory for received arrays: reused, and 64-byte aligned, since a vectorised kernel can fault on less.
 
-Fresh pages cost more than the transfer itself (64 MB against a raw socket with a reused buffer: bytearray 0.49, plain
-mapping 0.45, this about 1.0): from a page upwards, blocks are private mappings that are kept; large ones of huge pages.
+Fresh pages cost more than the transfer (throughput of 64 MB, a raw socket with a reused buffer being 1: bytearray 0.49,
+plain mapping 0.45, this about 1.0). Blocks from a page on are private mappings that are kept, large ones in huge pages.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PAGE = mmap.PAGESIZE
 LARGE = 1 << 20
 # Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
 _GRAIN = 2 << 20
-# From a page to LARGE and a page before it, so many blocks are kept for each power of two: a bytearray of 1 MB meets
-# 256 page faults each time. Few, because a process may have 65,530 mappings; 12 MB in all. Beyond: a bytearray.
+# Blocks kept for each power of two, from a page to LARGE and a page before it; 12 MB in all. Without them, each
+# bytearray of 1 MB has 256 page faults. Few, because a process may have 65,530 mappings; a bytearray replaces others.
 _PAGES_KEPT = 4
 
 
@@ -35,18 +35,18 @@ def _aligned(total: int) -> memoryview:
 
 
 def _new(size: int) -> mmap.mmap:
-    """A mapping of its own, of huge pages where it is large."""
+    """A new mapping, with huge pages where it is large."""
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if size > LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             block.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
-            pass  # a kernel without huge pages: slower, and right
+            pass  # a kernel without huge pages: slower, but correct
     return block
 
 
 def _references_when_free() -> int:
-    """The count, as `Pool` meets it, of a block without views: the list's, and what this Python's loop adds."""
+    """The count that `Pool` reads for a block without views: the list's reference, and those of this Python's loop."""
     for block in [bytearray()]:
         count = sys.getrefcount(block)
     return count
@@ -65,10 +65,9 @@ def _default_cap() -> int:
 
 
 class Pool:
-    """Hands out memory for arrays. Not for use by several threads at once.
+    """Provides memory for arrays, for one thread at a time.
 
-    A mapping is free again when every view of it is gone, which its reference count tells; nobody
-    gives anything back by hand.
+    A mapping is free again when its reference count shows no view. There is no call to give it back.
     """
 
     def __init__(self, cap: int = 0) -> None:
@@ -79,7 +78,7 @@ class Pool:
     def take(self, size: int) -> memoryview:
         """``size`` bytes on a 64-byte boundary; their contents are undefined.
 
-        Raises `LimitExceeded` for more than the system gives.
+        Raises `LimitExceeded` where the system has no such memory.
         """
         if size < PAGE:
             return _aligned(size)
@@ -87,15 +86,15 @@ class Pool:
         return _aligned(size) if mapping is None else memoryview(mapping)[:size]
 
     def take_behind(self, size: int) -> Optional[mmap.mmap]:
-        """A page, then at least ``size`` bytes; None if no mapping is free. For a head and an array that come together.
+        """A page, then at least ``size`` bytes; None if no mapping is free. For a head and an array received together.
 
-        For arrays of at most `LARGE` bytes it stays the pool's for good.
+        The pool always keeps a mapping for at most `LARGE` bytes.
         """
         whole = PAGE + size
         return self._of_pages(whole) if size <= LARGE else self._large(whole)
 
     def take_all(self, sizes: Sequence[int]) -> List[memoryview]:
-        """One block for each size, each on a boundary of its own; small ones share one allocation."""
+        """One block for each size, each 64-byte aligned; small ones share one allocation."""
         if len(sizes) == 1:
             return [self.take(sizes[0])]
         starts: List[int] = []
@@ -104,12 +103,12 @@ class Pool:
             starts.append(total)
             if size <= LARGE:
                 total += -(-size // ALIGNMENT) * ALIGNMENT
-        # Many small ones may be a large claim together, and a mapping costs nothing until it is filled.
+        # Many small ones may be large together, and a mapping costs nothing until it is filled.
         small = self.take(total) if total > LARGE else _aligned(total)
         return [self.take(size) if size > LARGE else small[start : start + size] for start, size in zip(starts, sizes)]
 
     def _of_pages(self, size: int) -> Optional[mmap.mmap]:
-        """A mapping of at least ``size`` bytes that is kept and free; None if there is none."""
+        """A free mapping of at least ``size`` bytes that is kept; None if all are in use."""
         order = (size - 1).bit_length()
         kept = self._kept_pages[order]
         for mapping in kept:
@@ -131,6 +130,6 @@ class Pool:
             raise LimitExceeded(f"no memory here for {size} bytes of arrays") from None
         if rounded <= self._cap:
             self._kept.append(block)
-            while sum(map(len, self._kept)) > self._cap:  # the oldest go
+            while sum(map(len, self._kept)) > self._cap:  # drop the oldest
                 self._kept.pop(0)
         return block

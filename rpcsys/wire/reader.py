@@ -1,7 +1,7 @@
-"""Bytes in, frames of an rpcsys/1 session out. No socket, no clock.
+"""Decodes received bytes to frames of an rpcsys/1 session. No socket, no clock.
 
-A body is received where it stays, in memory that is taken only after header and head were checked against each other.
-Known weakness: bytes of a body (64 KiB at most) that arrive unexpectedly with their head are copied once more.
+A body is received into its final memory, which is taken only after header and head were checked against each other.
+Known weakness: bytes of a body (64 KiB at most) that arrive with an unexpected head are copied once more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rpcsys.wire.head import ParsedHead, parse
 from rpcsys.wire.memory import LARGE, PAGE, Pool
 
 _SCRATCH = 64 << 10
-#: Tensors are seldom encoded in less than a tenth of their bytes, and only zeros in less than a hundredth.
+#: Encoding seldom shrinks tensors to less than a tenth of their bytes, and only zeros to less than a hundredth.
 MADE_PER_BYTE = 64
 _EMPTY = ParsedHead({}, ())
 _NO_CHUNK = (b"",)
@@ -39,7 +39,7 @@ Fill = Callable[[memoryview, int, int], int]
 
 
 class Body:
-    """The body of one frame while it is received: the buffers not yet begun, and what is left of the one that has."""
+    """The body of one frame while it is received: the buffers that follow, and the rest of the current one."""
 
     __slots__ = ("_buffers", "_space", "frame", "remaining")
 
@@ -50,7 +50,7 @@ class Body:
         self._space: memoryview = next(self._buffers)
 
     def read(self, fill: Fill, flags: int) -> None:
-        """Receive once, as `FrameReader.read`; little besides, since 64 MB come in hundreds of reads."""
+        """Receive once, as `FrameReader.read`. Does little else, since 64 MB take hundreds of reads."""
         count = fill(self._space or self.space(), 0, flags)
         if not count:
             raise EOFError
@@ -58,7 +58,7 @@ class Body:
         self.remaining -= count
 
     def space(self) -> memoryview:
-        """What is to be filled next; never empty while something is missing."""
+        """The memory to fill next; never empty while bytes are missing."""
         while not self._space:
             self._space = next(self._buffers)
         return self._space
@@ -68,7 +68,7 @@ class Body:
         self.remaining -= count
 
     def take(self, data: memoryview) -> int:
-        """Copy what belongs to this body from ``data``; the number of bytes taken."""
+        """Copy this body's bytes from ``data``. Returns their number."""
         taken = 0
         while self.remaining and taken < len(data):
             space = self.space()
@@ -80,19 +80,18 @@ class Body:
 
 
 class FrameReader:
-    """Bytes in, frames out: `read` receives once, `next` gives what came besides, `skip` drops it, `feed` takes bytes.
+    """Decodes frames: `read` receives once, `next` returns further frames, `skip` drops them, `feed` takes bytes.
 
-    The next frame is expected to be like the last: its bytes are compared, not parsed, and if it has one buffer, memory
-    is taken ahead in which the body lies where an array must. Another frame is moved, and nothing more is lost. No
-    array is expected while frames come so close that one read holds several. Such a frame comes in the object of the
-    last one, and in its memory, if their reference counts say that nobody else has them: whoever keeps a frame, an
-    array of it, or a part of that, keeps it unharmed.
+    The next frame is expected to be like the last: its bytes are compared, not parsed. If it has one buffer, memory is
+    taken ahead in which the body is aligned as an array must be. A different frame costs one more copy. No array is
+    expected while one read holds several frames. An expected frame reuses the object and the memory of the last one if
+    their reference counts show no other user. So a frame, its array, and every part of that stay unchanged while kept.
 
-    After a frame there is more only while ``unread`` is not 0. Any error is final: what follows on that connection
-    cannot be understood.
+    After a frame, more bytes are here only while ``unread`` is not 0. Any error is final: the rest of the stream cannot
+    be decoded.
 
-    ``max_body`` and ``max_head`` bound what one frame may make this end allocate; ``max_made`` what its values may take
-    besides, where that is more than `MADE_PER_BYTE` times its bytes.
+    ``max_body`` and ``max_head`` bound the memory for one frame. Its values may take ``max_made`` bytes more, and
+    `MADE_PER_BYTE` for each byte of its body.
     """
 
     def __init__(
@@ -110,17 +109,17 @@ class FrameReader:
         self._heads: Dict[bytes, ParsedHead] = {b"": _EMPTY}
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._grown = False  # whether scratch is larger than it should stay
-        self._start = 0  # scratch[start:unread] is received and not yet understood; both 0 when nothing is
+        self._start = 0  # scratch[start:unread] is received and not yet decoded; both are 0 when it is empty
         self.unread = 0
         self._body: Optional[Body] = None  # the frame whose body is being received
-        self._expected: Optional[_Expected] = None  # what the next frame may be like, if it comes alone
-        self._like: Optional[_Expected] = None  # and if it comes with others: the last one that had no body
+        self._expected: Optional[_Expected] = None  # the expected frame, if it comes alone
+        self._like: Optional[_Expected] = None  # the expected one among several: the last without a body
         self._crowded = False  # whether the last read held more than one frame
 
     def read(self, fill: Fill, flags: int = 0) -> Optional[Frame]:
-        """Receive once with ``fill``, a socket's ``recv_into`` or what behaves like it; then as `next`.
+        """Receive once with ``fill``, a socket's ``recv_into`` or a function like it; then as `next`.
 
-        Raises `EOFError` when the stream has ended, and whatever ``fill`` raises: then nothing has happened.
+        Raises `EOFError` at the end of the stream. An error of ``fill`` passes through and changes nothing.
         """
         expected = self._expected
         if expected is None or self.unread or self._body is not None:
@@ -128,13 +127,13 @@ class FrameReader:
         alone = getrefcount(expected.frame) == expected.alone
         frame = expected.frame
         if alone:
-            frame.body = frame.views = None  # its memory may be the next one's
+            frame.body = frame.views = None  # the next frame may reuse its memory
         if not expected.body_bytes:
             place, mapping = self._scratch, None
         elif getrefcount(expected.mapping) == expected.idle:
             place, mapping = expected.place, expected.mapping
         else:
-            mapping = expected.moor(self._pool)
+            mapping = expected.reserve(self._pool)
             if mapping is None:
                 return self._read_any(fill, flags)
             place = memoryview(mapping)[PAGE - expected.start :]
@@ -143,7 +142,7 @@ class FrameReader:
         if count == expected.end:
             opening, deadline_ms, call_id, rest = expected.parts(place)
             if opening == expected.opening and rest == expected.rest:
-                if mapping is not expected.mapping:  # too large to be held on to
+                if mapping is not expected.mapping:  # too large to keep
                     return Frame(expected.kind, expected.flags, deadline_ms, call_id, expected.parsed, None, mapping)
                 if not alone:
                     frame = expected.another()
@@ -170,15 +169,15 @@ class FrameReader:
         return self._filled(count)
 
     def _filled(self, count: int) -> Optional[Frame]:
-        """``count`` bytes more are in scratch."""
+        """Decode after ``count`` more bytes in scratch."""
         if not count:
             raise EOFError
         self.unread += count
         return self.next()
 
     def _other_than_expected(self, expected: _Expected, mapping: mmap.mmap, count: int) -> Optional[Frame]:
-        """The expected frame in part or with more behind it, or another one, in ``count`` bytes received ahead."""
-        # A view of its own: it is what counts as a reference to the mapping.
+        """Decode ``count`` bytes received ahead: a part of the expected frame, more than it, or another frame."""
+        # A new view: it counts as a reference to the mapping.
         place = memoryview(mapping)[PAGE - expected.start :]
         end = expected.end
         if count > expected.start:
@@ -197,7 +196,7 @@ class FrameReader:
         return self._next_head()
 
     def _move(self, data: memoryview) -> None:
-        """Take what no frame was expected for as if it had come unexpectedly."""
+        """Move the bytes of an unexpected frame to scratch."""
         self._expected = None
         self._crowded = True
         self.unread = len(data)
@@ -223,7 +222,7 @@ class FrameReader:
         return body.frame
 
     def skip(self, kind: int) -> Tuple[int, bytes]:
-        """Drop the frames of ``kind`` that are whole and next, unparsed: how many, and their bytes."""
+        """Drop the next complete frames of ``kind``, unparsed. Returns their number and their bytes."""
         begin = at = self._start
         count = 0
         scratch, unread, unpack = self._scratch, self.unread, HEADER.unpack_from
@@ -240,7 +239,7 @@ class FrameReader:
         return count, skipped
 
     def feed(self, data: bytes) -> List[Frame]:
-        """The frames that ``data`` completes: `read` and `next` for sources that hand out bytes."""
+        """The frames that ``data`` completes: `read` and `next` for sources of bytes."""
         frames = []
         source = io.BytesIO(data)
         while source.tell() < len(data):
@@ -252,7 +251,7 @@ class FrameReader:
 
     @property
     def missing(self) -> int:
-        """Bytes that are missing of the frame that has begun, as far as its header is known; 0 when none has."""
+        """Bytes that the current frame lacks, as far as its header is known; 0 between frames."""
         if self._body is not None:
             return self._body.remaining
         have = self.unread - self._start
@@ -300,7 +299,7 @@ class FrameReader:
         return self._next_body(frame, head, body_bytes)
 
     def _next_body(self, frame: Frame, head: bytes, body_bytes: int) -> Optional[Frame]:
-        """The frame, if the whole body is here already; else it is received from now on."""
+        """The frame, if its whole body has arrived; else the next reads receive the rest."""
         if len(frame.buffers) == 1:
             end = self._start + body_bytes
             if end < self.unread:
@@ -315,7 +314,7 @@ class FrameReader:
         return self.next()
 
     def _consumed(self, until: int) -> None:
-        """scratch[:until] is understood."""
+        """Mark scratch[:until] as decoded."""
         if until < self.unread:
             self._start = until
             return
@@ -325,7 +324,7 @@ class FrameReader:
             self._scratch = memoryview(bytearray(_SCRATCH))
 
     def _refusal(self, head_bytes: int, kind: int, flags: int, zero: int, *sizes: int) -> ProtocolError:
-        """Why a header is not taken."""
+        """The error for a header that is refused."""
         if zero or kind not in KINDS:
             return ProtocolError(f"no frame of this protocol starts with kind {kind}")
         if head_bytes > self._max_head:
@@ -341,9 +340,9 @@ class FrameReader:
         return parsed
 
     def _rewind(self, wanted: int = 0) -> None:
-        """Move what is not yet understood to the front, with room behind it; in the end, for ``wanted`` bytes in all.
+        """Move the undecoded bytes to the front, with space behind them, in the end for ``wanted`` bytes in all.
 
-        What a peer announces it gets memory for as it comes.
+        The memory grows with the bytes that arrive, not with the announced length.
         """
         have = self.unread - self._start
         if wanted > len(self._scratch) < 2 * have:
@@ -352,13 +351,13 @@ class FrameReader:
             self._scratch = larger
             self._grown = True
         elif self._start:
-            # Both sides of this assignment are one buffer; memoryview copies overlapping parts rightly.
+            # Both sides of this assignment are one buffer; memoryview copies overlapping parts correctly.
             self._scratch[:have] = self._scratch[self._start : self.unread]
         self._start, self.unread = 0, have
 
 
 def _sizes(kind: int, parsed: ParsedHead, body_bytes: int) -> Tuple[int, ...]:
-    """The sizes of a frame's buffers, checked against what its header promises."""
+    """The sizes of a frame's buffers, checked against its header."""
     if kind == CHUNK:
         if parsed.sizes:
             raise ProtocolError("the head of a CHUNK names no buffers")
@@ -371,12 +370,12 @@ def _sizes(kind: int, parsed: ParsedHead, body_bytes: int) -> Tuple[int, ...]:
 
 
 class _Expected:
-    """What the next frame may look like.
+    """The frame that is expected next.
 
-    Its body would lie from ``start`` to ``end``. ``parts`` takes its header and head apart: the ``opening``, deadline,
-    call_id, and the ``rest``, which holds the head. ``mapping`` has room for such a frame at ``place``, the body on a
-    page, and ``idle`` references while nobody uses it. ``frame`` is the last or the next of them, with ``alone``
-    references while nobody else knows it.
+    Its body lies from ``start`` to ``end``. ``parts`` splits header and head into the ``opening``, deadline, call_id
+    and the ``rest``, which holds the head. ``place`` is space for such a frame in ``mapping``, with the body on a page
+    boundary; an unused mapping has ``idle`` references. ``frame`` is the last such frame or the next; it has ``alone``
+    references while no user keeps it.
     """
 
     def __init__(self, kind: int, flags: int, head: bytes, parsed: ParsedHead) -> None:
@@ -395,14 +394,14 @@ class _Expected:
         self.place = memoryview(b"")
 
     def another(self) -> Frame:
-        """A frame of its own, the last having gone to somebody who keeps it."""
+        """A new frame, because a user keeps the last one."""
         self.frame = Frame(self.kind, self.flags, 0, 0, self.parsed, None)
-        # Counted here as in `FrameReader.read`: what a local variable or the call itself adds differs between Pythons.
+        # Counted as in `FrameReader.read`: the references of a local variable or of a call differ between Pythons.
         self.alone = getrefcount(self.frame)
         return self.frame
 
-    def moor(self, pool: Pool) -> Optional[mmap.mmap]:
-        """Memory for such a frame; None if there is none now. What the pool never gives up is remembered."""
+    def reserve(self, pool: Pool) -> Optional[mmap.mmap]:
+        """Memory for such a frame; None if none is free. Remembers a mapping that the pool always keeps."""
         self.mapping, self.place = None, memoryview(b"")
         mapping = pool.take_behind(self.body_bytes)
         if mapping is not None and self.body_bytes <= LARGE:
@@ -415,7 +414,7 @@ class _Expected:
 
 
 def _like(kind: int, flags: int, head: bytes, parsed: ParsedHead) -> _Expected:
-    """What a frame without a body is like, made once for most plans."""
+    """The expectation after a frame without a body, made once for most heads."""
     like: Optional[_Expected] = parsed.like
     if like is None or like.kind != kind or like.flags != flags:
         like = parsed.like = _Expected(kind, flags, head, parsed)

@@ -1,4 +1,4 @@
-"""An array as the wire knows it, with numpy or without, and what else can be taken for one."""
+"""Arrays of the wire, with numpy or without it, and the conversion of other arrays to them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BIG_ENDIAN = sys.byteorder == "big"
 
 
 class Tensor:
-    """An array as the wire knows it: dtype name, shape and memory. Needs no numpy.
+    """An array of the wire: dtype name, shape and memory. Needs no numpy.
 
-    ``data`` is a flat view of bytes, little-endian, C order; `view` gives it its type and shape.
+    ``data`` is a flat view of bytes, little-endian, C order; `view` adds type and shape.
     Arrays of strings have dtype ``"strings"``, and their ``data`` is a flat list of str.
     """
 
@@ -93,7 +93,7 @@ def _nested(flat: Sequence[Any], shape: Tuple[int, ...]) -> Any:
 def as_tensor(value: Any) -> Optional[Tensor]:
     """``value`` as a `Tensor` over the same memory where that is C order, else over a copy.
 
-    Takes Tensor, numpy arrays and scalars, memoryview, array.array, and whatever has ``__array__``;
+    Takes Tensor, numpy arrays and scalars, memoryview, array.array, and objects with ``__array__``;
     None for anything else. Raises `ValueNotSupported` for element types without a name on the wire.
     """
     if isinstance(value, Tensor):
@@ -107,7 +107,7 @@ def as_tensor(value: Any) -> Optional[Tensor]:
 
 
 def as_array(tensor: Tensor, numpy: Any = None) -> Any:
-    """An array of numpy's over the same memory, where numpy is in use or given; else ``tensor``.
+    """A numpy array over the same memory, where numpy is given or imported already; else ``tensor``.
 
     ``tensor``, too, where this machine's numpy lacks the element type.
     """

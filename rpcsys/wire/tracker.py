@@ -1,7 +1,7 @@
-"""The tracker connection: its frames, strict JSON, TVM's messages, and the way to ours (docs/wire.md, 1).
+"""The tracker connection: its frames, strict JSON, TVM's messages, and the parsing of ours (docs/wire.md, 1).
 
-A list is a message of TVM's (`Put` and its like, a code first), an object one of ours (:mod:`rpcsys.wire.control`). A
-reply to a TVM frame has no id: replies come in the order of the requests, but for that of `TvmRequest`.
+A list is a message of TVM's, its code first (`Put`); an object is one of ours (:mod:`rpcsys.wire.control`). A reply to
+a TVM message has no id: replies come in the order of the messages, except the reply to `TvmRequest`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from rpcsys.wire.control import Ask, Hello
 
 MAGIC = 0x2F271
 MAGIC_BYTES = struct.pack("<i", MAGIC)
-#: Bytes of JSON in a frame: what TVM's tracker takes.
+#: Bytes of JSON in a frame: the limit of TVM's tracker.
 MAX_FRAME = 1 << 20
-#: Lists and objects inside each other. No message needs six; Python's own limit would end whoever prints one.
+#: Levels of lists and objects. No message needs six; code that prints a deeper value could reach Python's own limit.
 MAX_NESTING = 32
 #: Codes of TVM's messages, and of replies to them.
 PING, STOP, PUT, REQUEST, UPDATE_INFO, SUMMARY, GET_PENDING = 1, 2, 3, 4, 5, 6, 7
 SUCCESS, FAIL = 0, -1
 
 _LENGTH = struct.Struct("<i")
-# Python turns at most 4,300 digits into a number, and older versions any count in quadratic time.
+# Python parses numbers of at most 4,300 digits; older versions parse longer ones in quadratic time.
 _MAX_DIGITS = 4300
 
 
@@ -34,22 +34,22 @@ _MAX_DIGITS = 4300
 
 
 class TrackerFrameReader:
-    """Takes bytes as they come, gives frames as they are whole. With ``magic`` the bytes begin with `MAGIC`."""
+    """Splits received bytes into tracker frames. With ``magic`` the bytes begin with `MAGIC`."""
 
     __slots__ = ("_at", "_buffer", "_due", "magic_due", "partial")
 
     def __init__(self, magic: bool = True) -> None:
         self.magic_due = magic  # whether the magic has not arrived yet
-        self.partial = False  # whether something was begun that no call of `next` has given out
-        # What comes in one piece is taken apart where it is, and mostly it is one frame, or the text of one.
+        self.partial = False  # whether there are bytes that `next` has not returned
+        # The bytes of one read are decoded in place: mostly they are one frame, or the text of one.
         self._buffer: Union[bytes, bytearray] = b""
-        self._at = 0  # where in it begins what has not been given out
-        self._due = 0  # bytes of the frame whose length has been taken, 0 if the next is a length
+        self._at = 0  # where the bytes begin that were not returned
+        self._due = 0  # bytes of the current frame, 0 before its length is read
 
     def feed(self, data: bytes) -> None:
-        """Take ``data``; what was given out before is forgotten."""
+        """Append ``data`` to the bytes that `next` has not returned."""
         self.partial = self.partial or len(data) > 0
-        if len(self._buffer) <= _LENGTH.size:  # nothing, or mostly the length of what comes now
+        if len(self._buffer) <= _LENGTH.size:  # empty, or mostly the length of the frame in ``data``
             self._buffer += data
             return
         buffer = self._buffer if isinstance(self._buffer, bytearray) else bytearray(self._buffer)
@@ -58,10 +58,10 @@ class TrackerFrameReader:
         self._buffer, self._at = buffer, 0
 
     def next(self) -> bytes | None:
-        """The next whole frame, None if there is none yet.
+        """The next complete frame, None if there is none yet.
 
-        Raises `ProtocolError` where the bytes do not begin with the magic, `LimitExceeded` for a length below 1 or
-        above `MAX_FRAME`, before the frame is awaited.
+        Raises `ProtocolError` where the bytes do not begin with the magic. Raises `LimitExceeded` for a length below 1
+        or above `MAX_FRAME`, as soon as it is read.
         """
         if self.magic_due and not self._take_magic():
             return None
@@ -115,7 +115,7 @@ _careful = json.JSONDecoder(parse_constant=_no_constant, parse_int=_short_intege
 _encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
-# `json` builds its C encoder anew for every text, which costs as much as the text: here it is built once.
+# `json` builds a new C encoder for every text, which costs as much as the text. Here it is built once.
 _make: Any = getattr(json.encoder, "c_make_encoder", None)
 _pieces: Callable[[Any, int], Iterable[str]] = (
     (lambda value, level: _encoder.iterencode(value))
@@ -129,7 +129,7 @@ def decode_json(data: bytes) -> Any:
 
     Raises `ProtocolError`: not UTF-8, not JSON, NaN or Infinity, nested too deeply, or a number too long.
     """
-    # Only a text longer than the longest number can hold one that is too long.
+    # Only a text above this length can contain a number above it.
     decoder = _quick if len(data) <= _MAX_DIGITS else _careful
     try:
         text = data.decode("utf-8")
@@ -139,7 +139,7 @@ def decode_json(data: bytes) -> Any:
     except RecursionError:
         raise ProtocolError("JSON nested too deeply") from None
     except ValueError as error:
-        # The careful way skips white space in front, which some writers put there.
+        # Some peers write white space in front, which `raw_decode` does not skip.
         if data[:1] in (b" ", b"\t", b"\n", b"\r"):
             return decode_json(data.strip(b" \t\n\r"))
         raise ProtocolError(f"not JSON: {error}") from None
@@ -164,15 +164,14 @@ def _is_deeper(value: Any, limit: int) -> bool:
 
 
 def frame(text: str) -> bytes:
-    """``text``, which must be ASCII and is not too long, as a frame."""
+    """A frame of ``text``, which is ASCII of at most `MAX_FRAME` bytes (unchecked)."""
     return _LENGTH.pack(len(text)) + text.encode("ascii")
 
 
 def encode(message: Any, limit: int = MAX_FRAME) -> bytes:
     """A message (one of this protocol, or plain JSON) as a frame.
 
-    Raises `LimitExceeded` for a frame longer than ``limit`` bytes, `ValueNotSupported` for what JSON has no form for
-    (NaN too).
+    Raises `LimitExceeded` for more than ``limit`` bytes, `ValueNotSupported` for values without a JSON form (NaN too).
     """
     plain = message.to_json() if hasattr(message, "to_json") else message
     try:
@@ -199,7 +198,7 @@ class TvmMessage:
 
 @dataclass(frozen=True)
 class Ping(TvmMessage):
-    """Is the tracker alive? ``hello`` is how ours present themselves in it."""
+    """Checks that the tracker answers. Our clients and servers send their ``hello`` in it."""
 
     code = PING
     hello: Hello | None = None
@@ -210,7 +209,7 @@ class Ping(TvmMessage):
 
 @dataclass(frozen=True)
 class Stop(TvmMessage):
-    """End the tracker, if ``stop_key`` is its own."""
+    """Stop the tracker, if ``stop_key`` is its own."""
 
     code = STOP
     stop_key: str
@@ -232,7 +231,7 @@ class Put(TvmMessage):
 
 @dataclass(frozen=True)
 class TvmRequest(TvmMessage):
-    """A TVM client wants a device; higher ``priority`` first."""
+    """A TVM client requests a device; higher ``priority`` first."""
 
     code = REQUEST
     key: str
@@ -262,7 +261,7 @@ class TvmSummary(TvmMessage):
 
 @dataclass(frozen=True)
 class GetPending(TvmMessage):
-    """Which of this connection's match keys have not been handed out?"""
+    """The match keys of this connection that were not granted."""
 
     code = GET_PENDING
 
@@ -271,10 +270,10 @@ ToTracker = Union[TvmMessage, Ask, control.Answer, control.Via]
 
 
 class BadMessage(ProtocolError):
-    """A whole frame with content that may not be.
+    """A complete frame with invalid content.
 
-    ``reply`` is the frame content that tells the sender so, None where its protocol has no room for one;
-    ``fatal`` says that the connection cannot go on (the sender would wait for another reply for ever).
+    ``reply`` is the content of the reply to the sender, None where its protocol has none. ``fatal``: the connection
+    must close, because the sender would wait for another reply without end.
     """
 
     def __init__(self, message: str, reply: Any = None, fatal: bool = True) -> None:
@@ -284,9 +283,9 @@ class BadMessage(ProtocolError):
 
 
 def _ping(rest: list[Any]) -> Ping:
-    said = rest[0] if rest else None
-    if type(said) is dict and said.get("op") == Hello.op:
-        return Ping(Hello.from_json(said, "hello"))
+    hello = rest[0] if rest else None
+    if type(hello) is dict and hello.get("op") == Hello.op:
+        return Ping(Hello.from_json(hello, "hello"))
     return Ping()
 
 
@@ -336,13 +335,13 @@ _TVM: dict[int, Callable[[list[Any]], TvmMessage]] = {
 }
 
 
-# ------------------------------------------------------------------ what a frame says
+# ------------------------------------------------------------------ messages in frames
 
 
 def parse_to_tracker(value: Any) -> ToTracker:
-    """What a client or a server tells the tracker with the JSON ``value`` of a frame.
+    """The message of a client or a server in the JSON ``value`` of a frame.
 
-    Raises `BadMessage`: neither TVM's nor ours, or fields that hold what they may not.
+    Raises `BadMessage` for a message that is neither TVM's nor ours, and for invalid fields.
     """
     if type(value) is list:
         return _parse_tvm(value)
@@ -354,9 +353,9 @@ def parse_to_tracker(value: Any) -> ToTracker:
 
 
 def parse_from_tracker(value: Any) -> Ask | control.Answer | control.Queued:
-    """What the tracker tells a client or a server with an object. Replies to TVM's codes are plain JSON.
+    """The tracker's message to a client or a server in an object. Replies to TVM's messages are plain JSON.
 
-    Raises `BadMessage` for what is neither a question, an answer nor an event.
+    Raises `BadMessage` for anything but a question, an answer or an event.
     """
     if type(value) is not dict:
         raise BadMessage(f"the tracker sent {checks.shown(value)} where an object belongs")
@@ -383,7 +382,7 @@ def _parse_tvm(value: list[Any]) -> TvmMessage:
 
 
 def _parse_news(kind: type[checks.AnyMessage], value: dict[str, Any]) -> checks.AnyMessage:
-    """A message that nobody answers."""
+    """Parse a message that has no answer."""
     try:
         return kind.from_json(value, kind.__name__.lower())
     except ProtocolError as error:

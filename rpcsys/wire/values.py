@@ -1,7 +1,7 @@
 """Python values <-> JSON heads with raw buffers behind them, in the forms of docs/wire.md ("Values").
 
-Buffers stand in the order in which the head names them. A `ParsedHead` is never handed out, only built from, so that
-it can be remembered and used again for an equal head.
+Buffers stand in the order in which the head names them. Values are built anew from a `ParsedHead`, so that it can be
+cached and used again for an equal head.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rpcsys.wire import dtypes, encoding
 from rpcsys.wire.head import BOTH_WAYS, FLOATS, MAX_DEPTH, array_bytes
 from rpcsys.wire.tensor import Tensor, as_tensor
 
-#: A string above this leaves the head for the body, so that heads stay small enough to remember.
+#: A string of more characters goes into the body, so that heads stay small enough to cache.
 LONG_TEXT = 4096
-#: What a subclass of these is sent as (an enumeration's int, a named tuple, an ordered dict). ``str()`` would
-#: give an enumeration's name for what is a string itself.
+#: Converts a value of a subclass to its base class (an enumeration's int, a named tuple, an ordered dict). ``str()`` of
+#: a string enumeration would be its name.
 _PLAIN: Dict[Any, Callable[[Any], Any]] = {**{kind: kind for kind in (int, float, list, tuple, dict)}, str: str.__str__}
 
 dump: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Out:
-    """An argument that is only written: memory is taken on the device, nothing is sent, it comes back."""
+    """An array argument that is only written: the device takes the memory, and sends the array back."""
 
     __slots__ = ("dtype", "shape")
 
@@ -39,13 +39,13 @@ class Out:
 
 @dataclass(eq=False, repr=False)
 class InOut:
-    """An array argument that travels to the device and back."""
+    """An array argument that is sent to the device and back."""
 
     value: Any
 
 
 class Ref:
-    """An object that stays on the device, by its number there; ``about`` is what the device says of it."""
+    """An object that stays on the device, by its id there; ``about`` is the device's description."""
 
     __slots__ = ("about", "id")
 
@@ -61,9 +61,9 @@ class Ref:
 
 
 def encode(value: Any, buffers: List[Any], depth: int = 0) -> Any:
-    """``value`` as JSON, with the memory it needs appended to ``buffers`` (nothing is copied that is C order).
+    """``value`` as JSON. Appends the memory of its arrays to ``buffers``, without a copy of those in C order.
 
-    Raises `ValueNotSupported`, naming the type, for what has no form on the wire.
+    Raises `ValueNotSupported`, with the type's name, for a value without a form on the wire.
     """
     kind = type(value)
     if value is None or kind is bool or kind is int:
@@ -84,7 +84,7 @@ def encode(value: Any, buffers: List[Any], depth: int = 0) -> Any:
 
 
 def _fits(text: str) -> bool:
-    """Whether a string may stay in the head. Lone surrogates may not: two of them would come back as one letter."""
+    """Whether a string may stay in the head. Lone surrogates may not: two could come back as one character."""
     if len(text) > LONG_TEXT:
         return False
     if text.isascii():
@@ -155,7 +155,7 @@ def tensor_head(tensor: Tensor, buffers: List[Any]) -> Dict[str, Any]:
 
 
 def _described_bytes(array: Any) -> int:
-    """Bytes of an array that a user described. Raises `ValueNotSupported` where that cannot be."""
+    """Bytes of an array of a user's dtype and shape. Raises `ValueNotSupported` for invalid ones."""
     try:
         return array_bytes(array.dtype, list(array.shape))
     except ProtocolError as error:
@@ -173,9 +173,8 @@ def _raw(form: str, data: Any, buffers: List[Any]) -> Dict[str, Any]:
 def build(value: Any, buffers: Sequence[Any]) -> Any:
     """The Python value of a part of a parsed head, over ``buffers``. Arrays come as `Tensor`.
 
-    Always new lists and dicts: the parsed head stays as it is. Raises `ProtocolError` for strings that are
-    not UTF-8, dict keys that cannot be keys, and what is not encoded as it says; `ValueNotSupported` where decoding
-    takes a package that is missing.
+    Lists and dicts are new: the parsed head stays unchanged. Raises `ProtocolError` for strings that are not UTF-8,
+    dict keys that cannot be hashed, and invalid encoded arrays; `ValueNotSupported` where decoding lacks a package.
     """
     if type(value) is list:
         return [build(item, buffers) for item in value]

@@ -1,8 +1,8 @@
-"""Calls on one session, and what waits for their replies. There is no reader thread: whoever waits for a reply reads.
+"""Calls on one session, and the wait for their replies. No thread is reserved for reading: the thread that waits reads.
 
-The order of locks: the send lock (`Channel`), under which a frame is numbered, registered and written; the read lock
-(`Receiver.lock`), under which frames are read and handed out; the futures' lock. Who holds the send lock only ever tries
-the read lock, and who holds that never waits for the send lock. Users' functions run in a thread that holds none.
+The order of locks: the send lock (`Channel`), under which a frame is numbered, registered and sent; the read lock
+(`Receiver.lock`), under which frames are read and dispatched; the futures' lock. A thread with the send lock only tries
+the read lock, and a thread with the read lock never waits for the send lock. Users' functions run without any lock.
 """
 
 from rpcsys.client.calls.channel import CallFuture, Channel

@@ -1,7 +1,7 @@
-"""Calls on one session: who sends, and when. `Receiver` says who reads; `rpcsys.client.calls` tells the order of locks.
+"""Sends the calls of one session. `Receiver` reads the replies; `rpcsys.client.calls` has the order of locks.
 
-Submitted calls go out in batches: at once while few are under way, else when `BATCH` of them are there, when anything
-else is sent, when somebody waits, or by the flusher, which also reads for futures that nobody waits for.
+Submitted calls are sent in batches: at once while few are under way, else when `BATCH` of them are held, when another
+frame is sent, when a thread waits, or by the flusher. That also reads for futures without a waiting thread.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
 
 Buffers = Sequence[Buffer]
-#: Calls under way up to which another one is sent at once: the device has nothing better to do.
+#: Calls under way up to which another one is sent at once: the device is idle, or soon will be.
 FEW = 2
-#: Calls that make a batch. More save little: one system call and one wake-up of the device are shared by these.
+#: Calls in a batch. They share one system call and one wake-up of the device; more would save little.
 BATCH = 16
-LAST_ID = 0xFFFFFFFF  # the number of a call has four bytes; 0 is none
-#: A call above this many bytes is worth a system call of its own, and not worth copying. What is held back is copied:
-#: a user may reuse an array once `submit` returns.
+LAST_ID = 0xFFFFFFFF  # the id of a call has four bytes; 0 is none
+#: A call of more bytes is sent at once, without a copy. A held call is copied, because a user may reuse an array once
+#: `submit` returns.
 SMALL = 4096
 _log = logging.getLogger("rpcsys.session")
 
@@ -45,11 +45,11 @@ class Channel:
         self._window_bytes: int = window.get("bytes", 64 << 20)
         self._next_id = 0
         self._send_lock = threading.Lock()
-        self._held: Dict[int, bytes] = {}  # calls that wait for others to be sent with, by number
+        self._held: Dict[int, bytes] = {}  # calls that wait to be sent in a batch, by id
         self._freed: Deque[int] = deque()
         self._on_full = functools.partial(self._while_full, self._receiver.drain)
         self._on_full_reading = functools.partial(self._while_full, self._receiver.take_what_came)
-        self._alone = PendingCall()  # a call that nobody is beside, used again
+        self._alone = PendingCall()  # reused for calls without others under way
         self._flusher = Flusher(self._receiver, self._held, self.flush)
         self.futures_lock = threading.RLock()
         self.condition = threading.Condition(self.futures_lock)  # of all futures of this session
@@ -86,13 +86,13 @@ class Channel:
                     pieces = [*self._free_frame(), *pieces]
                 call.call_id, call.answered = call_id, False
                 receiver.pending[call_id] = call
-                # With no other call under way the device has nothing to send, and the system may do the waiting.
+                # With no other call under way the device has nothing to send, so the system call may block.
                 self._stream.send(pieces, self._on_full_reading, True)
             finally:
                 self._send_lock.release()
             frame = receiver.read(call)
             if frame is not None:
-                call.answered = True  # another thread may wait for room in the window
+                call.answered = True  # another thread may wait for space in the window
                 return frame
             self._alone = PendingCall()
         except BaseException as error:
@@ -108,7 +108,7 @@ class Channel:
     def start(
         self, call: PendingCall, template: FrameTemplate, buffers: Buffers = (), deadline_s: Optional[float] = None
     ) -> None:
-        """Send a CALL, now or, if it has a future, with the next ones. Waits only while the device's window is full."""
+        """Send a CALL, at once or, if it has a future, in a batch. Waits only while the device's window is full."""
         receiver = self._receiver
         size = call.bytes = template.body_bytes
         with self._send_lock:
@@ -124,7 +124,7 @@ class Channel:
             receiver.bytes_under_way += size
             receiver.pending[call_id] = call
             if self._freed:
-                # Beside the call, not part of it: it goes out before, and though the call may be cancelled.
+                # Held apart from the call: it is sent before it, and even if the call is cancelled.
                 self._held[-call_id] = b"".join(self._free_frame())
             if under_way <= FEW or not call.submitted or size > SMALL:
                 self._send(pieces)
@@ -149,7 +149,7 @@ class Channel:
             self._receiver.wait(call)
         if call.frame is not None:
             return call.frame
-        error, call.error = call.error, None  # no circle of an error, its traceback and the call
+        error, call.error = call.error, None  # no reference cycle of error, traceback and call
         assert error is not None
         try:
             raise error
@@ -157,7 +157,7 @@ class Channel:
             del error
 
     def send(self, kind: int, call_id: int, fields: Dict[str, Any], buffers: Buffers = (), flags: int = 0) -> None:
-        """Send a frame that is no call: CHUNK, CANCEL, PING, GOODBYE."""
+        """Send a frame other than CALL: CHUNK, CANCEL, PING, GOODBYE."""
         head, more = frames.encode_head(fields) if fields else (b"", [])
         with self._send_lock:
             self._send(frames.pack(kind, call_id, head, [*more, *buffers], flags=flags))
@@ -180,24 +180,24 @@ class Channel:
             raise call.error
 
     def cancel(self, call: PendingCall) -> bool:
-        """Have the device drop a call that waits, or end one that runs (and with it the session); waits for nothing.
+        """Have the device drop a call that waits, or end one that runs (and with it the session). Does not wait.
 
         False if the call is answered already.
         """
         if not self._receiver.stop(call):
             return False
-        with contextlib.suppress(RpcsysError):  # then there is nothing left to be cancelled
+        with contextlib.suppress(RpcsysError):  # then the session has ended, and with it the call
             with self._send_lock:
                 if self._held.pop(call.call_id, None) is None:
                     self._send(frames.pack(frames.CANCEL, call.call_id))
         return True
 
     def on_log(self, listener: OnLog) -> None:
-        """Call ``listener`` with each LOG frame, in the thread that reads it: it must be quick and call nobody."""
+        """Call ``listener`` with each LOG frame, in the thread that reads: it must be fast and call no user code."""
         self._receiver.on_log = listener
 
     def listen(self) -> None:
-        """Have LOG frames read while no call is under way, too."""
+        """Read LOG frames while no call is under way, too."""
         self._receiver.listening = True
         self._flusher.start()
 
@@ -206,11 +206,11 @@ class Channel:
         return concurrent.futures.ThreadPoolExecutor(1, "rpcsys-callbacks")
 
     def call_back(self, callback: Callable[[Any], Any], what: Any) -> None:
-        """Have ``callback`` called with ``what`` by a thread that holds no lock of the session."""
+        """Call ``callback`` with ``what`` in a thread that holds no lock of the session."""
         self._callbacks.submit(call_user, callback, what)
 
     def free(self, ref: int) -> None:
-        """Note that the device may drop object ``ref``; said with the next call. For finalisers: never blocks."""
+        """Have the device free the object ``ref`` with the next call. For finalisers: never blocks."""
         self._freed.append(ref)
 
     def _free_frame(self) -> List[Buffer]:
@@ -224,14 +224,14 @@ class Channel:
     # -------------------------------------------------------------- sending
 
     def flush(self) -> None:
-        """Send what is held back. Waits for another thread that sends, which reads meanwhile."""
+        """Send the held calls. Waits while another thread sends, which also reads."""
         if self._held:
             with self._send_lock:
                 if self._held:
                     self._send([])
 
     def _send(self, pieces: Buffers) -> None:
-        """Send what is held back and ``pieces``, with the send lock held."""
+        """Send the held calls, then ``pieces``. The caller has the send lock."""
         if self._receiver.broken is not None:
             raise self._receiver.broken
         if self._held:
@@ -244,7 +244,7 @@ class Channel:
             raise self._failed(error, self._receiver.drain) from None
 
     def _failed(self, error: BaseException, read: Callable[[], None], what: str = "sent a call") -> BaseException:
-        """What is raised where ``error`` ended what was done. A device that is gone may have said why: ``read`` it."""
+        """The exception to raise for ``error``. A device that closed may have sent the reason: ``read`` it."""
         if isinstance(error, Ended):
             read()
             return self._receiver.lost(error)
@@ -253,7 +253,7 @@ class Channel:
         return error
 
     def _while_full(self, read: Callable[[], None]) -> None:
-        """The peer takes nothing now: ``read`` what it sends, then wait until it takes or sends more."""
+        """Wait for a peer that reads nothing: ``read`` its frames, then wait until it reads or sends more."""
         read()
         if self._receiver.broken is not None:
             raise self._receiver.broken
@@ -261,7 +261,7 @@ class Channel:
             self._receiver.keep_alive()
 
     def _wait_for_window(self, size: int) -> None:
-        """Wait until the device can hold another call of ``size`` bytes; called with the send lock held."""
+        """Wait until the window has space for a call of ``size`` bytes. The caller has the send lock."""
         receiver = self._receiver
         while receiver.pending and (
             len(receiver.pending) >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes
@@ -272,15 +272,15 @@ class Channel:
             if self._held:
                 self._send([])
             receiver.wait(oldest)
-            receiver.drain()  # all that came with it, so that the next calls go out in a batch again
+            receiver.drain()  # all other replies, so that the next calls form a batch again
 
     # -------------------------------------------------------------- the end
 
     def close(self) -> None:
-        """Say goodbye if possible, then close. Calls under way end with `SessionClosed`."""
+        """Send GOODBYE if possible, then close. Calls under way end with `SessionClosed`."""
         if self._receiver.broken is None and self._send_lock.acquire(timeout=1.0):
             try:
-                with contextlib.suppress(OSError):  # the end of the connection says the same
+                with contextlib.suppress(OSError):  # the end of the connection has the same effect
                     goodbye = frames.encode(frames.GOODBYE, 0, {})
                     self._stream.socket.sendmsg(goodbye, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             finally:
@@ -292,15 +292,15 @@ class Channel:
 
     @property
     def broken(self) -> Optional[RpcsysError]:
-        """Why nothing works any more, or None."""
+        """The error that ended the session, or None."""
         return self._receiver.broken
 
 
 class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-arg]  # not subscriptable on 3.8
     """The future of one submitted call. Waiting for it reads the session."""
 
-    # What Future's own constructor sets, but for the condition: making one costs as much as the rest of a call,
-    # and since waiting for a future reads the session, futures of one session can share it.
+    # The attributes of Future's own constructor, except the condition: to make one costs as much as the rest of a call.
+    # The futures of one session share it, because a thread that waits for one of them reads the session.
     _state = "PENDING"
     _result = None
     _exception = None
@@ -331,10 +331,10 @@ class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-a
         return super().exception(0)
 
     def cancel(self) -> bool:
-        """Give the call up; False if it is done already.
+        """Cancel the call; False if it is done already.
 
-        A call that waits on the device is dropped, and nothing else. One that runs is really stopped: its
-        process is ended, and the session with it, since nothing else stops native code.
+        The device drops a call that waits. It stops a call that runs by ending its process, and with it the session:
+        nothing else stops native code.
         """
         if not self._channel.cancel(self):
             return self.cancelled()
@@ -345,21 +345,21 @@ class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-a
         return True
 
     def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
-        """Its reply is here. What goes wrong in converting it is its error."""
+        """Set the call's reply. An error in its conversion becomes the call's error."""
         result = None
         if error is None:
             try:
                 result = self._convert(frame)  # type: ignore[arg-type]  # it is one or the other
             except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to the future
                 error = problem
-        # As `set_result` and `set_exception`, but that nobody sleeps on the condition: `result` reads the session.
+        # As `set_result` and `set_exception`, but no thread sleeps on the condition: `result` reads the session.
         with self._channel.futures_lock:
             self._result, self._exception = result, error
             self._failed = error is not None
             self._state = "FINISHED"
             for waiter in self._waiters:
                 waiter.add_exception(self) if error is not None else waiter.add_result(self)
-        self.answered = True  # whoever sees it takes the result at once
+        self.answered = True  # last: a thread that reads it takes the result at once
         if self._done_callbacks:
             self._invoke_callbacks()  # type: ignore[attr-defined]  # all that follows from a result
         if self.sleeper is not None:
@@ -370,7 +370,7 @@ class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-a
         return not self.answered
 
     def done(self) -> bool:
-        """Whether the reply is here; takes what has arrived, without waiting."""
+        """Whether the reply is here; reads what has arrived, without waiting."""
         if not self.answered:
             self._channel.drain()
         return super().done()
@@ -385,7 +385,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def call_user(callback: Callable[[Any], Any], what: Any) -> None:
-    """Call a user's function with ``what``; what it raises is logged, as `concurrent.futures` does."""
+    """Call a user's function with ``what``. Its error is logged, as `concurrent.futures` does."""
     try:
         callback(what)
     except Exception:  # noqa: BLE001 - whatever it is

@@ -1,7 +1,7 @@
-"""Who reads a session: one thread at a time, under the read lock, which hands the replies of others to them.
+"""Reads the replies of one session: one thread at a time, under the read lock, completes the calls of all threads.
 
-The oldest call under way is the one that runs, and its deadline counts from when it became the oldest. Once the stream
-is broken every call, present and future, ends with the same error.
+The oldest call under way is the one that runs; its deadline counts from when it became the oldest. After the end of the
+session every call, present or later, ends with the same error.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 
-#: How often a blocked receive comes back to look at deadlines.
+#: Seconds after which a blocked receive returns to check deadlines.
 TICK_S = 1.0
-#: What the device is given to say that a call is overdue, or stopped, before it is hung up on.
+#: Seconds that the device has to report an overdue call, or a stopped one, before the client hangs up.
 GRACE_S = 2.0
-#: Frames that are taken at a time by who does not wait: more than any window of calls, and no endless flood.
+#: Frames that are taken at a time without waiting: more than any window of calls, and a bound for a flood.
 MOST_AT_ONCE = 100_000
-#: How long a call is held back for others to join it.
+#: Seconds that a call is held for a batch.
 FLUSH_S = 0.0005
-#: The same while batches fill by themselves: each look costs whoever submits a switch of threads.
+#: The same while batches fill by themselves: each check costs the submitting thread a switch of threads.
 BUSY_S = 0.002
-#: How long replies may lie unread before the flusher takes them.
+#: Seconds that replies may lie unread before the flusher reads them.
 UNREAD_S = 0.02
-#: Looks of the flusher without a call held back, after which it goes back to sleep.
+#: Checks without a held call after which the flusher sleeps again.
 _QUIET_LOOKS = 40
-#: Given a LOG frame, and what drops those that came with it and says how many lines they were.
+#: Takes a LOG frame, and a function that drops the LOG frames behind it and returns their number of lines.
 OnLog = Callable[[Frame, Callable[[], int]], None]
 
 
 class PendingCall:
-    """A call under way, or whatever else a thread waits for."""
+    """A call under way, or another event that a thread waits for."""
 
-    # What most calls leave as it is costs nothing as long as it stands here.
-    call_id = 0  # its number on the wire; 0 for what is no call
-    answered = False  # whether its reply is here, or why there will be none
-    submitted = False  # whether nobody need wait for it: it has a future
+    # Defaults on the class: a call pays only for the attributes that it changes.
+    call_id = 0  # its id on the wire; 0 for other events
+    answered = False  # whether it has its reply, or an error in its place
+    submitted = False  # whether it has a future, so that no thread needs to wait for it
     frame: Optional[Frame] = None  # its RESULT
-    error: Optional[BaseException] = None  # what is raised in place of a result
+    error: Optional[BaseException] = None  # the error in place of a result
     sink: Optional[Callable[[Frame], None]] = None  # takes the CHUNKs that come before the reply
     bytes = 0  # of its arguments
     deadline_s: Optional[float] = None  # seconds it may run
@@ -55,54 +55,54 @@ class PendingCall:
     sleeper: Optional[threading.Lock] = None  # held while a thread sleeps until it is answered
 
     def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
-        """Its reply is here, or why there will be none."""
+        """Set its reply, or the error in its place."""
         self.frame = frame
         self.error = error
-        self.answered = True  # last: whoever sees it takes the result at once
+        self.answered = True  # last: a thread that reads it takes the result at once
         if self.sleeper is not None:
             self.wake()
 
     def wake(self) -> None:
-        """Have the thread that sleeps until it is answered look again."""
+        """Wake the thread that sleeps until it is answered."""
         lock = self.sleeper
         if lock is not None and lock.locked():
             try:
                 lock.release()
             except RuntimeError:
-                pass  # two wakers met; one is enough
+                pass  # another thread has released it meanwhile
 
 
 class Receiver:
-    """The calls under way on a `Stream`, and the reading of what answers them. For any number of threads."""
+    """The calls under way on a `Stream`, and the reading of their replies. For any number of threads."""
 
     def __init__(self, stream: Stream, peer: str) -> None:
         self._stream = stream
         self._peer = peer
         self.lock = threading.Lock()  # the read lock
-        self.pending: Dict[int, PendingCall] = {}  # the calls under way by number, the oldest first
+        self.pending: Dict[int, PendingCall] = {}  # the calls under way by id, the oldest first
         self.bytes_under_way = 0  # of their arguments
-        self.broken: Optional[RpcsysError] = None  # why nothing works any more
+        self.broken: Optional[RpcsysError] = None  # the error that ended the session
         self.on_log: OnLog = lambda frame, skip: None
         self.listening = False  # whether LOG frames are to be read though no call is under way
         self.sleepers: Deque[PendingCall] = deque()  # the calls whose threads wait for the one that reads
         self.reads = 0  # how many times a thread began to wait
-        self._stopping: Dict[int, float] = {}  # calls that the device is to stop -> when it is hung up on
+        self._stopping: Dict[int, float] = {}  # calls that the device must stop -> when to hang up
         self._look_at = 0.0
         stream.tick(TICK_S)
 
     # -------------------------------------------------------------- calls under way
 
     def forget(self, call: PendingCall) -> bool:
-        """Nobody waits for this call any more: its reply, if it comes, is dropped. False if it has come."""
+        """Remove a call: a later reply to it is dropped. False if its reply has arrived."""
         if self.pending.pop(call.call_id, None) is None:
             return False
         self.bytes_under_way -= call.bytes
         return True
 
     def stop(self, call: PendingCall) -> bool:
-        """`forget` a call that the device is told to stop; if that runs, the device must answer in `GRACE_S`.
+        """`forget` a call that the device must stop; if the call runs, the device must answer within `GRACE_S`.
 
-        An upload, the one kind that is stopped and has no future, lies open while other calls run.
+        An upload, the only call without a future that is stopped, stays open while other calls run.
         """
         runs = self.oldest() is call and call.submitted
         if not self.forget(call):
@@ -120,7 +120,7 @@ class Receiver:
 
     @property
     def awaited(self) -> bool:
-        """Whether anything is to come."""
+        """Whether frames are expected."""
         return bool(self.pending or self._stopping or self.listening)
 
     # -------------------------------------------------------------- waiting
@@ -136,7 +136,7 @@ class Receiver:
                     if frame is not None:
                         self.bytes_under_way -= call.bytes
                         call.complete(frame)
-                    if self._stream.reader.unread:  # whose waiters then need not read at all
+                    if self._stream.reader.unread:  # so that the threads that wait for it need not read
                         self.take_what_came(from_socket=False)
                 except BaseException:
                     self.interrupted("waited for a reply")
@@ -154,7 +154,7 @@ class Receiver:
             raise self.broken
 
     def drain(self) -> None:
-        """Take the replies that have arrived, without waiting; nothing where another thread reads."""
+        """Take the replies that have arrived, without waiting. Does nothing while another thread reads."""
         if self.lock.acquire(False):
             try:
                 self.take_what_came()
@@ -163,18 +163,18 @@ class Receiver:
                 self.wake_sleepers()
 
     def wake_sleepers(self) -> None:
-        """The read lock was let go of: one of those who sleep reads on."""
+        """Wake the sleeping threads after a release of the read lock: one of them reads on."""
         for sleeper in list(self.sleepers):
             sleeper.wake()
 
     def _sleep(self, call: PendingCall, until: Optional[float]) -> None:
-        """Wait until ``call`` may be answered or the reader may have left."""
+        """Wait until ``call`` may be answered, or the read lock may be free."""
         lock = threading.Lock()
         lock.acquire()
         call.sleeper = lock
         self.sleepers.append(call)
         try:
-            # Registered first, looked second: the reader either sees us when it leaves, or has left.
+            # Register first, then check: the reader either wakes this thread when it stops, or has stopped.
             if call.answered or not self.lock.locked():
                 return
             left = TICK_S if until is None else max(0.0, min(TICK_S, until - time.monotonic()))
@@ -186,7 +186,7 @@ class Receiver:
     # -------------------------------------------------------------- reading, with the read lock held
 
     def read(self, call: PendingCall, until: Optional[float] = None) -> Optional[Frame]:
-        """Read until ``call`` is answered, or the time is ``until``. Its RESULT, which the caller completes it with."""
+        """Read until ``call`` is answered, or until ``until``. Returns its RESULT; the caller completes the call."""
         stream, call_id = self._stream, call.call_id
         try:
             while True:
@@ -204,7 +204,7 @@ class Receiver:
         return None
 
     def take_what_came(self, *, from_socket: bool = True) -> None:
-        """Hand out all that is here, up to `MOST_AT_ONCE` frames; or only what has been read from the socket."""
+        """Dispatch the frames that have arrived, `MOST_AT_ONCE` at most; or only those read from the socket before."""
         try:
             for _ in range(MOST_AT_ONCE):
                 frame = self._stream.receive(DONT_WAIT) if from_socket else self._stream.reader.next()
@@ -217,7 +217,7 @@ class Receiver:
             self._ended_by(error)
 
     def _receive_before(self, until: float) -> Optional[Frame]:
-        """The next frame; None if there is none, having waited for it for a tick at most."""
+        """The next frame. None if there is none; it then has waited, a tick at most."""
         frame = self._stream.receive(DONT_WAIT)
         if frame is None:
             left = until - time.monotonic()
@@ -226,7 +226,7 @@ class Receiver:
         return frame
 
     def _ended_by(self, error: BaseException) -> None:
-        """Break the session for what ended its reading; raises what is not the device's doing."""
+        """End the session for an error of its reading. Raises an error that the device did not cause."""
         if isinstance(error, Ended):
             self.lost(error)
         elif isinstance(error, ProtocolError):
@@ -236,7 +236,7 @@ class Receiver:
             raise error
 
     def dispatch(self, frame: Frame) -> None:
-        """Give a frame to whom it belongs. Raises `ProtocolError`."""
+        """Handle a frame: complete its call, or take it otherwise. Raises `ProtocolError`."""
         if frame.kind == frames.RESULT or frame.kind == frames.PONG:
             call = self.pending.pop(frame.call_id, None)
             if call is not None:
@@ -246,7 +246,7 @@ class Receiver:
             self._stopping.pop(frame.call_id, None)
         else:
             self._take(frame)
-        self.enforce()  # there may be no end of frames that answer nobody
+        self.enforce()  # frames without a call may arrive without end
 
     def _take(self, frame: Frame) -> None:
         kind = frame.kind
@@ -271,12 +271,12 @@ class Receiver:
             self.break_(SessionLost(f"{self._peer} ended the session: {reason}"))
 
     def _skip_log(self) -> int:
-        """Drop the LOG frames that are here already; how many lines that were, about."""
+        """Drop the LOG frames that have arrived. Returns their approximate number of lines."""
         skipped, heads = self._stream.reader.skip(frames.LOG)
         return skipped + heads.count(b"\\n")
 
     def enforce(self) -> None:
-        """Hang up on a device that does not end what it was to end; whoever waits calls it now and then."""
+        """Hang up on a device that ignores a deadline or a cancellation. Threads that wait call it regularly."""
         self.keep_alive()
         now = time.monotonic()
         call = self.oldest()
@@ -292,7 +292,7 @@ class Receiver:
             self._give_up(f"the device did not stop a cancelled call within {GRACE_S:g} s; hung up")
 
     def keep_alive(self) -> None:
-        """See that a device that takes nothing is not taken for dead while it answers."""
+        """Keep the connection to a device that reads nothing, as long as its system answers."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + KEEPALIVE_S
@@ -301,7 +301,7 @@ class Receiver:
     # -------------------------------------------------------------- the end
 
     def interrupted(self, what: str) -> None:
-        """Ctrl-C while this thread did ``what``: half of a frame may be lost, so nothing sensible can follow."""
+        """End the session after Ctrl-C while this thread did ``what``: a part of a frame may be lost."""
         self.break_(SessionLost(f"the session was interrupted while it {what}; open a new one"))
         self.hang_up()
 
@@ -310,12 +310,12 @@ class Receiver:
         self.hang_up()
 
     def lost(self, end: Ended) -> RpcsysError:
-        """The connection has ended: what users are told of it."""
+        """End the session after the end of its connection. Returns the error for users."""
         why = f"the session with {self._peer} is gone ({end}): its process or the board died, or the server stopped"
         return self.break_(SessionLost(why + "; request a device again"))
 
     def break_(self, error: RpcsysError) -> RpcsysError:
-        """Nothing more comes or goes: every call ends with ``error`` (the first one given counts)."""
+        """End every call with ``error``. The first error counts."""
         if self.broken is None:
             self.broken = error
         self._stopping.clear()
@@ -325,13 +325,13 @@ class Receiver:
         return self.broken
 
     def hang_up(self) -> None:
-        """End the connection: a thread that reads wakes up, and the device ends what it runs."""
+        """End the connection: a thread that reads wakes up, and the device ends its calls."""
         with contextlib.suppress(OSError):
             self._stream.socket.shutdown(socket.SHUT_RDWR)
 
 
 class Flusher:
-    """A thread that sends the calls ``held`` back and not flushed, and reads what nobody waits for.
+    """A thread that sends the calls that are ``held``, and reads the replies that no thread waits for.
 
     The first `submit` starts it: plain calls never pay for it.
     """
@@ -340,19 +340,19 @@ class Flusher:
         self._receiver = receiver
         self._held = held
         self._flush = flush
-        self.sent = 0  # how many times what was held back has been sent
-        self.looking = False  # it watches what is held back, and need not be woken for it
-        self.dozing = True  # nothing was to come, and it has to be told of the next call
+        self.sent = 0  # how many batches were sent
+        self.looking = False  # it watches the held calls, and needs no wake-up for them
+        self.dozing = True  # it expects no frames, and needs a wake-up for the next call
         self._running = False
         self._alarm = threading.Event()
 
     def wake(self) -> None:
-        """There is something to do, or to stop for."""
+        """Wake the thread for a held call, or to end."""
         if not self.looking:
             self._alarm.set()
 
     def start(self) -> None:
-        """Begin, if it has not yet, and look."""
+        """Start the thread, if it does not run, and wake it."""
         if not self._running:
             self._running = True
             threading.Thread(target=self._run, name="rpcsys-futures", daemon=True).start()
@@ -375,7 +375,7 @@ class Flusher:
                 receiver.enforce()
 
     def _look_after_held(self) -> None:
-        """Flush batches that do not fill, for as long as there are any."""
+        """Flush batches that do not fill, as long as there are any."""
         self.looking = True
         quiet, pause = 0, FLUSH_S
         while quiet < _QUIET_LOOKS:
@@ -389,5 +389,5 @@ class Flusher:
                     with contextlib.suppress(RpcsysError):  # every call under way ends with it
                         self._flush()
         self.looking = False
-        if self._held:  # added while this still looked as if it were looking
+        if self._held:  # added before ``looking`` was cleared
             self._alarm.set()
