@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings of all tests."""
 
 import signal
 

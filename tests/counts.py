@@ -1,4 +1,4 @@
-"""What the package measures: files, lines, import circles, class names that occur twice, code without a test file.
+"""Counts of the package: files, lines, import circles, class names that occur twice, code without a test file.
 
 python -m tests.counts [--names]        exit status 1 if there is more of what is to vanish than there was
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.test_layers import MODULES, PACKAGE, ROOT, imported
 
-#: How much there may be. These numbers only fall.
+#: The limits. These numbers only fall.
 LINES = 44_679
 CIRCLES = 0
 TWICE = 0
@@ -79,7 +79,7 @@ def _lines(path: Path) -> int:
 
 
 def main() -> int:
-    """Print the counts; the exit status."""
+    """Print the counts. Returns the exit status."""
     files, tests = list(MODULES.values()), ROOT / "tests"
     lines = sum(map(_lines, files))
     names = {

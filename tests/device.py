@@ -29,7 +29,7 @@ from rpcsys.wire import frames, handshake
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "device_process.py"
-#: Far more than anything here takes: a test that meets it has found something that waits for ever.
+#: Far more than any test takes: a test that reaches it has found a wait without end.
 PATIENCE_S = 20.0
 OURS = handshake.Options(session=handshake.SESSION)
 
@@ -51,7 +51,7 @@ class Device:
         return connect(*self.address, key="key", session_timeout=session_timeout)
 
     def opened(self) -> Raw:
-        """A connection of which only the handshake is done."""
+        """A connection after the handshake, before HELLO."""
         sock = socket.create_connection(self.address)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.sendall(handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, "key", OURS)))
@@ -61,7 +61,7 @@ class Device:
         return Raw(sock)
 
     def raw(self, **hello: Any) -> Raw:
-        """A connection, HELLO said, for frames that are sent one by one."""
+        """A connection after HELLO, for frames that are sent one by one."""
         raw = self.opened()
         assert raw.receive().kind == frames.HELLO
         raw.send(frames.HELLO, 0, {"version": 1, **hello})

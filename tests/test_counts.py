@@ -11,7 +11,7 @@ from tests import counts
 
 @pytest.fixture(scope="module")
 def graph() -> dict[str, set[str]]:
-    """Who imports whom in the package."""
+    """The imports of each module of the package."""
     return counts.imports(counts.MODULES)
 
 
@@ -24,7 +24,7 @@ def test_no_module_reaches_itself_where_imports_only_go_down() -> None:
     assert counts.circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
-def test_no_circle_stands_in_the_package(graph: dict[str, set[str]]) -> None:
+def test_the_package_has_no_import_circles(graph: dict[str, set[str]]) -> None:
     assert counts.circles(graph) == []
 
 
@@ -57,7 +57,7 @@ def test_a_file_of_more_lines_is_found(tmp_path: Path) -> None:
     assert counts.long_files([short, long], lines=3) == ["long.py"]
 
 
-def test_more_than_there_was_is_an_error_with_names(
+def test_a_count_above_its_limit_is_an_error_with_names(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(counts, "MODULES", {})
@@ -72,7 +72,7 @@ def test_more_than_there_was_is_an_error_with_names(
     assert names == "class names that occur twice: Twice, Thrice"
 
 
-def test_more_lines_than_there_were_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_lines_than_the_limit_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "a.py"
     module.write_text("x = 1\ny = 2\n")
     monkeypatch.setattr(counts, "MODULES", {"a": module})

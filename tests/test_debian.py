@@ -1,4 +1,4 @@
-"""What debian/ repeats of pyproject.toml and the package is the same there."""
+"""debian/ agrees with pyproject.toml and the package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_version_is_the_packages() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is part of Python from 3.11 on")
-def test_every_dependency_is_there_in_the_version_that_is_needed() -> None:
+def test_every_dependency_has_its_minimum_version() -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -120,7 +120,7 @@ def modules() -> list[str]:
 
 @cache
 def imported_by(file: Path) -> frozenset[str]:
-    """What a file imports when it is itself imported."""
+    """The modules that importing a file imports."""
     names: set[str] = set()
     for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Import):
@@ -156,7 +156,7 @@ def test_every_path_of_the_list_exists() -> None:
     assert [entry for entry in {*entries(), *staying()} if not (ROOT / entry).exists()] == []
 
 
-def test_a_file_needs_what_the_list_says() -> None:
+def test_a_file_imports_only_its_listed_packages() -> None:
     files = device_files()
     for file, needs in files.items():
         assert packages_of(file, files.keys()) == needs, file
@@ -177,7 +177,7 @@ def test_import_rpcsys_loads_nothing_else(version: str, board: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [v for v in pythons() if v in ("3.8", "3.9")])
-def test_an_old_python_is_told_what_it_lacks(version: str, board: Path) -> None:
+def test_an_old_python_names_the_version_needed(version: str, board: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import rpcsys\ntry: rpcsys.lab\nexcept ImportError as e: print(e)"
     )
@@ -185,8 +185,8 @@ def test_an_old_python_is_told_what_it_lacks(version: str, board: Path) -> None:
 
 
 @pytest.mark.parametrize("version", pythons())
-def test_memory_is_used_again_only_when_nobody_has_it(version: str, board: Path) -> None:
-    """Reference counts tell, and what they count differs between Pythons."""
+def test_memory_is_reused_only_without_references(version: str, board: Path) -> None:
+    """Reference counts differ between Pythons."""
     seen = json.loads(bare(pythons()[version], "-c", KEEPING, board))
     assert seen == {"changed": [], "again": True, "kept": 300}
 

@@ -1,4 +1,4 @@
-"""The documents hold: `make docs`, as a test."""
+"""Links and examples of the documents: `make docs` as a test."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CHECK = ROOT / "docs" / "check.py"
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.timeout(500)
-def test_links_lead_somewhere_and_examples_run() -> None:
+def test_links_resolve_and_examples_run() -> None:
     pytest.importorskip("onnxruntime")
     done = subprocess.run([sys.executable, CHECK], capture_output=True, text=True, timeout=450, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_resolves() -> None:
     check = runpy.run_path(str(CHECK))
     broken = {page.name: [*check["broken_links"](page)] for page in check["documents"]()}
     assert {name: found for name, found in broken.items() if found} == {}
@@ -41,7 +41,7 @@ def rows(page: str) -> list[list[str]]:
 
 
 def names_files(cell: str) -> bool:
-    """Whether a cell has links, and each says where it leads."""
+    """Whether a cell has links, each with its target as its text."""
     links = re.findall(r"\[([^]]+)\]\(([^)]+)\)", cell)
     return bool(links) and all(target in (f"../rpcsys/{name}", f"../{name}") for name, target in links)
 
@@ -57,7 +57,7 @@ def test_each_task_has_a_file() -> None:
     assert [cells for cells in rows("architecture.md") if not names_files(cells[-1])] == []
 
 
-def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+def test_broken_links_and_examples_are_named(tmp_path: Path) -> None:
     check = runpy.run_path(str(CHECK))
     page = tmp_path / "page.md"
     page.write_text(

@@ -1,4 +1,4 @@
-"""What errors say of themselves."""
+"""The type of a device's error."""
 
 from __future__ import annotations
 

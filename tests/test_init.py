@@ -14,7 +14,7 @@ def test_every_public_name_is_there() -> None:
     assert all(getattr(rpcsys, name) is not None for name in rpcsys.__all__)
 
 
-def test_names_come_from_where_they_live() -> None:
+def test_public_names_come_from_their_modules() -> None:
     from rpcsys.client import connect, inout
     from rpcsys.errors import RpcsysError
 
@@ -40,7 +40,7 @@ def test_nothing_is_imported_before_it_is_used() -> None:
     assert done.stdout.splitlines() == ["['rpcsys']", "True False"]
 
 
-def test_who_only_asks_a_tracker_imports_no_numpy() -> None:
+def test_a_query_of_a_tracker_imports_no_numpy() -> None:
     code = "import sys, rpcsys.client.tracker; print({'numpy', 'asyncio', 'rpcsys.graph'} & set(sys.modules))"
     for imports in ("", "from rpcsys.client import connect_tracker, Tracker; "):
         done = subprocess.run(
@@ -49,7 +49,7 @@ def test_who_only_asks_a_tracker_imports_no_numpy() -> None:
         assert done.stdout == "set()\n"
 
 
-def test_the_clients_names_are_there_whatever_is_imported_first() -> None:
+def test_the_clients_names_exist_in_any_import_order() -> None:
     assert dir(rpcsys.client) == sorted(rpcsys.client.__all__)
     code = (
         "import rpcsys.client.session, rpcsys.client.connection, rpcsys.client as c;"

@@ -1,4 +1,4 @@
-"""Who may import whom, as data. An arrow may skip downwards; nothing else is allowed."""
+"""The allowed imports, as data. An arrow may skip downwards; nothing else is allowed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "graph._ir": ("module",),
     "graph.samples": ("wire",),
     "tracker": ("daemon", "tracker.state"),
-    # What decides in the tracker, and nothing of it knows a socket or a file. From the top down.
+    # The tracker's state, without sockets and files. From the top down.
     "tracker.state": ("tracker.servers", "tracker.restore"),
     "tracker.servers": ("tracker.peers", "tracker.heartbeats"),
     "tracker.restore": ("tracker.requests", "tracker.leases"),
@@ -39,9 +39,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "tracker.health": ("tracker.scheduler",),
     "tracker.requests": ("tracker.scheduler", "tracker.views"),
     "tracker.scheduler": ("tracker.records",),
-    # What is shown of its records.
+    # The views of its records.
     "tracker.views": ("tracker.records", "daemon"),
-    # What is remembered.
+    # The records.
     "tracker.records": ("tracker.matching", "tracker.quotas"),
     "tracker.matching": ("tracker.entities", "tracker.shares"),
     "tracker.quotas": ("tracker.entities",),
@@ -54,9 +54,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "proxy": ("daemon",),
     "daemon": ("serve",),
     "server": ("server.supervisor", "server.sandbox.zygote"),
-    # The programs of a server: its first process, what makes all others, and what runs in those.
+    # The programs of a server: supervisor, zygote, and the programs of children.
     "server.supervisor": ("server.config", "server.supervisor.state"),
-    # What decides in a server, and nothing of it knows a socket or a file. From the top down.
+    # The server's state, without sockets and files. From the top down.
     "server.supervisor.state": ("server.supervisor.admission",),
     "server.supervisor.admission": ("server.supervisor.tracker",),
     "server.supervisor.tracker": (
@@ -85,7 +85,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "server.capabilities": ("module", "ffi", "serve", "link", "stream"),
     "selftest": ("server", "client"),
     "module": ("wire", "ffi", "data", "module.container", "module.packed"),
-    # Reading the files of models, of which a client has to know what it sends.
+    # The readers of model files, with which a client checks what it sends.
     "module.container": ("module.elf", "module.layout", "ffi"),
     "module.elf": (),
     "module.layout": (),

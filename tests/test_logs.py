@@ -1,4 +1,4 @@
-"""Log lines, as people and as machines read them."""
+"""Log lines, as text and as JSON."""
 
 import json
 import logging
@@ -33,12 +33,12 @@ def test_text():
     assert rest == 'granted lease=4f-17 key=rpi4 user="Ann B." held_s=2.5 epoch=0 labels={"a":"b"}'
 
 
-def test_what_is_empty_is_left_out_of_text():
+def test_empty_fields_are_left_out_of_text():
     assert line("text", fault="", limit_s=None, cleaned={}, used=False).endswith(" granted used=false")
 
 
-def test_what_lines_say_but_once_takes_no_memory():
-    for _ in range(2):  # the second time, what is remembered is full
+def test_values_of_single_lines_take_no_memory():
+    for _ in range(2):  # the second time, the cache is full
         tracemalloc.start()
         for _ in range(4000):
             line("text", ticket=uuid.uuid4().hex)
@@ -61,7 +61,7 @@ def test_json():
 
 @pytest.mark.parametrize("form", logs.FORMATS)
 @given(told=fields)
-def test_a_line_stays_a_line(form, told):
+def test_no_value_breaks_a_line(form, told):
     made = line(form, **told)
     assert made.splitlines() == [made]
     assert made.isprintable() or form == "json"
@@ -99,7 +99,7 @@ def test_through_logging(form):
 
 @pytest.mark.parametrize("form", logs.FORMATS)
 @given(text=st.text())
-def test_nothing_unprintable_from_anywhere(form, text):
+def test_lines_are_printable(form, text):
     formatter = logs.Formatter("rpcsys-server", form)
     try:
         raise ValueError(text)
@@ -112,14 +112,14 @@ def test_nothing_unprintable_from_anywhere(form, text):
         assert json.loads(first)["message"] == f"it said {text}"
 
 
-def test_a_forged_line():
+def test_a_value_cannot_forge_a_line():
     formatter = logs.Formatter("rpcsys-server")
     record = logging.LogRecord("test", logging.ERROR, "", 0, "x\n2026-01-01 rpcsys-server INFO \x1b[2J", (), None)
     assert formatter.format(record).endswith(r" ERROR x\n2026-01-01 rpcsys-server INFO \x1b[2J")
 
 
 def strangers(limit, *said):
-    """The messages that are left of lines about strangers, each said at a time."""
+    """The messages that the limit leaves of lines about strangers, each logged at a time."""
     records = []
     for at, stranger in said:
         record = logging.LogRecord("x", logging.INFO, "", 0, "from %s", (stranger,), None)
@@ -146,6 +146,6 @@ def test_many_strangers_do_not_fill_the_log():
     assert len(strangers(limit, (-5.0, "10.0.0.1"))) == 1  # the clock was set back
 
 
-def test_lines_about_no_stranger_are_all_written():
+def test_lines_without_a_stranger_are_all_written():
     limit = logs.StrangerLimit()
     assert len(strangers(limit, *((0.0, "") for _ in range(1000)))) == 1000

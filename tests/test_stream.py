@@ -1,4 +1,4 @@
-"""The one class that touches a session's socket, over real sockets with small buffers."""
+"""The stream of a session, over real sockets with small buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = 4096
 
 @pytest.fixture
 def pair():
-    """Two streams whose sockets hold next to nothing."""
+    """Two streams with very small socket buffers."""
     socks = socket.socketpair()
     for sock in socks:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
@@ -41,7 +41,7 @@ def content(frame):
 
 
 def in_thread(work):
-    """Run ``work`` beside the test; joins with its result."""
+    """Run ``work`` in a thread. Returns a function that joins it and returns its result."""
     box = []
     thread = threading.Thread(target=lambda: box.append(work()), daemon=True)
     thread.start()
@@ -85,7 +85,7 @@ def test_nothing_is_sent_for_no_pieces(pair):
 
 
 class Slow:
-    """A socket that takes a few bytes at a time, and now and then none."""
+    """A socket that sends a few bytes at a time, and sometimes none."""
 
     def __init__(self, sock, step):
         self._sock, self._step, self.calls = sock, step, 0
@@ -122,7 +122,7 @@ def test_sends_that_take_a_part(pair, step):
     assert len(expected) <= step * ours.socket.calls
 
 
-def test_full_both_ways_never_locks(pair):
+def test_full_sockets_both_ways_do_not_deadlock(pair):
     """Each side sends far more than the sockets hold and reads only while it cannot send."""
 
     def exchange(me):
@@ -144,7 +144,7 @@ def test_full_both_ways_never_locks(pair):
     assert [result() for result in results] == [[(number, 300_000) for number in range(5)]] * 2
 
 
-def test_a_tick_goes_by(pair):
+def test_receive_returns_none_after_a_tick(pair):
     ours, _ = pair
     ours.tick(0.01)
     assert ours.receive() is None
@@ -162,7 +162,7 @@ def test_half_a_frame_outlasts_ticks(pair):
     assert len(content(ours.receive())) == 2000
 
 
-def test_a_first_frame_has_its_time_however_it_comes(pair):
+def test_a_first_frame_has_one_timeout_for_all_its_bytes(pair):
     ours, theirs = pair
     (data,) = frames.pack(frames.PING, 1)
     for byte in data[:4]:
@@ -184,7 +184,7 @@ def test_dont_wait(pair):
     assert ours.receive(DONT_WAIT) is None
 
 
-def test_the_end_comes_after_what_was_sent_before_it(pair):
+def test_the_end_follows_the_last_frame(pair):
     ours, theirs = pair
     theirs.send(frames.pack(frames.PING, 1))
     theirs.close()
@@ -195,7 +195,7 @@ def test_the_end_comes_after_what_was_sent_before_it(pair):
         ours.send(big(1_000_000))
 
 
-def test_half_a_frame_and_the_end(pair):
+def test_an_end_within_a_frame(pair):
     ours, theirs = pair
     theirs.socket.sendall(frames.pack(frames.PING, 1)[0][:-1])
     theirs.close()
@@ -217,7 +217,7 @@ def test_the_end_while_sending(pair):
     assert outcome() == "ended"
 
 
-def test_used_after_close(pair):
+def test_use_after_close_is_ended(pair):
     ours, _ = pair
     ours.close()
     with pytest.raises(Ended, match="Bad file descriptor"):
@@ -227,7 +227,7 @@ def test_used_after_close(pair):
     assert ours.wait(1.0) == select.POLLNVAL
 
 
-def test_what_is_no_frame(pair):
+def test_an_invalid_frame_is_a_protocol_error(pair):
     ours, theirs = pair
     theirs.socket.sendall(b"GET / HTTP/1.1\r\nHost: device\r\n\r\n")
     with pytest.raises(ProtocolError):
@@ -243,6 +243,6 @@ def test_waiting(pair):
 
 
 @pytest.mark.parametrize("count", range(8))
-def test_the_rest_of_some_pieces(count):
+def test_the_rest_of_pieces_after_a_partial_send(count):
     pieces = [b"ab", b"", b"cde", memoryview(b"fg")]
     assert b"".join(map(bytes, streams.rest_of(pieces, count))) == b"abcdefg"[count:]

@@ -51,7 +51,7 @@ def product() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A group of an ONNX model, the weights it shares, and native functions."""
+    """A group of an ONNX model, its shared weights, and native functions."""
     path = tmp_path_factory.mktemp("tvm") / "model.so"
     model = product()
     shared = module.params(module.weights_of(model))
@@ -61,7 +61,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def given(kind: type) -> list:
-    """The modules of a class that TVM has of ours."""
+    """Our modules of a class that TVM has."""
     return [each.module for each in ours._given.values() if isinstance(each.module, kind)]
 
 
@@ -81,7 +81,7 @@ def test_native_functions_write_into_tvms_arrays(library: Path) -> None:
     assert y.numpy().tolist() == [2.0] * 32
 
 
-def test_the_tree_is_tvms_too(library: Path) -> None:
+def test_tvm_has_the_same_tree(library: Path) -> None:
     loaded = tvm.runtime.load_module(str(library))
     model, native = loaded.imports
     assert native.kind == "library"
@@ -90,13 +90,13 @@ def test_the_tree_is_tvms_too(library: Path) -> None:
     np.testing.assert_array_equal(weights["get_param"]("w").numpy(), WEIGHTS)
 
 
-def test_a_wrong_argument_is_an_error_that_says_what_is_wrong(library: Path) -> None:
+def test_a_wrong_argument_is_named_in_its_error(library: Path) -> None:
     loaded = tvm.runtime.load_module(str(library))
     with pytest.raises(RuntimeError, match=r"takes 1 input\(s\), not 2"):
         loaded["main"](1, 2)
 
 
-def test_what_tvm_loads_is_what_we_load(tmp_path: Path) -> None:
+def test_tvm_loads_the_same_modules_as_our_loader(tmp_path: Path) -> None:
     shared = Holder(b"shared", name="third")
     root = Holder(b"root", [Holder(b"left side", [shared], "first"), Holder(b"", [shared], "second")], "zeroth")
     root.imports[1].data = b"x"
@@ -109,7 +109,7 @@ def test_what_tvm_loads_is_what_we_load(tmp_path: Path) -> None:
     assert left.imports[0].same_as(right.imports[0])
 
 
-def test_modules_that_tvm_drops_are_dropped_here(tmp_path: Path) -> None:
+def test_modules_that_tvm_drops_are_released(tmp_path: Path) -> None:
     export.export_library(Holder(b"gone"), tmp_path / "gone.so")
     export.export_library(Holder(b"kept"), tmp_path / "kept.so")
     loaded = tvm_ffi.load_module(str(tmp_path / "gone.so"), keep_module_alive=False)
@@ -117,14 +117,14 @@ def test_modules_that_tvm_drops_are_dropped_here(tmp_path: Path) -> None:
     assert loaded["size"]() == 4
     del loaded
     gc.collect()
-    for _ in range(len(ours._given) + 1):  # it is looked for them now and then
+    for _ in range(len(ours._given) + 1):  # dropped modules are searched for now and then
         kept = tvm_ffi.load_module(str(tmp_path / "kept.so"), keep_module_alive=False)
     assert gone.released == 1
     assert gone not in given(Holder)
     assert kept["size"]() == 4
 
 
-def test_arrays_lie_where_native_code_may_take_them(library: Path) -> None:
+def test_arrays_are_aligned_for_native_code(library: Path) -> None:
     loaded = tvm.runtime.load_module(str(library))
     loaded["main"](np.zeros((1, 64), "float32"))
     for weights in given(ParamsModule):
@@ -160,7 +160,7 @@ def test_a_broken_library_is_an_error(tmp_path: Path) -> None:
         tvm.runtime.load_module(str(path))
 
 
-def test_elsewhere_than_on_linux_it_is_said(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_other_than_linux_is_an_error(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ours.sys, "platform", "darwin")
     with pytest.raises(RuntimeError, match="on Linux alone"):
         tvm.runtime.load_module(str(library))

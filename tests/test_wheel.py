@@ -103,7 +103,7 @@ def test_packs_the_same_archive_as_a_checkout(installed: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("command", ["main", "query_tracker"])
 @pytest.mark.parametrize("version", [version for version in pythons() if version in ("3.8", "3.9")])
-def test_an_old_python_is_told_what_a_command_needs(version: str, command: str, wheel: Path, tmp_path: Path) -> None:
+def test_a_command_on_an_old_python_names_its_version(version: str, command: str, wheel: Path, tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, sys.argv[1]); from rpcsys.__main__ import {command} as c; sys.exit(c())"
     python = [pythons()[version], "-I", "-S", "-c", code, str(wheel)]
     done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""Sessions with a device of their own, for tests that end them, and one for all that leave it as it was."""
+"""Sessions with their own device, for tests that end them, and a shared one for tests that leave it unchanged."""
 
 from __future__ import annotations
 

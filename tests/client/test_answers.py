@@ -1,4 +1,4 @@
-"""What peers answer: kept where it makes sense, else one sentence; and a device's errors as exceptions."""
+"""Answers of peers: kept where they are valid, else refused with one sentence; a device's errors as exceptions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def error_frame(call_id=1, **fields):
     return answers.error_of(frame)
 
 
-def test_what_is_said_beside_stays():
+def test_unknown_fields_stay_in_the_answer():
     assert answers.from_tracker(answers.LEASES, [{**LEASE, "newer": 1}], "leases") == [{**LEASE, "newer": 1}]
     queued = {"position": 1, "ahead": 0, "eta_s": [-1, 2.5], "ticket": None, "holders": [{"user": "a", "newer": 1}]}
     assert answers.from_tracker(answers.QUEUED, dict(queued), "event") == queued
@@ -34,7 +34,7 @@ def test_what_is_said_beside_stays():
 
 @pytest.mark.parametrize("check", [answers.MODULES, answers.LEASES, answers.QUEUED, answers.LIMIT])
 @given(said=ANY_JSON)
-def test_a_trackers_answer_makes_sense_or_is_refused_in_a_sentence(check, said):
+def test_a_trackers_answer_is_valid_or_refused_in_one_sentence(check, said):
     problem = ""
     try:
         answers.from_tracker(check, said, "it")
@@ -47,7 +47,7 @@ def test_a_trackers_answer_makes_sense_or_is_refused_in_a_sentence(check, said):
     "check", [answers.MODULE, answers.ARRAY, answers.HELLO, answers.MEMORY, answers.NAMES, answers.TIMES, answers.RUN]
 )
 @given(said=ANY_JSON)
-def test_a_devices_answer_makes_sense_or_is_refused_in_a_sentence(check, said):
+def test_a_devices_answer_is_valid_or_refused_in_one_sentence(check, said):
     problem = ""
     try:
         answers.from_device(check, said, "it")
@@ -70,7 +70,7 @@ def test_an_error_of_the_session_is_raised_by_its_name(name):
 
 
 @pytest.mark.parametrize("name", ["Busy", "ModelError", "ValueError", "RpcsysError"])
-def test_an_error_of_the_users_code_carries_what_happened(name):
+def test_an_error_of_the_users_code_has_its_message_and_traceback(name):
     error = error_frame(type=name, message="why", traceback="line 1\n\x1b[2J", retryable=True, fault="device")
     assert type(error) is getattr(errors, name if name in ("Busy", "ModelError") else "RemoteError")
     assert (error.type, error.retryable, error.fault) == (name, True, "device")

@@ -1,4 +1,4 @@
-"""What a user gives and gets, without a device."""
+"""Arrays of arguments and results, without a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rpcsys.wire.values import Ref
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [(3, "float32"), ([3], np.float32), ((3,), np.dtype("f4"))])
-def test_ways_to_say_what_is_written(shape, dtype):
+def test_empty_takes_any_shape_and_dtype(shape, dtype):
     out = arrays.empty(shape, dtype)
     assert (out.shape, out.dtype) == ((3,), "float32")
 
@@ -26,7 +26,7 @@ def test_without_numpy_a_dtype_is_a_name(monkeypatch):
         arrays.empty(1, np.float32)
 
 
-def test_a_value_as_a_user_sees_it():
+def test_a_received_value_is_converted_for_the_user():
     tensor = as_tensor(np.arange(3))
     seen = arrays.to_user({"a": [tensor, (Ref(7), "x")]}, lambda ref: ref.id)
     assert seen["a"][0].tolist() == [0, 1, 2]
@@ -40,7 +40,7 @@ def test_a_result_is_made_from_its_head(value):
     assert np.array_equal(make(frame), value)
 
 
-def test_a_result_whose_values_need_a_look_has_no_maker():
+def test_a_result_of_a_ref_or_a_list_has_no_maker():
     assert arrays.result_maker({"@": "ref", "id": 1}) is False
     assert arrays.result_maker([1, 2]) is False
 
@@ -51,12 +51,12 @@ def test_outputs_in_the_order_of_the_device():
 
 
 @pytest.mark.parametrize("target", [np.zeros(3, "u1"), memoryview(bytearray(3))])
-def test_what_was_written_is_copied_back(target):
+def test_a_written_array_is_copied_back(target):
     arrays.write_back(target, Tensor("uint8", (3,), b"\1\2\3"))
     assert bytes(target) == b"\1\2\3"
 
 
-def test_memory_that_cannot_be_written_to_stays():
+def test_read_only_memory_is_not_changed():
     arrays.write_back(memoryview(b"abc"), Tensor("uint8", (3,), b"\1\2\3"))
     target = np.zeros(3, "u1")
     target.flags.writeable = False

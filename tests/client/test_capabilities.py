@@ -1,4 +1,4 @@
-"""What a device cannot load is said before it is sent there."""
+"""A model or function that a device cannot run is refused before it is sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def exported(folder: Path, root: Module, **more: str) -> Path:
     return folder / "model.so"
 
 
-def test_what_it_can_load(tmp_path):
+def test_a_loadable_model_passes(tmp_path):
     path = exported(tmp_path, group([params({"w": np.ones(3)})]))
     capabilities.check_loadable(path, "model.so", DEVICE)
     capabilities.check_loadable(path.read_bytes(), "model.so", DEVICE)
@@ -53,11 +53,11 @@ def test_a_kind_that_the_device_lacks_is_named_with_those_it_has(tmp_path):
 
 
 def carrying(kind: str, data: bytes = b"") -> bytes:
-    """A library that holds a module of that kind, whoever loads it."""
+    """A library with a module of this kind, which need not be loadable here."""
     return libraries.library(libraries.tree((kind, (), data)), elf.here())
 
 
-def test_what_tvm_may_know_is_left_to_it(tmp_path):
+def test_kinds_that_tvms_runtime_may_have_pass(tmp_path):
     program = carrying("relax.VMExecutable")
     capabilities.check_loadable(program, "model.so", {**DEVICE, "tvm_runtime": True})
     with pytest.raises(ModelError, match=r"holds relax\.VMExecutable, which this device cannot load; it loads _lib"):
@@ -67,14 +67,14 @@ def test_what_tvm_may_know_is_left_to_it(tmp_path):
 
 
 @pytest.mark.usefixtures("bytes_kind")
-def test_among_our_kinds_another_is_not_left_to_tvm(tmp_path):
+def test_an_unknown_kind_beside_ours_is_refused(tmp_path):
     path = exported(tmp_path, group([Holder(b"")]))
     with pytest.raises(ModelError, match=r"holds testing\.bytes, which this device cannot load"):
         capabilities.check_loadable(path, "model.so", {**DEVICE, "tvm_runtime": True})
     capabilities.check_loadable(path, "model.so", {**DEVICE, "kinds": [*DEVICE["kinds"], "testing.bytes"]})
 
 
-def test_another_machine(tmp_path):
+def test_a_library_for_another_machine_is_refused(tmp_path):
     path = exported(tmp_path, params({"w": np.ones(3)}), toolchain="aarch64-linux-gnu")
     with pytest.raises(
         ModelError, match=r"model.so is built for aarch64 \(64 bits\), and the device is x86_64 \(64 bits\)"
@@ -83,7 +83,7 @@ def test_another_machine(tmp_path):
     capabilities.check_loadable(path, "model.so", {**DEVICE, "target": ["aarch64", 64]})
 
 
-def test_libraries_inside_are_looked_at_too(tmp_path):
+def test_inner_libraries_are_checked(tmp_path):
     program = library(carrying("relax.VMExecutable"), name="program.so")
     inner = exported(tmp_path, group([program]))
     capabilities.check_loadable(inner, "model.so", {**DEVICE, "tvm_runtime": True})
@@ -95,21 +95,21 @@ def test_libraries_inside_are_looked_at_too(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"MZ" * 50])
-def test_a_broken_file_is_not_sent_either(tmp_path, content):
+def test_a_broken_file_is_refused(tmp_path, content):
     (tmp_path / "model.so").write_bytes(content)
     with pytest.raises(ModelError, match=r"^ModelError: model\.so (is|has) ") as caught:
         capabilities.check_loadable(tmp_path / "model.so", "model.so", DEVICE)
     assert "\n" not in str(caught.value)
 
 
-def test_a_server_that_does_not_tell_finds_out_itself(tmp_path):
+def test_unreported_capabilities_are_not_checked(tmp_path):
     for said in ({}, {"loads": [".so"]}, {"loads": "so", "kinds": 3}):
         capabilities.check_loadable(b"nonsense", "model.so", said)
     with pytest.raises(ModelError, match=r"cannot load 'model\.onnx'; it loads \.so"):
         capabilities.check_loadable(b"", "model.onnx", {"loads": [".so"]})
 
 
-def test_damage_inside_is_for_the_device_to_name():
+def test_a_broken_inner_library_passes():
     damaged = b"".join(map(bytes, packed.pack({"name": 3}, [], 0)))
     capabilities.check_loadable(carrying("rpcsys.library", damaged), "model.so", DEVICE)
 
@@ -145,7 +145,7 @@ def test_arguments_and_results_are_those_of_any_call(session):
     assert adder(2) == 42
 
 
-def test_what_it_raises_shows_its_own_lines(session):
+def test_an_error_of_the_function_shows_its_own_lines(session):
     def divide():
         return 1 / 0  # here
 
@@ -153,13 +153,13 @@ def test_what_it_raises_shows_its_own_lines(session):
         session.run(divide)
 
 
-def test_a_result_that_has_no_form_is_an_error_and_not_the_end(session):
+def test_a_result_without_a_form_does_not_end_the_session(session):
     with pytest.raises(ValueNotSupported, match="has no form on the wire"):
         session.run(object)
     assert session.run(lambda: 1) == 1
 
 
-def test_a_module_that_is_only_here(session):
+def test_a_module_that_the_device_lacks_is_an_error(session):
     def use():
         import a_module_that_nobody_has
 
@@ -169,7 +169,7 @@ def test_a_module_that_is_only_here(session):
         session.run(use)
 
 
-def test_a_deadline():
+def test_a_deadline_ends_the_function():
     def sleep():
         import time
 
@@ -182,7 +182,7 @@ def test_a_deadline():
             session.ping()
 
 
-def test_what_cannot_be_pickled(session):
+def test_an_object_that_cannot_be_pickled_is_a_usage_error(session):
     lock = threading.Lock()
     with pytest.raises(UsageError, match=r"cannot be sent: .*lock"):
         session.run(lambda: lock)
@@ -197,18 +197,18 @@ def test_what_cannot_be_pickled(session):
         ({"cloudpickle": False}, "the device has no cloudpickle; there: python3 -m pip install cloudpickle"),
     ],
 )
-def test_what_the_device_cannot_run_is_not_even_pickled(changed, message):
+def test_a_function_that_the_device_cannot_run_is_not_pickled(changed, message):
     with pytest.raises(RemoteFunctionError, match=message):
         capabilities.pickled(threading.Lock(), {**WILLING, **changed})
 
 
-def test_cloudpickle_missing_here(monkeypatch):
+def test_a_missing_cloudpickle_is_a_usage_error(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cloudpickle", None)
     with pytest.raises(UsageError, match="needs cloudpickle here, too"):
         capabilities.pickled(len, WILLING)
 
 
-def test_a_server_that_was_not_told_to_take_functions():
+def test_a_server_without_allow_pickle_refuses_functions():
     with Device() as device, device.session() as session:
         with pytest.raises(RemoteFunctionError, match="start it with --allow-pickle"):
             session.run(len, [1])

@@ -1,4 +1,4 @@
-"""Opening a session with servers that are there, are not, are others', or lie."""
+"""Opening a session: with servers, without one, with servers of other protocols, and with invalid answers."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def hello(**fields):
     return frame(frames.HELLO, {"version": 1, "window": {"calls": 4, "bytes": 1 << 20}, "capabilities": {}, **fields})
 
 
-def test_a_server_that_says_all_that_is_needed():
+def test_a_session_opens_with_a_complete_hello():
     with impostor(OURS + hello(key="key")) as address, connect(*address, key="key") as session:
         assert session.address == address
         assert session.info["key"] == "key"
         assert session.lease == {}
 
 
-def test_byte_by_byte():
+def test_a_handshake_may_arrive_byte_by_byte():
     with impostor(*[bytes([byte]) for byte in OURS + hello()]) as address:
         connect(*address, key="key").close()
 
 
-def test_an_address_in_one_piece():
+def test_an_address_may_be_one_string():
     with impostor(OURS + hello()) as (host, port):
         connect(f"{host}:{port}", key="key").close()
 
 
-def test_a_server_that_says_less_gets_defaults():
+def test_missing_hello_fields_have_defaults():
     with impostor(OURS + frame(frames.HELLO, {})) as address, connect(*address) as session:
         assert session.info == {"window": {}, "capabilities": {}, "key": ""}
 
@@ -91,7 +91,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("reply", "error", "message"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
-def test_servers_with_which_there_is_no_session(reply, error, message):
+def test_a_wrong_answer_opens_no_session(reply, error, message):
     with impostor(reply) as address:
         with pytest.raises(error, match=message) as caught:
             connect(*address, key="key", timeout=20)
@@ -107,13 +107,13 @@ def test_servers_with_which_there_is_no_session(reply, error, message):
         (OURS + hello()[:30], ServerUnreachable),
     ],
 )
-def test_servers_that_hang_up(reply, error):
+def test_a_server_that_hangs_up_is_an_error(reply, error):
     with impostor(reply, hang_up=True) as address, pytest.raises(error, match="%s:%d" % address):  # noqa: UP031
         connect(*address, key="key", timeout=20)
 
 
 @pytest.mark.parametrize("reply", [b"", OURS[:9], OURS, OURS + hello()[:30]])
-def test_servers_that_fall_silent(reply):
+def test_a_server_that_stops_sending_is_a_timeout(reply):
     with (
         impostor(reply) as address,
         pytest.raises(ServerUnreachable, match=r"did not answer in time|did not greet in time"),
@@ -121,8 +121,8 @@ def test_servers_that_fall_silent(reply):
         connect(*address, key="key", timeout=0.3)
 
 
-def test_a_server_that_says_its_greeting_a_byte_at_a_time():
-    """What comes, comes in time or not at all: every byte starts no clock anew."""
+def test_a_slow_greeting_does_not_extend_the_timeout():
+    """One timeout holds for the whole greeting: no byte restarts it."""
     with impostor(OURS, *(bytes([byte]) for byte in hello()), pause_s=0.1) as address:
         started = time.monotonic()
         with pytest.raises(ServerUnreachable, match="did not greet in time"):
@@ -130,7 +130,7 @@ def test_a_server_that_says_its_greeting_a_byte_at_a_time():
         assert time.monotonic() - started < 4
 
 
-def test_nobody_there():
+def test_an_address_without_a_server_is_unreachable():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
     with pytest.raises(ServerUnreachable, match=r"no device server at .*\(Connection refused\); is it running"):
@@ -138,18 +138,18 @@ def test_nobody_there():
 
 
 @pytest.mark.parametrize("address", [("127.0.0.1", 70000), ("..", 9090), ("a" * 70 + ".b", 9090)])
-def test_what_is_no_address(address):
+def test_an_invalid_address_is_an_error(address):
     with pytest.raises((UsageError, ServerUnreachable)):
         connect(*address)
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:x", ":9090", "host:99999"])
-def test_what_is_no_address_in_one_piece(text):
+def test_an_invalid_address_string_is_a_usage_error(text):
     with pytest.raises(ConfigError):
         connect(text)
 
 
 @pytest.mark.parametrize("key", ["with space", "k" * 5000, "new\nline"])
-def test_keys_that_cannot_be_said(key):
+def test_an_invalid_key_is_refused(key):
     with pytest.raises(RpcsysError):
         open_session(("127.0.0.1", 1), key)

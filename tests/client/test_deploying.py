@@ -1,4 +1,4 @@
-"""A connection to a server's deployed modules, with a server that answers as it is told."""
+"""A connection to a server's deployed modules, with scripted answers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tests.client.test_lying_server import frame, session_with
 ROW = {"name": "m", "version": "1", "file": "m.so", "state": "serving", "running": 0, "waiting": 1, "clients": 2}
 
 
-def test_what_is_deployed():
+def test_list_returns_the_deployments():
     with session_with(frame(frames.RESULT, {"r": [ROW]}, 1)) as address, Deployment(address) as deployment:
         assert deployment.list() == [ROW]
 
 
-def test_a_row_that_lacks_something_is_refused():
+def test_an_incomplete_row_is_refused():
     with session_with(frame(frames.RESULT, {"r": [{"name": "m"}]}, 1)) as address, Deployment(address) as deployment:
         with pytest.raises(ProtocolError, match=r"deploy\.list makes no sense"):
             deployment.list()
 
 
-def test_what_cannot_be_deployed_is_said_before_it_is_sent(tmp_path):
+def test_a_file_that_cannot_be_deployed_is_refused_before_the_upload(tmp_path):
     model = tmp_path / "m.onnx"
     model.write_bytes(b"model")
     with session_with() as address, Deployment(address) as deployment:
@@ -33,7 +33,7 @@ def test_what_cannot_be_deployed_is_said_before_it_is_sent(tmp_path):
             deployment.put(model)
 
 
-def test_nobody_there():
+def test_an_address_without_a_server_is_unreachable():
     with pytest.raises(ServerUnreachable):
         Deployment(("127.0.0.1", 1), timeout=2)
     with pytest.raises(ConfigError):

@@ -1,4 +1,4 @@
-"""Files to and from a device: whole or not at all, and a clear word for everything that stands in the way."""
+"""Files to and from a device: whole or not at all, with a clear error for every problem."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.device import Device, until
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, 3 * PIECE + 5])
-def test_there_and_back(shared, tmp_path, size):
+def test_a_file_survives_upload_and_download(shared, tmp_path, size):
     data = os.urandom(size)
     (tmp_path / "file").write_bytes(data)
     assert shared.upload(tmp_path / "file") == "file"
@@ -28,7 +28,7 @@ def test_there_and_back(shared, tmp_path, size):
 @pytest.mark.parametrize(
     "source", [b"bytes", bytearray(b"bytes"), memoryview(b"bytes"), memoryview(b"b_y_t_e_s_")[::2]]
 )
-def test_bytes(shared, source):
+def test_bytes_are_uploaded(shared, source):
     assert shared.upload(source, "from/bytes") == "from/bytes"
     assert shared.download("from/bytes") == b"bytes"
     assert shared.listdir("from") == ["bytes"]
@@ -48,14 +48,14 @@ def test_progress(shared, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x"])
-def test_names_that_lead_out(shared, name):
+def test_a_name_outside_the_directory_is_refused(shared, name):
     for use in (lambda: shared.upload(b"x", name), lambda: shared.download(name), lambda: shared.remove(name),
                 lambda: shared.listdir(name), lambda: shared.load_module("x", name=name)):  # fmt: skip
         with pytest.raises(PathError, match=r"leads out of|an absolute path"):
             use()
 
 
-def test_what_is_not_there(shared, tmp_path):
+def test_a_missing_file_is_an_error(shared, tmp_path):
     with pytest.raises(RemoteFileError, match="no file 'none'"):
         shared.download("none")
     with pytest.raises(RemoteFileError, match="none: No such file or directory"):
@@ -70,7 +70,7 @@ def test_what_is_not_there(shared, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["missing/file", "folder"])
-def test_targets_that_cannot_be_written(shared, tmp_path, target):
+def test_an_unwritable_target_is_a_usage_error(shared, tmp_path, target):
     shared.upload(b"data", "d")
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=f"cannot write .*{target}: "):
@@ -79,7 +79,7 @@ def test_targets_that_cannot_be_written(shared, tmp_path, target):
     assert shared.download("d") == b"data"
 
 
-def test_a_local_disk_that_is_full(shared, tmp_path):
+def test_a_full_local_disk_is_a_usage_error(shared, tmp_path):
     shared.upload(bytes(3 * PIECE), "large")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -102,7 +102,7 @@ def test_a_refused_upload_stops_early(shared):
     assert shared.get_function("testing.echo")(1) == 1
 
 
-def test_a_user_who_stops_an_upload(shared):
+def test_an_exception_of_progress_stops_an_upload(shared):
     def stop(done, total):
         raise KeyError("enough")
 
@@ -113,7 +113,7 @@ def test_a_user_who_stops_an_upload(shared):
     assert shared.download("stopped") == b"again"
 
 
-def test_a_user_who_stops_a_download(shared, tmp_path):
+def test_an_exception_of_progress_stops_a_download(shared, tmp_path):
     def stop(done, total):
         raise KeyError("enough")
 
@@ -124,7 +124,7 @@ def test_a_user_who_stops_a_download(shared, tmp_path):
     assert shared.get_function("testing.echo")(1) == 1
 
 
-def test_a_source_that_fails_in_the_middle(shared):
+def test_a_source_that_cannot_be_read_is_a_usage_error(shared):
     """/proc/self/mem opens and cannot be read at 0."""
     with pytest.raises(UsageError, match=r"cannot read .*: Input/output error"):
         shared.upload("/proc/self/mem", "mem")
@@ -132,7 +132,7 @@ def test_a_source_that_fails_in_the_middle(shared):
     assert shared.get_function("testing.echo")(1) == 1
 
 
-def test_a_full_disk_on_the_device(session):
+def test_a_full_disk_on_the_device_is_an_error(session):
     session.get_function("test.file_limit")(2 * PIECE)
     with pytest.raises(RemoteFileError, match="big: File too large"):
         session.upload(bytes(50 * PIECE), "big")
@@ -140,7 +140,7 @@ def test_a_full_disk_on_the_device(session):
     session.upload(b"small", "small")
 
 
-def test_a_file_that_changed_on_its_way(device, session, monkeypatch):
+def test_a_file_that_changed_during_its_transfer_is_an_error(device, session, monkeypatch):
     import hashlib
 
     class Wrong:
@@ -161,7 +161,7 @@ def test_a_file_that_changed_on_its_way(device, session, monkeypatch):
         session.download("f")
 
 
-def test_a_device_lost_in_the_middle(device, session, tmp_path):
+def test_a_device_lost_during_a_transfer_is_session_lost(device, session, tmp_path):
     def kill(done, total):
         device.process.kill()
 
@@ -173,7 +173,7 @@ def test_a_device_lost_in_the_middle(device, session, tmp_path):
 
 
 def test_files_and_calls_of_many_threads(shared):
-    """Uploads, downloads and calls share one connection and do not meet."""
+    """Uploads, downloads and calls share one connection without mixing."""
     wrong = []
 
     def work(number):
@@ -201,7 +201,7 @@ def cached(tmp_path):
 
 
 def told(session, *args):
-    """What progress an upload makes."""
+    """The progress reports of an upload."""
     steps = []
     assert session.upload(*args, progress=lambda done, total: steps.append((done, total))) == args[-1]
     return steps
@@ -216,7 +216,7 @@ def test_a_file_is_sent_once(cached):
     assert told(cached, b"", "empty too") == [(0, 0)]
 
 
-def test_a_stopped_upload_goes_on(cached):
+def test_a_stopped_upload_continues(cached):
     data = os.urandom(4 * PIECE)
 
     def stop(done, total):
@@ -230,8 +230,8 @@ def test_a_stopped_upload_goes_on(cached):
     assert cached.download("f") == data
 
 
-def test_a_beginning_that_vanishes_between_offer_and_upload(cached, monkeypatch):
-    """Another session made room, or is uploading the same: asked again, and in the end it is said."""
+def test_an_upload_whose_beginning_is_gone_is_offered_again(cached, monkeypatch):
+    """Another session has removed it, or uploads the same file. After the last attempt it is an error."""
     offers = []
 
     def offer(session, name, *args):
@@ -251,7 +251,7 @@ def test_a_beginning_that_vanishes_between_offer_and_upload(cached, monkeypatch)
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"here": False}, {"here": False, "offset": -1}, {"offset": "0"}, []])
-def test_offers_answered_in_nonsense(cached, monkeypatch, answer):
+def test_an_invalid_answer_to_an_offer_is_refused(cached, monkeypatch, answer):
     monkeypatch.setattr(type(cached), "_builtin", lambda *_: answer)
     with pytest.raises(ProtocolError, match="makes no sense"):
         cached.upload(b"x", "f")
@@ -260,7 +260,7 @@ def test_offers_answered_in_nonsense(cached, monkeypatch, answer):
 # ---------------------------------------------------------------- downloads that go on
 
 
-def test_a_download_goes_on_behind_what_is_there(shared, tmp_path):
+def test_a_resumed_download_continues_behind_its_beginning(shared, tmp_path):
     data = os.urandom(3 * PIECE)
     shared.upload(data, "resumed")
     target, part = tmp_path / "f", tmp_path / "f.part"
@@ -280,7 +280,7 @@ def test_a_download_goes_on_behind_what_is_there(shared, tmp_path):
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_a_beginning_of_another_file_is_removed_and_said(shared, tmp_path):
+def test_a_wrong_beginning_is_an_error_and_removed(shared, tmp_path):
     shared.upload(b"twelve bytes", "resumed")
     for wrong in (b"other", b"longer than that"):
         (tmp_path / "f.part").write_bytes(wrong)
@@ -291,6 +291,6 @@ def test_a_beginning_of_another_file_is_removed_and_said(shared, tmp_path):
     assert (tmp_path / "f").read_bytes() == b"twelve bytes"
 
 
-def test_only_files_can_be_gone_on_with(shared):
+def test_only_a_download_into_a_file_can_be_resumed(shared):
     with pytest.raises(UsageError, match="only a download into a file can be resumed"):
         shared.download("resumed", resume=True)

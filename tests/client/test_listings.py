@@ -1,4 +1,4 @@
-"""A tracker's long answers: pages joined to one, within bounds, and the summary as text."""
+"""A tracker's long answers: joined pages, their limits, and the summary as text."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ def test_a_summary_of_several_pages_is_one():
     assert link.asked == [{"after": None}, {"after": [0, 5]}]
 
 
-def test_a_summary_that_does_not_go_on_is_refused():
+def test_a_summary_that_repeats_pages_is_refused():
     with pytest.raises(ProtocolError, match="pages repeat themselves"):
         listings.whole_summary(Pages(page(1, [0, 5]), page(2, [0, 5])))
 
 
-def test_past_leases_as_many_as_are_wanted():
+def test_as_many_ended_leases_as_the_limit():
     link = Pages({"leases": [PAST] * 3, "before": 7}, {"leases": [PAST] * 2, "before": 5})
     assert len(list(listings.leases(link, limit=5, page=3, key=None))) == 5
     assert [(asked["limit"], asked["before"]) for asked in link.asked] == [(3, None), (2, 7)]
 
 
-def test_a_page_longer_than_asked_for_is_refused():
+def test_a_page_longer_than_requested_is_refused():
     with pytest.raises(ProtocolError, match="does not go on"):
         list(listings.leases(Pages({"leases": [PAST] * 3, "before": None}), limit=2, page=2))
 
 
-def test_an_answer_beyond_all_bounds_is_refused(monkeypatch):
+def test_an_answer_above_the_limits_is_refused(monkeypatch):
     monkeypatch.setattr(listings, "MAX_BYTES", -1)
     with pytest.raises(ProtocolError, match="ask for less"):
         listings.whole_summary(Pages(page(1, None)))
@@ -92,7 +92,7 @@ def test_a_summary_as_text():
 @given(
     st.dictionaries(st.sampled_from(["queue_info", "server_info"]), st.none() | st.integers() | st.lists(st.integers()))
 )
-def test_what_is_no_summary_has_no_text(summary):
+def test_an_invalid_summary_is_refused(summary):
     try:
         said = listings.text_summary(summary)
     except ProtocolError as error:

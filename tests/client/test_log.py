@@ -1,4 +1,4 @@
-"""What a session prints, as its client reads it."""
+"""A session's output, as its client reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rpcsys.wire.reader import FrameReader
 
 
 class FakeChannel:
-    """Waiting here brings the next message, or the end."""
+    """A channel whose `wait` delivers the next message, or the end."""
 
     def __init__(self, *messages):
         self.log = SessionLog(self)
@@ -32,7 +32,7 @@ class FakeChannel:
         self.called.append((callback, what))
 
     def run(self):
-        """What the thread for callbacks does."""
+        """Do the work of the thread for callbacks."""
         while self.called:
             callback, what = self.called.pop(0)
             callback(what)
@@ -53,7 +53,7 @@ def test_lines_from_the_beginning_to_the_end():
     assert list(channel.log.lines()) == ["one", "two", "three", "four"]
 
 
-def test_the_last_lines_are_kept_and_a_gap_is_said():
+def test_the_last_lines_are_kept_and_a_gap_is_noted():
     channel = FakeChannel()
     early = channel.log.lines()
     say(channel.log, "first")
@@ -67,13 +67,13 @@ def test_the_last_lines_are_kept_and_a_gap_is_said():
     assert len(late) == KEPT_LINES + 1
 
 
-def test_what_was_lost_on_the_device_is_said():
+def test_lines_lost_on_the_device_are_noted():
     channel = FakeChannel()
     say(channel.log, "after", lost=7)
     assert list(channel.log.lines()) == ["(7 lines are missing here: they came faster than they were read)", "after"]
 
 
-def test_callbacks():
+def test_a_callback_gets_each_new_line():
     channel, called = FakeChannel(), []
     say(channel.log, "before")
     channel.log.call(called.append)
@@ -99,7 +99,7 @@ def test_a_callback_that_raises_gets_the_next_line(caplog):
     assert caplog.text.count("raised") == 2
 
 
-def test_a_callback_that_is_stuck_misses_lines_and_is_told_how_many():
+def test_a_slow_callback_misses_lines_and_gets_their_number():
     channel, called = FakeChannel(), []
     channel.log.call(called.append)
     for number in range(2 * KEPT_LINES):
@@ -111,7 +111,7 @@ def test_a_callback_that_is_stuck_misses_lines_and_is_told_how_many():
 
 
 @pytest.mark.parametrize("message", [5, None, [1], "", "\n"])
-def test_messages_of_any_form(message):
+def test_a_message_of_any_type_is_taken(message):
     channel = FakeChannel()
     say(channel.log, message)
     assert all(type(line) is str for line in channel.log.lines())
@@ -145,14 +145,14 @@ def none():
     return 0
 
 
-def test_all_is_taken_up_to_the_limit():
+def test_lines_are_taken_up_to_the_limit():
     limit = LogLimit()
     whole = "\n" * (MOST_LINES - 1)
     assert messages(limit.taken(log_frame(whole), 0.0, none)) == [whole]
     assert limit.taken(log_frame("one more"), 0.0, none) == []
 
 
-def test_what_was_left_out_is_said_with_the_next_line():
+def test_lines_left_out_are_noted_before_the_next_line():
     limit = LogLimit()
     assert limit.taken(log_frame("x" * (MOST_LETTERS + 1)), 0.0, lambda: 4) == []
     assert messages(limit.taken(log_frame("short"), 0.0, none)) == [
@@ -162,7 +162,7 @@ def test_what_was_left_out_is_said_with_the_next_line():
     assert messages(limit.taken(log_frame("short"), 0.0, none)) == ["short"]
 
 
-def test_it_is_refilled_with_time():
+def test_the_limit_is_refilled_with_time():
     limit = LogLimit()
     limit.taken(log_frame("\n" * (MOST_LINES - 1)), 0.0, none)
     half = "\n" * (MOST_LINES // 2 - 1)

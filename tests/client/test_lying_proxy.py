@@ -1,4 +1,4 @@
-"""A client behind a proxy that lies: whatever it says, wherever it stops, one sentence in bounded time."""
+"""A client behind a proxy with invalid answers: any bytes, cut anywhere, give one sentence in bounded time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAST = settings(deadline=None, max_examples=200)
 
 
 def use(address):
-    """Whether a session does what it should; else its error is ours, on one line and printable."""
+    """Whether a session works; else its error must be ours, on one line and printable."""
     began = time.monotonic()
     try:
         with connect(*address, timeout=5) as session:
@@ -46,12 +46,12 @@ def use(address):
         assert time.monotonic() - began < BOUND_S
 
 
-def test_the_truth():
+def test_valid_answers_open_a_session():
     with lying_server(TRUTH) as address:
         assert use(address)
 
 
-def test_an_end_after_each_byte():
+def test_an_end_after_any_byte_is_one_error():
     for cut in range(len(TRUTH)):
         with lying_server(TRUTH[:cut]) as address:
             assert not use(address)
@@ -61,11 +61,11 @@ def test_an_end_after_each_byte():
 @given(st.integers(0, len(TRUTH) - 1), st.binary(min_size=1, max_size=40), st.booleans())
 @example(0, b"\0" * 4, False)
 @example(len(OURS), b"\xff" * 24, False)
-def test_garbage_in_mid_stream(place, garbage, instead):
-    """In place of what was said, or before it."""
+def test_random_bytes_in_mid_stream_are_one_error(place, garbage, instead):
+    """In place of the valid bytes, or before them."""
     rest = TRUTH[place + len(garbage) :] if instead else TRUTH[place:]
     with lying_server(TRUTH[:place] + garbage + rest) as address:
-        use(address)  # a list of other names is for nobody to notice
+        use(address)  # a list of other names cannot be noticed
 
 
 @FAST
@@ -80,8 +80,7 @@ def test_answers_of_any_form(said):
         assert not use(address)
 
 
-def test_a_proxy_that_talks_for_ever():
-    """Nothing of it is kept."""
+def test_an_endless_answer_takes_no_memory():
     for opening in (b"", OURS):
         before = psutil.Process().memory_info().rss
         with _endless(opening) as address:
@@ -120,7 +119,7 @@ LEASE = {"lease": "l", "epoch": 1, "key": "k", "matchkey": "k:1", "host": "127.0
 
 @settings(deadline=None, max_examples=80)
 @given(event=lies(TICKET), lease=lies(LEASE))
-def test_the_link_to_a_tracker_through_it(tracker, event, lease):
+def test_a_trackers_link_with_false_events_and_leases(tracker, event, lease):
     for field, value in (("host", "127.0.0.1"), ("port", 1)):  # no name is looked up
         if field in lease:
             lease[field] = value

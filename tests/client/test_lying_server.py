@@ -1,4 +1,4 @@
-"""A session with a server that lies: one sentence for each lie, in bounded time and memory."""
+"""A session with a server that sends false values: one sentence for each, in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ OURS = handshake.encode_greeting(
 SPEC = {"name": "x", "dtype": "float32", "shape": [1, "n", None]}
 MODULE = {"is": "module", "kind": "rpcsys.onnx", "functions": ["main"], "inputs": [SPEC], "outputs": [SPEC]}
 HELLO = {
-    "version": 1, "key": "k", "pid": 5, "limit_s": 3.5, "devices": ["cpu:0"],
-    "capabilities": {"loads": [".so"], "kinds": ["_lib"], "encodings": ["zlib"], "target": ["x86_64", 64], "cache": True},
+    "version": 1, "key": "k", "pid": 5, "limit_s": 3.5, "devices": ["cpu:0"], "window": {"calls": 5, "bytes": 1 << 20},
+    "capabilities": {"loads": [".so"], "kinds": ["_lib"], "encodings": ["zlib"],
+                     "target": ["x86_64", 64], "cache": True},
     "machine": {"arch": "x", "cores": 2, "memory": 5, "system": "Linux", "host": "h"},
-    "window": {"calls": 5, "bytes": 1 << 20},
     "serve": {"name": "m", "version": "1", **MODULE},
 }  # fmt: skip
 FAST = settings(deadline=None, max_examples=120)
@@ -62,7 +62,7 @@ def check(error):
 
 
 def told(act, *replies, hello=HELLO):
-    """What ``act`` does with a session; None if it raises an error of ours, on one line and printable."""
+    """The result of ``act`` with a session; None for an error of ours, which must be printable."""
     with session_with(*replies, hello=hello) as address:
         try:
             with connect(*address) as session, warnings.catch_warnings():
@@ -80,7 +80,7 @@ def use_module(session):
 
 @FAST
 @given(hello=lies(HELLO))
-def test_hello(hello):
+def test_a_false_hello_is_one_error(hello):
     told(lambda session: (repr(session), session.info["key"], session.listdir()), hello=hello)
     with session_with(hello=hello) as address:
         try:
@@ -91,7 +91,7 @@ def test_hello(hello):
 
 @FAST
 @given(about=lies(ref(MODULE)))
-def test_modules(about):
+def test_a_false_module_is_one_error(about):
     about["@"], about["id"] = "ref", 7
     told(use_module, frame(frames.RESULT, {"r": about}, 1))
 
@@ -114,7 +114,7 @@ RESULTS = {
 @pytest.mark.parametrize("name", RESULTS)
 @FAST
 @given(said=lies({name: truth for name, (_, truth) in RESULTS.items()}))
-def test_results(name, said):
+def test_a_false_result_is_one_error(name, said):
     act, truth = RESULTS[name]
     result = said.get(name, truth)
     if isinstance(result, dict) and result.get("@", "") != "":
@@ -125,7 +125,7 @@ def test_results(name, said):
 
 @FAST
 @given(said=lies({"type": "ValueError", "message": "m", "traceback": "t", "retryable": True, "fault": "user"}))
-def test_errors(said):
+def test_a_false_error_is_one_error(said):
     told(lambda session: session.listdir(), frame(frames.ERROR, said, 1))
     told(lambda session: session.listdir(), frame(frames.ERROR, said, 0))
 
@@ -133,7 +133,7 @@ def test_errors(said):
 @FAST
 @given(rows=lies({"r": [{"name": "m", "version": "1", "file": "f", "sha256": "s", "state": "serving"}
                          | {"running": 0, "waiting": 0, "clients": 0}]}))  # fmt: skip
-def test_deployments(rows):
+def test_false_deployments_are_one_error(rows):
     with session_with(frame(frames.RESULT, rows, 1)) as address:
         try:
             with Deployment(address) as deployment:
@@ -145,7 +145,7 @@ def test_deployments(rows):
 @FAST
 @given(rows=lies({"r": [{"name": "m", "version": "1", "file": "f", "sha256": "s", "state": "serving"}
                          | {"running": 0, "waiting": 0, "clients": 0}]}))  # fmt: skip
-def test_what_the_command_for_deploying_prints(rows):
+def test_false_deployments_are_a_short_error_of_the_command(rows):
     with session_with(frame(frames.RESULT, rows, 1)) as address:
         where = "{}:{}".format(*address)
         status, _, err = printed(lambda: run_group(["deploy", "--to", where, "--list"]), one_line=False)
@@ -156,8 +156,8 @@ def test_what_the_command_for_deploying_prints(rows):
 
 @FAST
 @given(hello=lies(HELLO), there=lies({"r": True}), result=lies({"r": 5}), serve=st.booleans())
-def test_a_module_that_calls_a_server(hello, there, result, serve):
-    """Its connection is a session, or shared."""
+def test_a_remote_module_with_false_answers_is_one_error(hello, there, result, serve):
+    """Its connection is a session or a shared one."""
     replies = [frame(frames.RESULT, there, 1), frame(frames.RESULT, result, 1 if serve else 2)]
     with session_with(*replies[serve:], hello=hello) as address:
         options = {"serve": "m"} if serve else {"function": "f"}
@@ -182,13 +182,13 @@ def test_a_download_that_is_longer_than_announced(tmp_path, size):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_download_whose_end_runs_away():
+def test_a_download_with_a_growing_size_is_session_lost():
     pieces = [chunk(100 + 50 * number, bytes(100)) for number in range(64)]
     with session_with(*pieces) as address, connect(*address) as session, pytest.raises(SessionLost, match="announced"):
         session.download("x")
 
 
-def test_a_bomb():
+def test_a_compressed_bomb_is_refused():
     """2 MB of zlib that would make 400 MB."""
     size = 400 << 20
     stream = zlib.compressobj(1)
@@ -208,7 +208,7 @@ def test_a_bomb():
 
 
 def test_lines_do_not_delay_a_reply():
-    """Most of them are dropped without being looked at."""
+    """Most of them are dropped unparsed."""
     lines = b"".join(frame(frames.LOG, {"message": f"line {number}", "level": 20}) for number in range(300_000))
     reply = frame(frames.RESULT, {"r": ["a"]}, 1)
     with session_with(lines, reply) as address, connect(*address) as session:
@@ -229,8 +229,8 @@ def test_lines_do_not_delay_a_reply():
     assert 0 < missing <= 300_000
 
 
-def test_lines_without_end_keep_nobody():
-    """Neither who asks without waiting, nor who waits for a time only, nor a call that has a deadline."""
+def test_endless_lines_block_no_call():
+    """Neither `done`, nor a wait with a timeout, nor a call with a deadline."""
     lines = frame(frames.LOG, {"message": "x"}) * 1000
     named = frame(frames.RESULT, {"r": True}, 1)
     with impostor(OURS + frame(frames.HELLO, HELLO), named, *[lines] * 100_000) as address:
@@ -260,14 +260,14 @@ def test_one_frame_of_many_lines():
             assert len(list(session.log())) <= 2
 
 
-def test_what_is_kept_is_bounded_in_letters():
+def test_kept_lines_are_bounded_in_characters():
     log = SessionLog(None)
     for _ in range(40):
         log._add("x" * (1 << 20))
     assert sum(map(len, log._lines)) <= KEPT_LETTERS
 
 
-def test_what_is_logged_is_printable(caplog):
+def test_logged_lines_are_printable(caplog):
     said = frame(frames.LOG, {"message": "a\x1b[2J\u202eb\tc", "level": 10**30})
     with session_with(said, frame(frames.RESULT, {"r": []}, 1)) as address, connect(*address) as session:
         with caplog.at_level(logging.INFO, "rpcsys.session"):
@@ -275,7 +275,7 @@ def test_what_is_logged_is_printable(caplog):
     assert [record.getMessage() for record in caplog.records] == ["a\\x1b[2J\\u202eb\tc"]
 
 
-def test_an_offer_beyond_the_file():
+def test_an_offset_beyond_the_file_is_refused():
     reply = frame(frames.RESULT, {"r": {"here": False, "offset": 1 << 70}}, 1)
     with session_with(reply) as address, connect(*address) as session, pytest.raises(ProtocolError):
         session.upload(b"abc", "x")

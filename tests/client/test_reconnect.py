@@ -1,4 +1,4 @@
-"""A connection lost and found again, without a socket: what is opened is given."""
+"""A connection lost and opened again, without sockets: the opener is scripted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GONE = ServerUnreachable("nobody is there")
 
 
 class Held:
-    """Something to close."""
+    """Counts how often it is closed."""
 
     def __init__(self) -> None:
         self.closed = 0
@@ -30,7 +30,7 @@ class Held:
 
 
 class FakeEndpoint:
-    """What opens connections: whatever it is told to raise first. ``asked``: the seconds and addresses given each time."""
+    """An opener that first raises ``errors``. ``asked``: the seconds and addresses of each attempt."""
 
     def __init__(self, *errors: Exception | None, others: bool = False) -> None:
         self.errors = list(errors)
@@ -49,7 +49,7 @@ class FakeEndpoint:
         return OpenConnection(len, f"server{len(self.made)}", [self.made[-1]], self.others)
 
 
-def test_nothing_is_opened_before_it_is_asked_for_and_then_once():
+def test_the_first_get_opens_the_only_connection():
     endpoint = FakeEndpoint()
     connection = ReconnectingConnection(endpoint, 5.0)
     assert endpoint.asked == []
@@ -59,7 +59,7 @@ def test_nothing_is_opened_before_it_is_asked_for_and_then_once():
     assert endpoint.made[0].closed == 1
 
 
-def test_a_server_that_never_was_there_is_an_error_at_once():
+def test_a_failed_first_attempt_is_an_error_at_once():
     endpoint = FakeEndpoint(GONE)
     connection = ReconnectingConnection(endpoint, 60.0)
     with pytest.raises(ServerUnreachable):
@@ -68,7 +68,7 @@ def test_a_server_that_never_was_there_is_an_error_at_once():
     assert connection.get().where == "server1"
 
 
-def test_one_that_was_there_is_looked_for():
+def test_a_lost_server_is_retried():
     endpoint = FakeEndpoint(None, GONE, GONE, GONE)
     connection = ReconnectingConnection(endpoint, 60.0)
     first = connection.get()
@@ -81,7 +81,7 @@ def test_one_that_was_there_is_looked_for():
     assert endpoint.made[1].closed == 0
 
 
-def test_but_not_for_ever():
+def test_retries_end_after_the_wait():
     endpoint = FakeEndpoint(None, *[GONE] * 1000)
     connection = ReconnectingConnection(endpoint, 0.3)
     connection.lost(connection.get())
@@ -93,7 +93,7 @@ def test_but_not_for_ever():
 
 
 @pytest.mark.parametrize("error", [NotSupported("TVM's"), RemoteFunctionError("no such function")])
-def test_what_will_not_change_is_an_error_at_once(error):
+def test_a_permanent_error_is_raised_at_once(error):
     endpoint = FakeEndpoint(None, error)
     connection = ReconnectingConnection(endpoint, 60.0)
     connection.lost(connection.get())
@@ -101,7 +101,7 @@ def test_what_will_not_change_is_an_error_at_once(error):
         connection.get()
 
 
-def test_those_who_wait_for_another_who_looks_get_what_that_one_gets():
+def test_waiting_callers_share_the_result_of_one_search():
     endpoint = FakeEndpoint(GONE)
     began, goes_on = threading.Barrier(2), threading.Event()
     endpoint.before = lambda: (began.wait(10), goes_on.wait(10))
@@ -119,7 +119,7 @@ def test_those_who_wait_for_another_who_looks_get_what_that_one_gets():
     rest = [threading.Thread(target=ask) for _ in range(4)]
     for thread in rest:
         thread.start()
-    time.sleep(0.1)  # they are at the lock by then, or ask later, and the result is the same but for the count
+    time.sleep(0.1)  # they wait for the lock by then, or call later: only the count differs
     endpoint.before = lambda: None
     goes_on.set()
     for thread in [first, *rest]:
@@ -129,7 +129,7 @@ def test_those_who_wait_for_another_who_looks_get_what_that_one_gets():
     assert len(endpoint.asked) <= 2
 
 
-def test_who_does_not_want_to_wait_has_it_looked_for():
+def test_at_once_searches_in_the_background():
     endpoint = FakeEndpoint(GONE, GONE, NotSupported("not now"))
     connection = ReconnectingConnection(endpoint, 60.0)
     assert connection.at_once() is None  # after the first try
@@ -139,7 +139,7 @@ def test_who_does_not_want_to_wait_has_it_looked_for():
     wait_until(lambda: connection._search is None, 10, "the search ends")
 
 
-def test_a_first_try_that_takes_long_keeps_nobody():
+def test_a_slow_first_attempt_does_not_block_at_once():
     goes_on = threading.Event()
     endpoint = FakeEndpoint()
     endpoint.before = lambda: goes_on.wait(30)
@@ -152,7 +152,7 @@ def test_a_first_try_that_takes_long_keeps_nobody():
     wait_until(lambda: connection.current, 10, "the search finds it")
 
 
-def test_a_search_ends_when_nobody_asks(monkeypatch):
+def test_a_search_ends_after_the_last_at_once(monkeypatch):
     monkeypatch.setattr(reconnect, "IDLE_S", 0.2)
     endpoint = FakeEndpoint(*[GONE] * 1000)
     connection = ReconnectingConnection(endpoint, 60.0)
@@ -164,7 +164,7 @@ def test_a_search_ends_when_nobody_asks(monkeypatch):
     connection.close()
 
 
-def test_closed_it_opens_nothing():
+def test_after_close_nothing_is_opened():
     endpoint = FakeEndpoint(None, *[GONE] * 1000)
     connection = ReconnectingConnection(endpoint, 60.0)
     connection.lost(connection.get())
@@ -187,7 +187,7 @@ def test_closed_it_opens_nothing():
     assert connection.at_once() is None
 
 
-def test_what_is_opened_while_it_is_closed_is_closed():
+def test_a_connection_opened_during_close_is_closed():
     endpoint = FakeEndpoint()
     connection = ReconnectingConnection(endpoint, 60.0)
     endpoint.before = connection.close
@@ -231,12 +231,12 @@ def test_a_busy_server_is_avoided_where_there_are_others():
         (Endpoint("f", address="host"), "no address"),
     ],
 )
-def test_complaints(endpoint, complaint):
+def test_an_invalid_endpoint_is_an_error(endpoint, complaint):
     assert complaint in endpoint.complaint()
     assert bool(complaint) == bool(endpoint.complaint())
 
 
-def test_as_text():
+def test_an_endpoint_as_text():
     assert str(Endpoint("f", address="host:1")) == "f at host:1"
     assert str(Endpoint("f", serve="m", tracker="host:1")) == "m.f at a server of the tracker host:1"
 
@@ -257,11 +257,11 @@ def test_a_function_of_a_session():
             connection.close()
 
 
-def test_an_encoding_that_the_server_does_not_know():
+def test_an_encoding_that_the_server_lacks_is_refused():
     with session_with() as address, pytest.raises(NotSupported, match="cannot decode zstd"):
         open_at(Endpoint("f", address="{}:{}".format(*address)), {}, ("zstd",), 10.0, ())
 
 
-def test_an_endpoint_where_nobody_is():
+def test_an_endpoint_without_a_server_is_unreachable():
     with pytest.raises(ServerUnreachable):
         open_at(Endpoint("f", address="127.0.0.1:1"), {}, (), 2.0, ())

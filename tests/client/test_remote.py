@@ -1,4 +1,4 @@
-"""Functions, modules and arrays of a device, as a user handles them."""
+"""The user's handles of functions, modules and arrays on a device."""
 
 from __future__ import annotations
 
@@ -50,34 +50,34 @@ B = np.ones((2, 2), "f4")
 # ---------------------------------------------------------------- arguments that are written
 
 
-def test_output_only(shared):
+def test_an_empty_argument_is_written(shared):
     fill = shared.get_function("test.fill")
     before, written = fill(rpcsys.empty((2, 2), "uint8"), 7)
     assert before == b"\0\0\0\0"
     assert np.array_equal(written, np.full((2, 2), 7, "u1"))
 
 
-def test_both_ways(shared):
+def test_an_inout_argument_is_changed_in_place(shared):
     target = np.arange(4, dtype="u1")
     before, written = shared.get_function("test.fill")(rpcsys.inout(target), 9)
     assert before == b"\0\1\2\3"
     assert target.tolist() == written.tolist() == [9] * 4
 
 
-def test_a_plain_argument_never_comes_back(shared):
+def test_a_plain_argument_is_not_sent_back(shared):
     target = np.zeros(4, "u1")
     assert shared.get_function("test.fill")(target, 9) == b"\0" * 4
     assert target.tolist() == [0] * 4
 
 
-def test_what_is_written_comes_alone_where_the_function_returns_nothing(shared):
+def test_a_written_array_is_the_result_of_a_function_without_one(shared):
     nop = shared.get_function("testing.nop")
     assert nop(rpcsys.empty(3)).shape == (3,)
     one, two = nop(rpcsys.empty(3), rpcsys.empty((0, 2), "int64"))
     assert (one.shape, two.shape, two.dtype) == ((3,), (0, 2), np.dtype("int64"))
 
 
-def test_submitted_calls_write_too(shared):
+def test_submitted_calls_write_into_arguments(shared):
     target = np.zeros(4, "u1")
     future = shared.get_function("test.fill").submit(rpcsys.inout(target), 9)
     assert future.result()[1].tolist() == target.tolist() == [9] * 4
@@ -95,13 +95,13 @@ def test_submitted_calls_write_too(shared):
     ],
     ids=["array", "memoryview", "steps", "fortran", "big-endian", "scalar"],
 )
-def test_whatever_memory_is_written_into(shared, target):
+def test_any_writable_memory_is_written_into(shared, target):
     shared.get_function("test.fill")(rpcsys.inout(target), 0x11)
     flat = np.asarray(target).astype(np.asarray(target).dtype.newbyteorder("="))
     assert flat.tobytes() == b"\x11" * 4
 
 
-def test_memory_that_cannot_be_written_to_is_left_alone(shared):
+def test_read_only_memory_is_not_changed(shared):
     target = np.zeros(4, "u1")
     target.flags.writeable = False
     assert shared.get_function("test.fill")(rpcsys.inout(target), 9)[1].tolist() == [9] * 4
@@ -109,7 +109,7 @@ def test_memory_that_cannot_be_written_to_is_left_alone(shared):
     assert shared.get_function("test.fill")(rpcsys.inout(memoryview(b"abcd")), 9)[1].tolist() == [9] * 4
 
 
-def test_arrays_in_lists_and_dicts_come_back_to_where_they_belong(shared):
+def test_arrays_in_lists_and_dicts_are_written_back(shared):
     first, second, third, last = (np.zeros(4, "u1") for _ in range(4))
     targets = {"list": [rpcsys.inout(first), rpcsys.inout(second)], "one": rpcsys.inout(third)}
     shared.get_function("test.fill_many")(targets, rpcsys.inout(last))
@@ -146,25 +146,25 @@ def test_only_arrays_travel_both_ways(shared, value):
         (1, "bfloat16", ((1,), "bfloat16")),
     ],
 )
-def test_ways_to_say_empty(shape, dtype, expected):
+def test_empty_takes_shapes_and_dtypes(shape, dtype, expected):
     out = rpcsys.empty(shape, dtype)
     assert (out.shape, out.dtype) == expected
 
 
 @pytest.mark.parametrize("dtype", ["object", "floaty", "i4,f8", object(), None.__class__])
-def test_ways_not_to_say_empty(dtype):
+def test_empty_refuses_an_invalid_dtype(dtype):
     with pytest.raises(ValueNotSupported):
         rpcsys.empty(3, dtype)
 
 
 @pytest.mark.parametrize("shape", [(-1,), (2**40, 2**40)])
-def test_shapes_that_cannot_be(shared, shape):
+def test_empty_refuses_an_invalid_shape(shared, shape):
     with pytest.raises(ValueNotSupported, match="size"):
         shared.get_function("testing.nop")(rpcsys.empty(shape))
     assert shared.get_function("testing.nop")() is None
 
 
-def test_more_memory_than_the_device_has(shared):
+def test_more_memory_than_the_device_has_is_refused(shared):
     with pytest.raises(rpcsys.RpcsysError, match="no memory here for"):
         shared.get_function("testing.nop")(rpcsys.empty(1 << 50, "uint8"))
     assert shared.get_function("testing.nop")() is None
@@ -173,14 +173,14 @@ def test_more_memory_than_the_device_has(shared):
 # ---------------------------------------------------------------- modules
 
 
-def test_what_a_module_says_of_itself(model):
+def test_a_module_describes_itself(model):
     assert (model.kind, model.functions) == ("rpcsys.onnx", ("main",))
     assert model.inputs == [{"name": name, "dtype": "float32", "shape": ["n", 2]} for name in "ab"]
     assert [output["name"] for output in model.outputs] == ["sum", "double"]
     assert repr(model) == "<remote module rpcsys.onnx (main)>"
 
 
-def test_what_a_user_does_to_it_changes_nothing_of_the_next(shared, model_file):
+def test_a_changed_description_does_not_change_the_next_module(shared, model_file):
     shared.load_module(model_file).inputs[0]["shape"].append("mine")
     assert shared.load_module(model_file).inputs[0]["shape"] == ["n", 2]
 
@@ -201,7 +201,7 @@ def test_running_by_name(model):
     assert np.array_equal(out["double"], 2 * A)
 
 
-def test_arrays_that_stay(shared, model):
+def test_an_array_stays_on_the_device(shared, model):
     a = shared.array(A)
     total, double = model(a, B, keep=True)
     assert np.array_equal(total.numpy(), A + B)
@@ -211,7 +211,7 @@ def test_arrays_that_stay(shared, model):
     assert np.array_equal(kept.get(), 3 * A)
 
 
-def test_a_module_lives_as_long_as_anything_of_it(shared, model_file):
+def test_a_module_lives_as_long_as_its_functions(shared, model_file):
     main = shared.load_module(model_file)["main"]
     timer = shared.load_module(model_file).time_evaluator("main", number=1)
     shared.get_function("testing.nop")()
@@ -219,7 +219,7 @@ def test_a_module_lives_as_long_as_anything_of_it(shared, model_file):
     assert len(timer(A, B).results) == 1
 
 
-def test_what_a_module_does_not_have(model):
+def test_an_unknown_function_is_an_error(model):
     with pytest.raises(RemoteFunctionError, match="the module has no function 'other'; it has main"):
         model["other"]
     with pytest.raises(RemoteFunctionError):
@@ -236,20 +236,20 @@ def test_what_a_module_does_not_have(model):
         ({"a": A[0], "b": B}, None, r"input 'a' wants float32 \[n, 2\], and got float32 \[2\]"),
     ],
 )
-def test_wrong_inputs(model, inputs, outputs, message):
+def test_a_wrong_input_is_an_error(model, inputs, outputs, message):
     with pytest.raises(RemoteArgumentError, match=message) as caught:
         model.run(inputs, outputs)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_model(shared, tmp_path):
+def test_an_invalid_model_is_a_model_error(shared, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
     with pytest.raises(ModelError, match=r"broken.onnx cannot be loaded: ") as caught:
         shared.load_module(tmp_path / "broken.onnx")
     assert "\n" not in str(caught.value)
 
 
-def test_loading_bytes_and_what_is_there_already(shared, model_file):
+def test_models_load_from_bytes_and_from_files_on_the_device(shared, model_file):
     assert shared.load_module(model_file.read_bytes(), name="again.onnx").functions == ("main",)
     assert shared.load_module("again.onnx").functions == ("main",)
     assert shared.load_module(str(model_file), name="sub/named.onnx").functions == ("main",)
@@ -258,7 +258,7 @@ def test_loading_bytes_and_what_is_there_already(shared, model_file):
 
 
 @pytest.mark.parametrize("path", ["/nowhere/model.onnx", "../model.onnx", "a/../../model.onnx"])
-def test_a_path_that_can_only_be_meant_for_here(shared, path):
+def test_a_missing_local_path_is_a_remote_file_error(shared, path):
     with pytest.raises(RemoteFileError, match=r"there is no file '.*model\.onnx' here"):
         shared.load_module(path)
 
@@ -283,20 +283,20 @@ def test_timing(shared, model):
 # ---------------------------------------------------------------- a time evaluator's figures
 
 
-def test_figures():
+def test_statistics_of_results():
     result = TimingResult([1.0, 2.0, 6.0])
     assert (result.results, result.mean, result.median, result.min, result.max) == ((1.0, 2.0, 6.0), 3.0, 2.0, 1.0, 6.0)
     assert result.std == pytest.approx((14 / 3) ** 0.5)
 
 
-def test_one_figure_has_no_spread():
+def test_one_result_has_no_deviation():
     assert TimingResult([0.5]).std == 0.0
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(1.5, "1.500 s"), (0.0015, "1.500 ms"), (0.0000015, "1.500 us"), (0.0, "0.000 us")]
 )
-def test_for_people(seconds, text):
+def test_seconds_as_text(seconds, text):
     assert str(TimingResult([seconds])) == (
         f"mean {text}  median {text}  min {text}  max {text}  std 0.000 us  (1 repeats)"
     )
@@ -306,12 +306,12 @@ def test_for_people(seconds, text):
 BOARD = {"before": {"temperature_c": 40.0}, "after": {"temperature_c": 61.0}}
 
 
-def test_what_the_device_says_of_itself():
+def test_the_boards_state_is_in_the_result():
     result = told({"results": [1.0], "board": BOARD, "warnings": []})
     assert (result.results, result.board, result.warnings) == ((1.0,), BOARD, ())
 
 
-def test_what_is_doubtful_is_said_once_for_each_measurement():
+def test_each_doubtful_measurement_warns_once():
     with pytest.warns(RuntimeWarning, match="warmed by 21 degrees; something else") as said:
         result = told({"results": [1.0, 2.0], "board": BOARD, "warnings": ["warmed by 21 degrees", "something else"]})
     assert len(said) == 1
@@ -319,6 +319,6 @@ def test_what_is_doubtful_is_said_once_for_each_measurement():
 
 
 @pytest.mark.parametrize("answer", [None, [1.0], {}, {"results": []}, {"results": ["x"]}, {"results": 5}])
-def test_answers_that_make_no_sense(answer):
+def test_an_invalid_answer_is_refused(answer):
     with pytest.raises(ProtocolError, match="makes no sense"):
         told(answer)

@@ -1,4 +1,4 @@
-"""A session as a user has it: values, errors, files, arrays, threads, and every way in which it ends."""
+"""Sessions: values, errors, files, arrays, threads, and every kind of end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.pythons import pythons
 from tests.wire import strategies
 
 
-def test_who_is_there(shared):
+def test_a_session_has_the_devices_hello(shared):
     assert shared.info["version"] == 1
     assert shared.info["key"] == "key"
     assert shared.info["capabilities"]["numpy"]
@@ -46,7 +46,7 @@ def test_who_is_there(shared):
 # ---------------------------------------------------------------- errors
 
 
-def test_an_exception_shows_all_that_happened(shared):
+def test_an_exception_has_the_devices_traceback(shared):
     with pytest.raises(RemoteError) as caught:
         shared.get_function("testing.fail")("of the user")
     error = caught.value
@@ -55,7 +55,7 @@ def test_an_exception_shows_all_that_happened(shared):
     assert "in _fail" in str(error)
 
 
-def test_names_that_are_not_there(shared):
+def test_an_unknown_name_is_an_error(shared):
     with pytest.raises(RemoteFunctionError, match=r"the device has no function 'none'; it has .*testing.echo"):
         shared.get_function("none")
     with pytest.raises(RemoteFileError, match=r"there is no file 'none.onnx' on the device, nor here"):
@@ -73,7 +73,7 @@ def test_a_model_that_the_device_cannot_load_is_not_sent(shared, tmp_path):
     assert shared.listdir() == []
 
 
-def test_an_error_of_one_call_is_not_the_end(shared):
+def test_an_error_of_a_call_does_not_end_the_session(shared):
     for _ in range(3):
         with pytest.raises(RemoteError):
             shared.get_function("testing.fail")()
@@ -83,7 +83,7 @@ def test_an_error_of_one_call_is_not_the_end(shared):
 # ---------------------------------------------------------------- what stays on the device
 
 
-def test_arrays_that_stay(shared):
+def test_an_array_stays_on_the_device(shared):
     array = np.arange(6).reshape(2, 3)
     kept = shared.array(array)
     assert (kept.dtype, kept.shape) == ("int64", (2, 3))
@@ -96,7 +96,7 @@ def test_arrays_that_stay(shared):
     assert np.array_equal(again.get(), array)
 
 
-def test_what_is_dropped_here_is_freed_there(shared):
+def test_a_dropped_handle_frees_its_object(shared):
     kept, dropped = shared.get_function("test.kept"), shared.get_function("test.dropped")
     one, two = kept("drop one"), kept("drop two")
     assert one("arg") == ("drop one", ["arg"])
@@ -107,7 +107,7 @@ def test_what_is_dropped_here_is_freed_there(shared):
     assert two() == ("drop two", [])
 
 
-def test_many_things_are_freed(shared):
+def test_many_objects_are_freed(shared):
     before = len(shared.get_function("test.dropped")())
     things = [shared.get_function("test.kept")(f"many {number}") for number in range(1500)]
     del things
@@ -116,7 +116,7 @@ def test_many_things_are_freed(shared):
     assert len(dropped()) >= before + 1500
 
 
-def test_functions_that_come_back(shared):
+def test_a_returned_function_can_be_called(shared):
     counter = shared.get_function("test.counter")(10)
     assert counter["add"](5) == 15
     assert counter["add"].submit(1).result() == 16
@@ -126,7 +126,7 @@ def test_functions_that_come_back(shared):
 # ---------------------------------------------------------------- threads
 
 
-def test_many_threads(shared):
+def test_many_threads_share_a_session(shared):
     echo = shared.get_function("testing.echo")
     wrong, threads = [], []
 
@@ -147,7 +147,7 @@ def test_many_threads(shared):
 
 
 def test_threads_that_call_and_submit_large_arrays(shared):
-    """Whoever reads must not wait for whoever sends: both directions are full all the time."""
+    """The reading thread must not wait for the sending one: both directions are always full."""
     echo = shared.get_function("testing.echo")
     size = 1 << 20
 
@@ -191,22 +191,23 @@ def test_ping_while_another_thread_calls(device, session):
 # ---------------------------------------------------------------- the end
 
 
-def test_after_close(device):
+def test_every_use_after_close_is_session_closed(device):
     session = device.session()
     echo = session.get_function("testing.echo")
     kept = session.array(np.ones(1))
     session.close()
     session.close()
     assert device.reports() == [{"served": "closed"}]
-    for use in (lambda: echo(1), lambda: echo.submit(1), session.ping, session.listdir, kept.get,
-                lambda: session.upload(b"", "x"), lambda: session.download("x"), lambda: session.get_function("f")):  # fmt: skip
+    calls = (lambda: echo(1), lambda: echo.submit(1), session.ping, session.listdir, kept.get)
+    files = (lambda: session.upload(b"", "x"), lambda: session.download("x"))
+    for use in (*calls, *files, lambda: session.get_function("f")):
         with pytest.raises(SessionClosed, match="the session is closed; open a new one"):
             use()
     assert isinstance(session.closed, SessionClosed)
     assert repr(session).endswith("closed>")
 
 
-def test_a_session_that_is_forgotten_is_closed(device):
+def test_a_session_without_references_is_closed(device):
     session = device.session()
     gone = weakref.ref(session)
     session.get_function("testing.echo").submit(1).result()
@@ -236,7 +237,7 @@ def test_close_ends_the_calls_of_other_threads(device):
 
 
 @pytest.mark.parametrize("when", ["idle", "calling", "submitted"])
-def test_a_killed_process(device, session, when):
+def test_a_killed_process_is_session_lost(device, session, when):
     sleep = session.get_function("test.sleep")
     if when != "idle":
         future = sleep.submit(300)
@@ -248,14 +249,14 @@ def test_a_killed_process(device, session, when):
         session.ping()
 
 
-def test_exit_in_a_function(session):
+def test_an_exit_in_a_function_ends_the_session(session):
     with pytest.raises(SessionLost, match=r"ended its process \(SystemExit\(3\)\)"):
         session.get_function("test.exit")(3)
     assert isinstance(session.closed, SessionLost)
 
 
 @pytest.mark.parametrize("how", ["asked", "lease"])
-def test_the_time_limit(how):
+def test_a_call_at_the_time_limit_is_session_timeout(how):
     with Device(limit_s=1.0 if how == "lease" else None) as device:
         with device.session(session_timeout=1.0 if how == "asked" else None) as session:
             with pytest.raises(SessionTimeout, match="the session's time limit of 1 s is over"):
@@ -264,7 +265,7 @@ def test_the_time_limit(how):
                 session.ping()
 
 
-def test_the_time_limit_of_an_idle_session():
+def test_an_idle_session_ends_at_its_time_limit():
     with Device(limit_s=0.5) as device, device.session() as session:
         assert device.reports() == [{"outcome": "timeout"}]
         with pytest.raises(SessionTimeout):
@@ -272,8 +273,8 @@ def test_the_time_limit_of_an_idle_session():
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_ctrl_c_during_a_call(device, session, at_once):
-    """The call is given up, the device with it, and nothing that comes later is taken for something else."""
+def test_ctrl_c_during_a_call_ends_the_session(device, session, at_once):
+    """The call and the device end, and no later bytes are taken for a reply."""
 
     def waits():
         stack = traceback.walk_stack(sys._current_frames()[threading.main_thread().ident])
@@ -295,7 +296,7 @@ def test_ctrl_c_during_a_call(device, session, at_once):
     assert device.reports() == [{"outcome": "lost"}]
 
 
-def test_ctrl_c_while_large_results_arrive(device, session):
+def test_ctrl_c_during_large_results_ends_the_session(device, session):
     stop = threading.Event()
     zeros = session.get_function("test.zeros")
 
@@ -387,14 +388,14 @@ def test_a_device_without_numpy_and_a_client_with_it():
         assert target.tolist() == [5] * 4
 
 
-def test_an_element_type_that_is_missing_here_comes_as_a_tensor(shared, monkeypatch):
+def test_an_element_type_that_numpy_lacks_arrives_as_a_tensor(shared, monkeypatch):
     monkeypatch.setattr(strategies.dtypes, "numpy_dtype", lambda name: None)
     came = shared.get_function("testing.echo")(np.ones(3, "f2"))
     assert type(came) is Tensor
     assert (came.dtype, came.shape) == ("float16", (3,))
 
 
-def test_a_session_that_is_left_by_an_error_is_closed(device):
+def test_an_error_in_a_with_block_closes_the_session(device):
     with pytest.raises(ZeroDivisionError), device.session():
         raise ZeroDivisionError
     assert device.reports() == [{"served": "closed"}]

@@ -1,4 +1,4 @@
-"""What crosses to a session's device and back: plain values, arrays, encoded arrays; and what cannot."""
+"""Values sent to a session's device and back: plain values, arrays, encoded arrays; and values without a form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_any_value_comes_back(shared, value):
 
 
 def as_on_the_wire(value):
-    """Arrays as the wire has them, so that a value can be compared to what was sent."""
+    """``value`` with arrays as on the wire, for a comparison with the sent value."""
     if isinstance(value, np.ndarray):
         return strategies.as_tensor(value)
     if isinstance(value, (list, tuple)):
@@ -59,8 +59,8 @@ def test_arrays_of_every_size(shared, shape):
     assert not came.size or came.flags.writeable
 
 
-def test_what_large_models_of_words_take_and_give(shared):
-    """As many strings as a vocabulary has, and what a classifier says of thousands of rows, a map each."""
+def test_large_vocabularies_and_classifier_outputs(shared):
+    """The strings of a vocabulary, and a classifier's output for thousands of rows, a map each."""
     words = np.array([f"word-{number}" for number in range(300_000)], object)
     came = shared.get_function("testing.echo")(words)
     assert (came.shape, came.dtype) == (words.shape, words.dtype)
@@ -69,7 +69,7 @@ def test_what_large_models_of_words_take_and_give(shared):
     assert shared.get_function("testing.echo")(rows) == rows
 
 
-def test_a_result_does_not_change_when_others_come(shared):
+def test_later_results_do_not_change_a_result(shared):
     echo = shared.get_function("testing.echo")
     first = echo(np.full(2 << 20, 7, "u1"))
     for value in range(5):
@@ -77,7 +77,7 @@ def test_a_result_does_not_change_when_others_come(shared):
     assert (first == 7).all()
 
 
-def test_encoded_arrays_cross_both_ways(shared):
+def test_arguments_and_results_may_be_encoded(shared):
     assert {"float16", "int8", "zlib"} <= set(shared.info["capabilities"]["encodings"])
     echo = shared.get_function("testing.echo")
     x = np.linspace(-1, 1, 1000, dtype="f4")
@@ -91,7 +91,7 @@ def test_encoded_arrays_cross_both_ways(shared):
     assert np.array_equal(echo.encoding({"0": "zlib"}).submit(x).result(), x)
 
 
-def test_what_cannot_be_encoded_or_decoded_there_ends_that_call_alone(shared):
+def test_a_failed_encoding_on_the_device_ends_only_its_call(shared):
     echo = shared.get_function("testing.echo")
     for wanted in ({"0": "int8"}, {"1": "zlib"}, {"0": "int4"}):
         with pytest.raises((ValueNotSupported, RemoteError)):
@@ -108,7 +108,7 @@ def test_several_results_are_a_tuple(shared):
 @pytest.mark.parametrize(
     "value", [object(), {1, 2}, np.array([object()]), 10**5000], ids=lambda value: type(value).__name__
 )
-def test_what_has_no_form_is_refused_here_and_the_session_goes_on(shared, value):
+def test_a_value_without_a_form_does_not_end_the_session(shared, value):
     echo = shared.get_function("testing.echo")
     with pytest.raises(ValueNotSupported):
         echo(value)

@@ -1,4 +1,4 @@
-"""A tracker as a user sees it, with the real one and real servers; and with things that are none."""
+"""The user's access to a tracker, with a real tracker and real servers; and with peers that are no trackers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tracker(lab):
         yield tracker
 
 
-def test_a_device_on_request(tracker):
+def test_a_request_opens_a_session(tracker):
     with tracker.request("board") as session:
         assert session.lease["key"] == "board"
         assert session.info["key"] == "board"
@@ -49,7 +49,7 @@ def test_a_device_on_request(tracker):
     until(lambda: tracker.summary()["queue_info"]["board"]["free"] == 1, "the board to be free again")
 
 
-def test_the_queue(tracker):
+def test_a_waiting_request_is_in_the_queue(tracker):
     told, found = [], []
     first = tracker.request("board")
 
@@ -86,7 +86,7 @@ def test_higher_priority_goes_first(tracker):
     assert order == [5, 3, 1]
 
 
-def test_a_wait_that_takes_too_long(tracker):
+def test_a_wait_above_its_timeout_is_an_error(tracker):
     with tracker.request("board"):
         with pytest.raises(WaitTimeout) as caught:
             tracker.request("board", wait_timeout=0.3)
@@ -94,17 +94,17 @@ def test_a_wait_that_takes_too_long(tracker):
         assert tracker.summary()["queue_info"]["board"]["pending"] == 0
 
 
-def test_a_key_that_nobody_has(tracker):
+def test_an_unknown_key_is_an_error(tracker):
     with pytest.raises((UnknownKey, WaitTimeout)):
         tracker.request("bord", wait_timeout=8)
 
 
-def test_a_limit_of_the_lease(tracker):
+def test_a_lease_has_its_limit(tracker):
     with tracker.request("board", session_timeout=300) as session:
         assert session.info["limit_s"] == 300
 
 
-def test_what_there_is(lab, tracker):
+def test_the_text_summary_lists_servers_and_queues(lab, tracker):
     text = tracker.text_summary()
     assert "Server List" in text
     assert "server:board" in text
@@ -113,7 +113,7 @@ def test_what_there_is(lab, tracker):
     assert tracker.user == module._login_name()
 
 
-def test_ways_to_say_where_the_tracker_is(lab, monkeypatch):
+def test_an_address_from_arguments_or_environment(lab, monkeypatch):
     host, port = lab.tracker_address
     for address in ((host, port), f"{host}:{port}", (host, str(port))):
         with rpcsys.connect_tracker(address, user="someone") as tracker:
@@ -141,12 +141,12 @@ def test_many_threads_share_a_tracker(tracker):
     assert errors == []
 
 
-def test_after_close_there_is_a_connection_anew(tracker):
+def test_a_query_after_close_connects_again(tracker):
     tracker.close()
     assert "board" in tracker.summary()["queue_info"]
 
 
-def test_nobody_there():
+def test_an_address_without_a_tracker_is_unreachable():
     with impostor(hang_up=True) as address:
         pass
     with pytest.raises(TrackerUnreachable, match=r"no tracker at .*Connection refused"):
@@ -156,23 +156,23 @@ def test_nobody_there():
 @pytest.mark.parametrize(
     "says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100, b"\x71\xf2\x02\x00\xff\xff\xff\x7f"]
 )
-def test_what_is_no_tracker(says):
+def test_another_protocol_is_no_tracker(says):
     with impostor(says) as address, pytest.raises(TrackerUnreachable, match="does not speak the tracker's protocol"):
         rpcsys.connect_tracker(address, timeout=5)
 
 
-def test_what_says_nothing():
+def test_a_silent_peer_is_no_tracker():
     with impostor() as address, pytest.raises(TrackerUnreachable, match="no answer in time"):
         rpcsys.connect_tracker(address, timeout=0.3)
 
 
 @pytest.mark.parametrize("address", ["", ":9190", "host:x", "host:99999"])
-def test_what_is_no_address(address):
+def test_an_invalid_address_is_a_usage_error(address):
     with pytest.raises(ConfigError):
         rpcsys.connect_tracker(address)
 
 
-def test_a_login_without_a_name(monkeypatch):
+def test_a_user_id_without_a_name_is_unknown(monkeypatch):
     def nobody():
         raise KeyError("uid not found")
 
@@ -185,7 +185,7 @@ def test_a_login_without_a_name(monkeypatch):
 
 @pytest.fixture
 def openings(monkeypatch):
-    """Have the next sessions end with these errors before they begin; the rest as it is."""
+    """Have the next openings of sessions raise these errors; later ones are real."""
     errors, tried = [], []
     real = connection.open_session
 
@@ -199,8 +199,8 @@ def openings(monkeypatch):
     return errors, tried
 
 
-def test_a_device_that_does_not_answer_is_not_the_end(tracker, openings):
-    """The server offers another match key once it sees that the first was not used."""
+def test_another_device_is_tried_after_one_that_does_not_answer(tracker, openings):
+    """The server offers another match key after the first was not used."""
     errors, tried = openings
     errors.append(ServerUnreachable("gone"))
     with tracker.request("board", wait_timeout=60) as session:
@@ -208,7 +208,7 @@ def test_a_device_that_does_not_answer_is_not_the_end(tracker, openings):
     assert len(tried) == 2
 
 
-def test_a_device_that_never_answers(tracker, openings):
+def test_devices_that_never_answer_are_an_error(tracker, openings):
     errors, tried = openings
     errors.extend([ServerUnreachable("gone"), ServerRefused("taken"), ServerUnreachable("gone for good")])
     with pytest.raises(ServerUnreachable, match="gone for good"):
@@ -216,7 +216,7 @@ def test_a_device_that_never_answers(tracker, openings):
     assert len(tried) == 3
 
 
-def test_a_lost_tracker():
+def test_a_lost_tracker_is_an_error():
     with Lab({"board": 1}) as lab, lab.connect() as tracker:
         session = tracker.request("board")
         lab.daemons[0].process.kill()

@@ -1,4 +1,4 @@
-"""The conversation with a tracker from the request to the leases, against scripted links."""
+"""The exchange with a tracker from the request to the leases, with scripted links."""
 
 import time
 
@@ -52,7 +52,7 @@ def queued(ticket, position=1):
     return {"event": "queued", "ticket": ticket, **place}
 
 
-def test_what_is_asked_and_what_comes():
+def test_a_request_has_all_fields_and_returns_leases():
     link, told = FakeLink((queued("t"), {"leases": [LEASE]})), []
     assert wait(link, WANTED, None, told.append, None) == (link, [LEASE])
     ((op, fields),) = link.asked
@@ -60,7 +60,7 @@ def test_what_is_asked_and_what_comes():
     assert [event["position"] for event in told] == [1]
 
 
-def test_a_broken_connection_is_made_again_and_keeps_the_place(monkeypatch):
+def test_a_request_reconnects_and_keeps_its_place(monkeypatch):
     monkeypatch.setattr(module, "_PAUSE_S", (0.001, 0.002))
     first = FakeLink((queued("t1"), TrackerLost("gone")))
     second = FakeLink((queued("t2"), TrackerLost("gone again")))
@@ -79,7 +79,7 @@ def test_a_broken_connection_is_made_again_and_keeps_the_place(monkeypatch):
     assert second.closed
 
 
-def test_a_tracker_that_does_not_come_back(monkeypatch):
+def test_a_tracker_that_stays_away_is_tracker_lost(monkeypatch):
     monkeypatch.setattr(module, "_PAUSE_S", (0.001, 0.002))
     monkeypatch.setattr(module, "RETURN_S", 0.05)
 
@@ -90,7 +90,7 @@ def test_a_tracker_that_does_not_come_back(monkeypatch):
         wait(FakeLink((queued("t"), TrackerLost("gone"))), WANTED, None, None, reopen)
 
 
-def test_who_has_no_ticket_learns_of_the_loss_at_once():
+def test_without_a_ticket_a_loss_is_raised_at_once():
     link = FakeLink((TrackerLost("gone"),))
     with pytest.raises(TrackerLost):
         wait(link, WANTED, None, None, None)
@@ -98,14 +98,14 @@ def test_who_has_no_ticket_learns_of_the_loss_at_once():
 
 
 @pytest.mark.parametrize("end", [UnknownKey("x"), KeyboardInterrupt(), WaitTimeout("x")])
-def test_whatever_ends_the_wait_leaves_the_queue(end):
+def test_any_error_of_the_wait_closes_the_link(end):
     link = FakeLink((queued("t"), end))
     with pytest.raises(type(end)):
         wait(link, WANTED, time.monotonic() + 5, None, None)
     assert link.closed
 
 
-def test_an_answer_that_makes_no_sense():
+def test_an_invalid_answer_is_refused():
     for answer in ({}, {"leases": []}, {"leases": [LEASE, LEASE]}):
         with pytest.raises(ProtocolError):
             wait(FakeLink((answer,)), WANTED, None, None, None)
@@ -125,7 +125,7 @@ def test_tvms_tracker():
         wait(FakeLink((TimeoutError(),), ours=False), WANTED, time.monotonic() + 1, None, None)
 
 
-def test_what_came_to_nothing_is_given_back_and_the_reason_told():
+def test_unused_leases_are_released_with_the_reason():
     other = {**LEASE, "lease": "l2"}
     link = FakeLink(({},), ({},))
     give_back(link, [LEASE, other], other, ServerUnreachable("no\nroute \x1b[0m" + "x" * 500))

@@ -37,8 +37,10 @@ scalars = {name: np.dtype(getattr(np, name)).str for name in "bool_ int_ intp ui
 below = [[np.issubdtype(a, getattr(np, b)) for b in "generic number integer signedinteger floating inexact".split()]
          for a in ("int8", "uint8", "float32", "complex64", "bool", "U3", np.integer)]
 limits = [[np.iinfo(t).min, np.iinfo(t).max, np.iinfo(t).bits] for t in ("int8", "uint16", "int64", np.uint64)]
-limits += [[float(x) for x in (f.max, f.min, f.eps, f.tiny)] + [f.bits] for f in map(np.finfo, ("float16", "float32", "float64"))]
-other = [np.dtype("f4") == "float32", np.dtype("f4") == "f8", np.dtype("f4") == 3, len({np.dtype("f4"), np.dtype("float32")})]
+floats = map(np.finfo, ("float16", "float32", "float64"))
+limits += [[float(x) for x in (f.max, f.min, f.eps, f.tiny)] + [f.bits] for f in floats]
+f4 = np.dtype("f4")
+other = [f4 == "float32", f4 == "f8", f4 == 3, len({f4, np.dtype("float32")})]
 def refused(spec):
     try:
         return np.dtype(spec).name
@@ -59,9 +61,10 @@ from numpy.exceptions import AxisError
 def f(x: npt.NDArray[np.float32], y: "np.ndarray" = None) -> npt.ArrayLike: pass
 with np.errstate(divide="ignore"): np.seterr(all="ignore")
 square = np.vectorize(lambda x: x)
-print(numpy.__rpcsys_stub__, isinstance(3.0, (np.ndarray, np.generic)), issubclass(AxisError, ValueError), hasattr(np, "quux"))
-for compute in (lambda: zeros(3), lambda: float32(1), lambda: ndarray((2,)), lambda: norm([1]), lambda: np.random.rand(3), lambda: square(2),
-                lambda: np.dtype([("a", "f4")])):
+is_array, is_error = isinstance(3.0, (np.ndarray, np.generic)), issubclass(AxisError, ValueError)
+print(numpy.__rpcsys_stub__, is_array, is_error, hasattr(np, "quux"))
+for compute in (lambda: zeros(3), lambda: float32(1), lambda: ndarray((2,)), lambda: norm([1]),
+                lambda: np.random.rand(3), lambda: square(2), lambda: np.dtype([("a", "f4")])):
     try:
         compute()
     except RuntimeError as error:
@@ -144,8 +147,9 @@ from rpcsys.wire.frames import array_maker
 from rpcsys.wire.tensor import Tensor, as_tensor
 frame = Frame(2, 0, 0, 1, ParsedHead({}, ()), [b"12345678"])
 tensor = array_maker({"@": "tensor", "dtype": "float32", "shape": [2], "buffer": 0})(frame)
-print(json.dumps([hasattr(numpy, "__rpcsys_stub__"), dtypes.import_numpy() is None, dtypes.loaded_numpy() is None, arrays.np is None,
-                  capabilities.capabilities()["numpy"], type(tensor).__name__, as_tensor(memoryview(b"ab")).shape, as_tensor(3)]))
+print(json.dumps([hasattr(numpy, "__rpcsys_stub__"), dtypes.import_numpy() is None, dtypes.loaded_numpy() is None,
+                  arrays.np is None, capabilities.capabilities()["numpy"], type(tensor).__name__,
+                  as_tensor(memoryview(b"ab")).shape, as_tensor(3)]))
 """
 
 

@@ -1,4 +1,4 @@
-"""Values of every form that crosses the wire, for Hypothesis, and what it means that two are the same."""
+"""Hypothesis strategies for values of every form on the wire, and the comparison of sent and received values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rpcsys.wire.values import InOut, Out, Ref
 
 #: Every name of the table that numpy or ml_dtypes can express here.
 NAMES = [name for name in dtypes.ITEM_BYTES if dtypes.numpy_dtype(name) is not None]
-#: Names that are made, not listed.
+#: Names that are built from a pattern, not listed.
 WIDE = [
     "S0", "S1", "S10", "U0", "U1", "U5", "V1", "V8",
     "datetime64", "datetime64[ns]", "datetime64[25s]", "datetime64[D]", "timedelta64[us]", "timedelta64",
@@ -24,7 +24,7 @@ WIDE = [
 
 shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
-# Surrogates, alone and in pairs that are none, are in any text that Hypothesis draws from all categories.
+# Hypothesis draws from all categories, so texts contain surrogates, alone and in invalid pairs.
 texts = st.one_of(
     st.text(st.characters(), max_size=20),
     st.sampled_from(["", "@", "\ud800", "\ud83d\ude00"]),
@@ -55,7 +55,7 @@ def arrays(draw: Any) -> np.ndarray[Any, Any]:
 
 @st.composite
 def laid_out(draw: Any) -> np.ndarray[Any, Any]:
-    """An array as users have them: also big-endian, transposed, with steps, read-only, in Fortran's order."""
+    """An array in any layout: also big-endian, transposed, with steps, read-only, in Fortran's order."""
     given = draw(arrays())
     how = draw(st.sampled_from(["as is", "big", "transposed", "steps", "read-only", "fortran"]))
     if how == "big" and given.dtype.kind not in "SV" and given.dtype.itemsize > 1:
@@ -109,13 +109,13 @@ def trees(of: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-#: All that crosses, and what of it a function may be given and return as it is.
+#: All values with a form, and those of them that a function may get and return unchanged.
 values = trees(st.one_of(leaves, refs))
 results = trees(data)
 
 
 def same(sent: Any, came: Any) -> bool:
-    """Whether ``came`` is what a receiver is to have of ``sent``: equal, of the same type, NaN like NaN."""
+    """Whether ``came`` is ``sent`` as a receiver must have it: equal, of the same type, NaN like NaN."""
     tensor = None if isinstance(sent, (bytes, bytearray)) else as_tensor(sent)
     if tensor is not None:
         return _same_tensor(tensor, came)
@@ -141,7 +141,7 @@ def same(sent: Any, came: Any) -> bool:
 
 
 def _same_tensor(sent: Tensor, came: Any) -> bool:
-    """Of numpy's view of both, so that nothing of how ``as_tensor`` packs them is taken for granted."""
+    """Compares names, shapes and bytes, independent of how ``as_tensor`` packs an array."""
     if type(came) is not Tensor or (came.dtype, came.shape) != (sent.dtype, sent.shape):
         return False
     if sent.dtype == "strings":
@@ -150,7 +150,7 @@ def _same_tensor(sent: Tensor, came: Any) -> bool:
 
 
 def little(given: np.ndarray[Any, Any]) -> bytes:
-    """The bytes of an array on the wire, by numpy's own means."""
+    """The bytes of an array on the wire, computed with numpy alone."""
     if given.dtype.byteorder == ">":
         given = given.astype(given.dtype.newbyteorder("<"))
     return given.tobytes("C")

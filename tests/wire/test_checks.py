@@ -1,4 +1,4 @@
-"""What a field may hold: each check keeps what it allows, and says in one sentence what it does not."""
+"""Checks of fields: each keeps an allowed value, and refuses others with one sentence."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Outer(Message, op="outer"):
 
 @pytest.mark.parametrize("check", EVERY.values(), ids=EVERY)
 @given(value=ANY_JSON)
-def test_any_value_is_kept_or_refused_in_a_short_sentence(check, value):
+def test_any_value_is_kept_or_refused_with_a_short_error(check, value):
     problem = "a field"
     try:
         kept = check(value, "a field")
@@ -72,7 +72,7 @@ def test_any_value_is_kept_or_refused_in_a_short_sentence(check, value):
         (checks.partial(a=checks.port), {"b": 2}, {"b": 2}),
     ],
 )
-def test_what_is_kept(check, value, kept):
+def test_an_allowed_value_is_kept(check, value, kept):
     assert check(value, "x") == kept
 
 
@@ -91,12 +91,12 @@ def test_what_is_kept(check, value, kept):
         (checks.record(a=checks.flag), {}),
     ],
 )
-def test_what_is_refused(check, value):
+def test_a_wrong_value_is_refused(check, value):
     with pytest.raises(ProtocolError):
         check(value, "x")
 
 
-def test_a_message_goes_to_json_and_back():
+def test_a_message_survives_json():
     message = Outer((Inner("a"), Inner("b")), 4)
     plain = {"op": "outer", "inner": [{"name": "a"}, {"name": "b"}], "count": 4}
     assert message.to_json() == plain
@@ -104,13 +104,13 @@ def test_a_message_goes_to_json_and_back():
     assert Outer.from_json({}) == Outer()
 
 
-def test_a_message_lacks_what_is_required():
+def test_a_missing_required_field_is_refused():
     with pytest.raises(ProtocolError, match="message lacks 'name'"):
         Inner.from_json({})
     with pytest.raises(ProtocolError, match="count must be"):
         Outer.from_json({"count": 10})
 
 
-def test_a_message_never_changes():
+def test_a_message_is_immutable():
     with pytest.raises(AttributeError):
         Inner("a").name = "b"

@@ -1,4 +1,4 @@
-"""What the fields of control messages may hold."""
+"""The fields of control messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDED = {"op": "lease_ended", "id": 1, "lease": "x", "epoch": 1, "outcome": "clo
 
 
 @given(ANY_JSON, ANY_JSON)
-def test_what_is_told_of_a_leases_end_has_a_shape_and_a_length(cleaned, fault) -> None:
+def test_leftovers_and_fault_of_a_lease_are_checked_and_cut(cleaned, fault) -> None:
     try:
         ended = control.LeaseEnded.from_json({**ENDED, "cleaned": cleaned, "fault": fault})
     except ProtocolError:
@@ -31,8 +31,8 @@ def test_what_is_told_of_a_leases_end_has_a_shape_and_a_length(cleaned, fault) -
         assert type(kept) is int or all(type(name) is str and name.isprintable() for name in kept)
 
 
-def test_news_is_cut_and_not_refused() -> None:
-    """A server that tells much has its lease ended all the same."""
+def test_long_leftovers_and_faults_are_cut_and_not_refused() -> None:
+    """A message of a server with much to report still ends its lease."""
     cleaned = {"processes": ["x" * 10_000 + "\n"] * 1000, "removed": ["a\x1b[2J"], "files": 7}
     ended = control.LeaseEnded.from_json({**ENDED, "cleaned": cleaned, "fault": "y\n" * 100_000})
     assert len(json.dumps(ended.to_json())) < 40_000
@@ -43,12 +43,12 @@ def test_news_is_cut_and_not_refused() -> None:
 @pytest.mark.parametrize(
     "cleaned", [{"a": {"b": 1}}, {"a": "x" * 1000}, {"a": [[]]}, {"a": 1e9}, {str(n): 1 for n in range(9)}, []]
 )
-def test_anything_else_is_refused(cleaned) -> None:
+def test_other_leftovers_are_refused(cleaned) -> None:
     with pytest.raises(ProtocolError, match="must be"):
         control.LeaseEnded.from_json({**ENDED, "cleaned": cleaned})
 
 
-def test_a_request_wants_so_many_labels() -> None:
+def test_a_request_with_too_many_labels_is_refused() -> None:
     wanted = {f"l{number}": "x" for number in range(control.MAX_LABELS + 1)}
     with pytest.raises(ProtocolError, match="labels"):
         control.Request.from_json({"op": "request", "id": 1, "labels": wanted})

@@ -1,4 +1,4 @@
-"""The names of element types, against numpy's and ml_dtypes' own idea of them."""
+"""The names of element types, compared to those of numpy and ml_dtypes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.device_files import ROOT
 from tests.wire.strategies import NAMES, WIDE
 
 
-def test_the_table_knows_what_numpy_and_ml_dtypes_have():
+def test_the_table_has_all_types_of_numpy_and_ml_dtypes():
     plain = {np.dtype(code).name for code in np.typecodes["AllInteger"] + np.typecodes["AllFloat"] + "?"}
     small = {
         name
@@ -48,7 +48,7 @@ def test_names_of_arrays_and_memoryviews_are_numpys(code):
 
 @pytest.mark.parametrize(("code", "size", "name"), [("<i", 4, "int32"), ("@f", 4, "float32"), ("=e", 2, "float16"),
                                                     ("c", 1, "S1"), ("n", 8, "int64"), ("N", 4, "uint32")])  # fmt: skip
-def test_other_formats(code, size, name):
+def test_formats_of_platform_dependent_size(code, size, name):
     assert dtypes.name_of_format(code, size) == name
 
 
@@ -70,13 +70,13 @@ def test_dtypes_without_a_name(dtype):
      "object", "datetime64[]", "datetime64[ns", "datetime64[1.5s]", "datetime64[ns]x", None, 4, ["float32"], b"float32",
      True, {}],
 )  # fmt: skip
-def test_what_is_no_name(name):
+def test_an_invalid_name_is_refused(name):
     with pytest.raises(ProtocolError):
         dtypes.item_bytes(name)
 
 
 @given(st.one_of(st.text(max_size=30), st.from_regex(r"(datetime64|timedelta64)(\[[0-9]{0,9}[A-Za-zμ]{1,8}\])?")))
-def test_any_name_is_known_or_refused_here_and_in_numpy(name):
+def test_any_name_is_known_or_refused_as_in_numpy(name):
     try:
         size = dtypes.item_bytes(name)
     except ProtocolError:
@@ -123,7 +123,7 @@ def test_numpy_is_found_once(monkeypatch):
     assert dtypes.import_numpy() is np
 
 
-def test_where_there_is_no_numpy(monkeypatch):
+def test_without_numpy_a_need_for_it_is_an_import_error(monkeypatch):
     monkeypatch.setattr(dtypes, "_numpy", None)
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert dtypes.import_numpy() is None is dtypes.loaded_numpy()
@@ -131,7 +131,7 @@ def test_where_there_is_no_numpy(monkeypatch):
         dtypes.need_numpy()
 
 
-def test_who_only_looks_imports_nothing(monkeypatch):
+def test_loaded_numpy_imports_nothing(monkeypatch):
     monkeypatch.setattr(dtypes, "_numpy", None)
     monkeypatch.delitem(sys.modules, "numpy")
     assert dtypes.loaded_numpy() is None

@@ -1,4 +1,4 @@
-"""Arrays in fewer bytes: there and back, what is lost, what cannot be, and what a peer may not send."""
+"""Encoded arrays: encoding and decoding, their loss, values that cannot be encoded, and invalid bytes of a peer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEATURES = np.random.default_rng(0).standard_normal((4, 16, 7, 7)).astype("f4")
 
 
 def crossed(value, how):
-    """``value`` as it arrives, and how it crossed."""
+    """``value`` after its transfer, and its encoding."""
     head, buffers = frames.encode_head({"v": encoding.encode(value, how)})
     parsed = parse(head)
     assert parsed.sizes == tuple(len(buffer) for buffer in buffers)
@@ -33,7 +33,7 @@ def crossed(value, how):
 
 
 @pytest.mark.parametrize("how", ALL)
-def test_it_comes_back_with_its_type_and_shape(how):
+def test_an_array_is_decoded_with_its_type_and_shape(how):
     came, _ = crossed(FEATURES, how)
     assert (came.dtype, came.shape) == (FEATURES.dtype, FEATURES.shape)
     lossless = how in COMPRESSED
@@ -48,14 +48,14 @@ floats = stnp.arrays(
 
 
 @given(floats)
-def test_int8_is_off_by_half_a_step_at_most(array):
+def test_the_error_of_int8_is_half_a_step_at_most(array):
     came, _ = crossed(array, "int8")
     step = np.abs(array).max(initial=0) / 127
     assert np.abs(came - array).max(initial=0) <= step * 0.5001 + 1e-30
 
 
 @given(floats)
-def test_float16_is_numpys(array):
+def test_float16_is_rounded_as_in_numpy(array):
     came, _ = crossed(array, "float16")
     assert np.array_equal(came, array.astype("f2").astype(array.dtype))
 
@@ -67,13 +67,13 @@ any_array = stnp.arrays(
 
 
 @given(any_array, st.sampled_from(COMPRESSED))
-def test_compression_loses_nothing(array, how):
+def test_compression_is_lossless(array, how):
     came, _ = crossed(array, how)
     assert came.tobytes() == array.tobytes()
     assert (came.dtype, came.shape) == (array.dtype, array.shape)
 
 
-def test_what_takes_no_fewer_bytes_crosses_as_it_is():
+def test_an_array_that_saves_no_bytes_is_not_encoded():
     noise = np.frombuffer(np.random.default_rng(0).bytes(4096), "u1")
     assert encoding.encode(noise, "zstd") is noise
     assert crossed(noise[:8].view("f4") * 0 + 1, "int8+zlib")[1] == ""  # the scale alone is as large
@@ -82,7 +82,7 @@ def test_what_takes_no_fewer_bytes_crosses_as_it_is():
     assert encoding.encode(empty, "int8") is empty
 
 
-def test_arrays_that_are_not_in_order_and_not_numpys():
+def test_strided_arrays_and_memoryviews_are_encoded():
     turned = FEATURES.transpose(3, 1, 0, 2)
     assert np.allclose(crossed(turned, "float16")[0], turned, atol=1e-2)
     assert np.array_equal(crossed(FEATURES.astype(">f4"), "zlib")[0], FEATURES)
@@ -90,13 +90,13 @@ def test_arrays_that_are_not_in_order_and_not_numpys():
     assert np.array_equal(crossed(tensor, "float16")[0], np.ones((2, 2)))
 
 
-def test_nothing_but_zeros_and_nearly_nothing():
+def test_zeros_and_tiny_values_become_zeros():
     for array in (np.zeros(100, "f4"), np.full(100, 1e-40, "f4"), np.full(100, 1e-300)):
         assert np.abs(crossed(array, "int8")[0] - array).max() < 1e-29
 
 
 @pytest.mark.parametrize("how", ["", "int4", "zlib+int8", "int8+float16", "int8+zlib+zstd", "int8+", 7, None])
-def test_what_is_no_encoding(how):
+def test_an_unknown_encoding_is_refused(how):
     with pytest.raises(UsageError, match="is no encoding; there are float16, int8, zlib, zstd"):
         encoding.encode(FEATURES, how)
 
@@ -113,17 +113,17 @@ def test_what_is_no_encoding(how):
         (np.array([np.inf] + 99 * [0], "f4"), "int8", "not finite"),
     ],
 )
-def test_what_cannot_be_encoded_so(value, how, says):
+def test_a_value_that_an_encoding_does_not_apply_to_is_refused(value, how, says):
     with pytest.raises(ValueNotSupported, match=says):
         encoding.encode(value, how, "boxes")
 
 
-def test_infinities_that_are_the_arrays_own_cross_as_float16():
+def test_float16_keeps_infinities():
     array = np.array([np.inf, -np.inf, np.nan, 1], "f4")
     assert np.array_equal(crossed(array, "float16")[0], array, equal_nan=True)
 
 
-def test_results_by_their_places():
+def test_results_are_encoded_by_index():
     a, b = FEATURES, np.arange(1000)
     assert encoding.encoded((a, b), None) == (a, b)
     first, second = encoding.encoded((a, b), {"0": "int8", "1": "zlib"})
@@ -145,7 +145,7 @@ def test_without_a_package_for_zstd(monkeypatch):
         encoding._zstd.cache_clear()
 
 
-def test_what_can_be_used_where():
+def test_known_encodings_follow_the_installed_packages():
     assert encoding.known(lambda package: True) == ["float16", "int8", "zlib", "zstd"]
     assert encoding.known(lambda package: package == "zlib") == ["zlib"]
     assert encoding.known(lambda package: package == "compression.zstd") == ["zstd"]
@@ -181,7 +181,7 @@ def test_without_numpy(monkeypatch):
         {"buffer": 1},
     ],
 )
-def test_heads_that_make_no_sense(changes):
+def test_an_invalid_head_is_refused(changes):
     head = {"@": "encoded", "how": "int8", "dtype": "float32", "shape": [2], "size": 10, "buffer": 0}
     assert parse(values.dump({"v": head}).encode()).sizes == (10,)
     with pytest.raises(ProtocolError):
@@ -189,15 +189,14 @@ def test_heads_that_make_no_sense(changes):
 
 
 @pytest.mark.parametrize("word", COMPRESSED)
-def test_a_stream_that_makes_more_than_it_says_is_not_made(word):
+def test_a_stream_longer_than_its_shape_is_refused(word):
     packed = encoding._compress(bytes(50_000_000), word)
     with pytest.raises(ProtocolError, match="other bytes than the 400 that its shape wants"):
         encoding.decode(Encoded(word, "float32", (100,), packed))
 
 
 @given(st.sampled_from(ALL), st.binary(max_size=200), st.lists(st.integers(0, 9), max_size=3))
-def test_bytes_of_any_kind(how, data, shape):
-    """Decoded, or refused; nothing else."""
+def test_any_bytes_are_decoded_or_refused(how, data, shape):
     try:
         came = encoding.decode(Encoded(how, "float32", shape, data))
     except ProtocolError:
@@ -205,7 +204,7 @@ def test_bytes_of_any_kind(how, data, shape):
     assert came.numpy().shape == tuple(shape)
 
 
-def test_broken_streams():
+def test_a_broken_stream_is_refused():
     whole = zlib.compress(bytes(400))
     for data in (whole[:-5], whole[:3], b"", b"\x00" * 30):
         with pytest.raises(ProtocolError):

@@ -1,4 +1,4 @@
-"""Frames whole, byte by byte, in random slices and with what follows; then any bytes at all, in bounded memory."""
+"""Frames whole, byte by byte, in random slices and with trailing bytes; then arbitrary bytes, in bounded memory."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_received_arrays_can_be_written_to_and_share_nothing():
     assert second.tolist() == ARRAY.tolist()
 
 
-def test_equal_heads_are_one_plan_and_different_calls():
+def test_equal_heads_are_parsed_once():
     stream = b"".join(joined(frames.encode(frames.CALL, number, {"f": "f", "a": [1]})) for number in (1, 2))
     first, second = read(stream, [])[0]
     assert first.parsed is second.parsed
@@ -142,7 +142,7 @@ def test_default_of_an_absent_field():
     assert "HELLO" in repr(frame)
 
 
-def test_what_is_too_large_is_not_packed():
+def test_a_body_above_the_limit_is_not_packed():
     class Long(bytes):
         def __len__(self):
             return frames.MAX_BODY + 1
@@ -191,13 +191,13 @@ def test_what_breaks_a_rule_is_a_protocol_error(data, step):
 
 
 @pytest.mark.parametrize("size", [1 << 40, 1 << 50])
-def test_more_than_the_system_has_is_refused_in_words(size):
+def test_more_memory_than_the_system_has_is_refused(size):
     with pytest.raises(LimitExceeded, match="no memory here for"):
         read(tensor_frame(size), [], FrameReader(max_body=1 << 60))
 
 
 @pytest.mark.parametrize("item", [b"[],", b"{},", b'{"":0},', b"[[0]],", b'"\xc4\x80",', b"9e9,"])
-def test_what_a_head_takes_is_known_before_it_is_parsed(item):
+def test_the_memory_of_a_head_is_bounded_before_it_is_parsed(item):
     small = b'{"a":[' + item * (100_000 // len(item)) + b"0]}"
     tracemalloc.start()
     try:
@@ -212,14 +212,13 @@ def test_what_a_head_takes_is_known_before_it_is_parsed(item):
         tracemalloc.stop()
 
 
-def test_the_longest_head_there_is_a_use_for():
-    """What a classifier says of 10,000 rows."""
+def test_a_head_of_10000_rows_is_accepted():
     rows = [{f"class{number}": 0.5 for number in range(50)} for _ in range(10_000)]
     head, _ = frames.encode_head({"r": rows})
     assert parse(head).weight < MAX_PARSED
 
 
-def test_more_than_the_other_end_takes_is_not_sent():
+def test_a_head_that_the_receiver_would_refuse_is_not_sent():
     with pytest.raises(LimitExceeded, match="send long lists as arrays"):
         frames.encode_head({"a": [0] * 1_000_000})
 
@@ -229,7 +228,7 @@ def test_a_readers_own_limit_of_heads():
         read(header(head=101), [], FrameReader(max_head=100))
 
 
-def test_a_readers_own_limit():
+def test_a_readers_own_limit_of_bodies():
     with pytest.raises(LimitExceeded, match=r"a body of 101 bytes \(at most 100 here\)"):
         read(tensor_frame(101), [], FrameReader(max_body=100))
     assert len(read(tensor_frame(100) + b"x" * 100, [], FrameReader(max_body=100))[0]) == 1
@@ -245,7 +244,7 @@ def test_a_readers_own_limit():
         tensor_frame(1 << 20),
     ],
 )
-def test_a_claim_takes_no_more_memory_than_its_limits(data):
+def test_an_announced_length_takes_no_memory_above_its_limit(data):
     """A mapping for a large array is address space, and takes memory only as bytes arrive: not in this count."""
     reader = FrameReader()
     tracemalloc.start()
@@ -259,7 +258,7 @@ def test_a_claim_takes_no_more_memory_than_its_limits(data):
     assert peak < 3 << 20
 
 
-def test_a_claim_of_gigabytes_stays_out_of_memory():
+def test_announced_gigabytes_take_no_memory():
     reader = FrameReader()
     before = resident()
     reader.feed(tensor_frame(8 << 30))
@@ -299,7 +298,7 @@ def test_any_bytes_are_frames_or_a_protocol_error(data, step):
 
 
 def accept(data, step):
-    """The sentence this protocol rests on: accepts, or raises a documented error."""
+    """Accept ``data``, or raise a documented error: the rule of this protocol."""
     try:
         for frame in read(data, range(step, len(data), step), FrameReader(max_body=1 << 24))[0]:
             for item in frame.fields().values():

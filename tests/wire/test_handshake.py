@@ -1,4 +1,4 @@
-"""The handshake, whole, byte by byte and with trailing bytes; then any bytes at all."""
+"""The handshake, whole, byte by byte and with trailing bytes; then arbitrary bytes."""
 
 import io
 import math
@@ -26,7 +26,7 @@ from rpcsys.wire.handshake import (
 
 
 def read(reader, stream, step=None):
-    """Feed ``reader`` from ``stream`` just what it asks for, at most ``step`` bytes at a time."""
+    """Feed ``reader`` the bytes of ``stream`` that it needs, at most ``step`` at a time."""
     while reader.needed:
         data = stream.read(min(reader.needed, step or reader.needed))
         if not data:
@@ -90,11 +90,11 @@ def test_answer_leaves_what_follows(data, answer, step):
         ("client:k:1 -session=rpcsys/1", False),  # a Java server echoes what it was sent
     ],
 )
-def test_who_speaks_rpcsys(text, speaks):
+def test_an_answer_speaks_rpcsys_with_role_and_session(text, speaks):
     assert read(AnswerReader(), io.BytesIO(opening(text))).speaks_rpcsys is speaks
 
 
-def test_a_refusal_speaks_nothing():
+def test_a_refusal_does_not_speak_rpcsys():
     assert not HandshakeAnswer("mismatch").speaks_rpcsys
 
 
@@ -113,30 +113,30 @@ def test_a_refusal_speaks_nothing():
         (struct.pack("<ii", MAGIC, MAX_GREETING + 1), LimitExceeded, str(MAX_GREETING)),
     ],
 )
-def test_a_bad_opening_says_why(data, error, words):
+def test_an_invalid_opening_is_refused_with_a_reason(data, error, words):
     with pytest.raises(error, match=words):
         read(OpeningReader(), io.BytesIO(data))
 
 
-def test_a_wrong_first_byte_is_enough():
+def test_a_wrong_first_byte_is_refused():
     with pytest.raises(ProtocolError):
         OpeningReader().receive(b"G")
 
 
 @pytest.mark.parametrize("code", [0, -1, MAGIC + 3])
-def test_a_bad_answer(code):
+def test_an_answer_with_an_unknown_code_is_refused(code):
     with pytest.raises(ProtocolError, match="no known code"):
         read(AnswerReader(), io.BytesIO(struct.pack("<i", code)))
 
 
-def test_the_longest_answer_and_one_more():
+def test_an_answer_above_the_limit_is_refused():
     fits = opening("server:" + "k" * (MAX_GREETING - 7))
     assert len(read(AnswerReader(), io.BytesIO(fits)).greeting.key) == MAX_GREETING - 7
     with pytest.raises(LimitExceeded):
         read(AnswerReader(), io.BytesIO(opening("server:" + "k" * (MAX_GREETING - 6))))
 
 
-def test_more_than_was_needed_is_the_callers_mistake():
+def test_more_bytes_than_needed_are_a_value_error():
     with pytest.raises(ValueError, match="9 bytes where 8"):
         OpeningReader().receive(bytes(9))
 
@@ -152,7 +152,7 @@ def test_more_than_was_needed_is_the_callers_mistake():
         Greeting("client", "k" * MAX_GREETING),
     ],
 )
-def test_what_cannot_be_said(greeting):
+def test_a_greeting_without_a_text_is_refused(greeting):
     with pytest.raises(UsageError):
         encode_greeting(greeting)
 

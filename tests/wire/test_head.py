@@ -1,4 +1,4 @@
-"""A head from the wire: its sizes, and what it may take. The forms themselves are tested with `values`."""
+"""Received heads: the sizes of their buffers, and their memory. The forms are tested with `values`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_sizes_of_the_buffers():
     assert found.made == 0
 
 
-def test_what_is_made_is_counted():
+def test_the_memory_of_decoded_values_is_counted():
     assert parsed({"a": {"@": "out", "dtype": "uint8", "shape": [1000]}}).made == 1000
     encoded = {"@": "encoded", "how": "int8", "dtype": "float32", "shape": [100], "size": 108, "buffer": 0}
     assert parsed({"a": encoded}).made == 400
@@ -51,7 +51,7 @@ def test_what_is_made_is_counted():
         [1],
     ],
 )
-def test_what_is_no_head(value):
+def test_an_invalid_head_is_refused(value):
     with pytest.raises(ProtocolError):
         parsed(value)
 

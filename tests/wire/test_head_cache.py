@@ -1,4 +1,4 @@
-"""Heads that are remembered must be the heads that would be made."""
+"""Cached heads equal new ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def remembered(args):
 
 
 @given(st.lists(st.lists(st.one_of(plain, strategies.leaves), max_size=3), max_size=12))
-def test_a_remembered_head_is_the_one_that_would_be_made(calls):
+def test_a_cached_head_equals_a_new_one(calls):
     table = HeadCache()
     for args in calls:
         made = frames.encode(frames.CALL, 7, {"f": "f", "a": args}, deadline_ms=9)
@@ -73,7 +73,7 @@ def test_a_remembered_head_is_the_one_that_would_be_made(calls):
         np.zeros((0, 2)),
     ],
 )
-def test_common_arguments_are_remembered(arg):
+def test_heads_of_common_arguments_are_cached(arg):
     assert remembered([arg])
 
 
@@ -83,7 +83,7 @@ def test_common_arguments_are_remembered(arg):
      np.ones(2, "M8[s]"), Tensor("strings", (1,), ["a"]), Tensor("uint8", (1,), b"x", "gpu:0"),
      np.float32(2)],
 )  # fmt: skip
-def test_what_depends_on_more_is_not_remembered(arg):
+def test_heads_that_depend_on_more_are_not_cached(arg):
     assert not remembered([arg])
 
 
@@ -105,19 +105,19 @@ def test_small_arrays_are_joined_and_large_ones_are_sent_from_where_they_are(siz
             assert len(pieces[0]) % ALIGNMENT == 0
 
 
-def test_equal_looking_scalars_are_told_apart():
+def test_equal_scalars_of_different_types_have_different_heads():
     keys = {known([value])[0] for value in (0, False, 1, True, None)}
     assert len(keys) == 5
 
 
-def test_a_tensor_of_the_wrong_length_never_meets_a_remembered_head():
+def test_a_tensor_of_the_wrong_length_gets_no_cached_head():
     right, wrong = Tensor("float32", (1,), b"1234"), Tensor("float32", (1,), b"123")
     assert known([right])[0] != known([wrong])[0]
     with pytest.raises(ValueNotSupported):
         frames.encode_head({"a": [wrong]})
 
 
-def test_the_table_is_bounded():
+def test_the_cache_is_bounded():
     table = HeadCache()
     for number in range(3 * frames.REMEMBERED_HEADS):
         table.put((number,), EMPTY)
@@ -129,7 +129,7 @@ def test_the_table_is_bounded():
     assert table.get((3 * frames.REMEMBERED_HEADS - 1,)) is EMPTY
 
 
-def test_a_big_endian_machine_remembers_nothing(monkeypatch):
+def test_a_big_endian_machine_caches_nothing(monkeypatch):
     monkeypatch.setattr(sys, "byteorder", "big")
     table = HeadCache()
     table.put((1,), EMPTY)

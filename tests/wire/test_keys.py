@@ -1,4 +1,4 @@
-"""What may be a key, how match keys are made and split, and which keys a server's name stands for."""
+"""Valid keys, new match keys and their parts, and the keys of a server's name."""
 
 import pytest
 from hypothesis import given
@@ -21,12 +21,12 @@ def test_a_key_may_hold_colons_and_most_else(key):
         *(None, 3, ["rpi4"]),
     ],
 )
-def test_what_is_no_key(key):
+def test_an_invalid_key_is_refused(key):
     assert not keys.is_key(key)
 
 
 @given(st.text(st.characters(exclude_categories=["L", "N", "P", "S", "M"]), min_size=1).filter(lambda t: t.strip(" ")))
-def test_what_cannot_be_seen_is_in_no_key(text):
+def test_a_key_has_no_invisible_characters(text):
     assert not keys.is_key("a" + text)
     assert not keys.is_match_key(f"a{text}:1")
     assert keys.served_keys(f"server:a{text}") == ()
@@ -38,7 +38,7 @@ def test_a_match_key_is_split_at_its_last_colon():
         keys.split_match_key("rpi4")
 
 
-def test_our_match_keys_carry_128_bits_and_are_never_the_same():
+def test_our_match_keys_have_128_random_bits():
     made = {keys.new_match_key("127.0.0.1:5555") for _ in range(100)}
     assert len(made) == 100
     for match_key in made:
@@ -68,7 +68,7 @@ def test_secrets_are_compared_whatever_characters_they_hold():
         ("", ()),
     ],
 )
-def test_a_servers_name_says_which_keys_it_serves(name, served):
+def test_served_keys_of_a_servers_name(name, served):
     assert keys.served_keys(name) == served
 
 

@@ -1,4 +1,4 @@
-"""Memory for arrays: aligned, reused only when nobody looks at it, and never kept beyond the cap."""
+"""Memory for arrays: aligned, reused only without references, and kept up to the cap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_one_block(size):
     assert address(view) % ALIGNMENT == 0
 
 
-def test_a_block_of_nothing():
+def test_an_empty_block():
     assert len(Pool().take(0)) == 0
     assert [len(view) for view in Pool().take_all([0, 0])] == [0, 0]
 
@@ -37,7 +37,7 @@ def test_a_block_of_nothing():
 @pytest.mark.parametrize(
     "sizes", [[], [1, 1], [64, 0, 65], [LARGE, LARGE, 3], [LARGE + 1, 10, 3 * MIB, 10], [100] * 2000]
 )
-def test_many_blocks_are_apart(sizes):
+def test_blocks_do_not_overlap(sizes):
     views = Pool().take_all(sizes)
     assert [len(view) for view in views] == sizes
     for number, view in enumerate(views):
@@ -78,7 +78,7 @@ def test_a_block_serves_sizes_from_half_of_it():
     assert address(pool.take(2 * MIB)) != place  # a small array must not hold a large block
 
 
-def test_the_cap_is_kept():
+def test_the_pool_keeps_no_more_than_its_cap():
     pool = Pool(cap=10 * MIB)
     views = [pool.take(4 * MIB) for _ in range(5)]
     assert kept(pool) <= 10 * MIB
@@ -98,7 +98,7 @@ def test_the_default_cap_is_a_part_of_the_machine():
 
 
 @pytest.mark.parametrize("size", [1 << 55, 1 << 62, 1 << 63])
-def test_more_than_there_is(size):
+def test_more_memory_than_the_system_has_is_refused(size):
     with pytest.raises(LimitExceeded, match=f"no memory here for {size} bytes"):
         Pool().take(size)
 
@@ -125,14 +125,14 @@ print("ok")
 
 
 @pytest.mark.parametrize("version", pythons())
-def test_every_python_here_counts_right(version):
+def test_every_installed_python_counts_references_correctly(version):
     done = subprocess.run(
         [pythons()[version], "-I", "-S", "-c", REUSE, str(ROOT)], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "ok\n", done.stderr
 
 
-def test_this_python_counts_right():
+def test_this_python_counts_references_correctly():
     assert sys.getrefcount(object()) >= 1
     blocks = [bytearray()]
     for block in blocks:

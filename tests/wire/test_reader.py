@@ -1,4 +1,4 @@
-"""Receiving ahead: the frame that is expected lands in its place, and any other one is not harmed."""
+"""Receiving ahead: an expected frame is received in place, and any other frame stays intact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def receive(source: FrameReader, data: bytes, most: int = 1 << 30) -> list[frame
 
 
 def next_space(source: FrameReader) -> memoryview:
-    """Where the reader would receive now."""
+    """The memory into which the reader would receive now."""
     places = []
 
     def fill(place: memoryview, size: int, flags: int) -> int:
@@ -55,7 +55,7 @@ def contents(found: list[frames.Frame]) -> list[tuple[int, str, int, int]]:
 
 
 def read(source: FrameReader, data: bytes, most: int = 1 << 30) -> list[frames.Frame]:
-    """`receive` by the short way, from a socket that sometimes has nothing to give."""
+    """`receive` by `FrameReader.read`, from a socket that is sometimes empty."""
     found = []
     calls = 0
 
@@ -85,7 +85,7 @@ SIZES = (0, 1000, 30_000, 65_000, 70_000, 300_000)
 
 
 @pytest.mark.parametrize("size", [1000, 30_000, 65_536, 1_000_000, 3_000_000])
-def test_the_second_of_its_kind_is_received_in_its_place(size):
+def test_the_second_equal_frame_is_received_in_place(size):
     source = FrameReader()
     receive(source, call(1, size, 7))
     data = call(2, size, 8)
@@ -102,7 +102,7 @@ def test_the_second_of_its_kind_is_received_in_its_place(size):
     assert address(frame.buffers[0]) % 64 == 0
 
 
-def test_a_stream_that_ends():
+def test_the_end_of_a_stream_is_an_eof_error():
     with pytest.raises(EOFError):
         FrameReader().read(lambda place, size, flags: 0)
 
@@ -146,8 +146,8 @@ KEEP = {
     st.sampled_from([300, 30_000, 2_000_000]),
     st.lists(st.tuples(st.sampled_from(sorted(KEEP)), st.integers(0, 3)), max_size=30),
 )
-def test_memory_is_used_again_only_when_nothing_of_it_is_left(size, steps):
-    """Whatever of a frame is kept, and however its memory is referred to, later ones land elsewhere."""
+def test_memory_is_reused_only_without_references(size, steps):
+    """Later frames never overwrite a frame, or a part of it, that is kept in any form."""
     source, kept = FrameReader(pool=Pool(cap=6 << 20)), []
     for number, (how, dropped) in enumerate(steps):
         kept += [(number, KEEP[how](frame)) for frame in read(source, call(number, size, number))]
@@ -169,7 +169,7 @@ def test_memory_taken_ahead_is_no_more_than_the_last_body():
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("most", [1, 7, 23, 24, 25, 80, 1000, 65_536])
-def test_whatever_the_pieces(way, most):
+def test_frames_are_decoded_from_pieces_of_any_size(way, most):
     data = b"".join(call(number, 30_000, number) for number in range(1, 4))
     assert contents(way(FrameReader(), data, most)) == [(n, "f", 30_000, n) for n in range(1, 4)]
 
@@ -200,8 +200,8 @@ def test_an_unexpected_frame_may_be_as_large_as_the_expected_one():
     assert contents(receive(source, call(20, 300_000, 5))) == [(20, "f", 300_000, 5)]
 
 
-def test_arrays_that_are_kept_do_not_lie_in_each_other():
-    """More of them than there are mappings to receive into."""
+def test_kept_arrays_do_not_overlap():
+    """There are more of them than mappings to receive into."""
     source = FrameReader()
     kept = [frame for number in range(20) for frame in receive(source, call(number, 1000, number))]
     assert [set(bytes(frame.buffers[0])) for frame in kept] == [{number} for number in range(20)]
@@ -211,8 +211,7 @@ def test_arrays_that_are_kept_do_not_lie_in_each_other():
     st.lists(st.tuples(st.sampled_from([frames.LOG, frames.RESULT, frames.PONG]), st.integers(0, 200)), max_size=30),
     st.integers(1, 3000),
 )
-def test_what_is_skipped_is_gone_and_nothing_else(drawn, most):
-    """At any point of a stream, whatever part of it has come."""
+def test_skip_drops_frames_of_its_kind_only(drawn, most):
     sent = [
         b"".join(map(bytes, frames.encode(kind, number, {"a": bytes(size)} if size % 2 else {})))
         for number, (kind, size) in enumerate(drawn, 1)

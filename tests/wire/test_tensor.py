@@ -1,4 +1,4 @@
-"""Tensors as the arrays that functions and users take."""
+"""Tensors converted to arrays for functions and users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BYTES = np.arange(4, dtype="int8")
 TENSOR = Tensor("int8", (2, 2), memoryview(BYTES))
 
 
-def test_an_array_is_over_the_same_memory():
+def test_an_array_shares_the_tensors_memory():
     made = as_array(TENSOR)
     assert made.tolist() == [[0, 1], [2, 3]]
     assert np.shares_memory(made, BYTES)

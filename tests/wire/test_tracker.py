@@ -1,4 +1,4 @@
-"""The tracker connection, whole, byte by byte and with trailing bytes; every message there and back; then any bytes."""
+"""The tracker connection, whole, byte by byte and with trailing bytes; every message both ways; arbitrary bytes."""
 
 import json
 import struct
@@ -47,7 +47,7 @@ def test_a_stream_in_pieces(step):
     assert got == FRAMES
 
 
-def test_what_trails_is_kept():
+def test_trailing_bytes_are_kept():
     reader = TrackerFrameReader()
     reader.feed(STREAM + b"\x05\x00\x00\x00[")
     assert frames(reader) == FRAMES
@@ -60,7 +60,7 @@ def test_what_trails_is_kept():
     assert frames(reader) == [b"0"]
 
 
-def test_half_a_magic_is_awaited_and_a_wrong_one_refused_at_its_first_wrong_byte():
+def test_a_wrong_magic_is_refused_at_its_first_wrong_byte():
     reader = TrackerFrameReader()
     reader.feed(tracker.MAGIC_BYTES[:3])
     assert reader.next() is None
@@ -113,7 +113,7 @@ def test_a_message_too_long_for_a_frame_is_not_sent():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {"x": b"bytes"}])
-def test_what_json_cannot_say_is_not_sent(value):
+def test_a_value_without_a_json_form_is_not_sent(value):
     with pytest.raises(ValueNotSupported):
         tracker.encode([4, "rpi4", "", value])
 
@@ -136,7 +136,7 @@ def test_white_space_around_json_is_allowed(text):
         *(b"9" * 4301, b"[" + b"9" * 4300 + b"9]", b"[" + b"1" * 500_000 + b"]"),
     ],
 )
-def test_what_is_not_strict_json_is_a_protocol_error(data):
+def test_json_that_is_not_strict_is_a_protocol_error(data):
     with pytest.raises(ProtocolError):
         tracker.decode_json(data)
 
@@ -177,12 +177,12 @@ def test_a_lease_survives_json(lease):
 
 
 @given(VIAS)
-def test_where_a_relayed_connection_is_from_survives_the_wire(via):
+def test_via_survives_the_wire(via):
     assert there_and_back(via, control.Via.from_json) == via
 
 
 @pytest.mark.parametrize("address", [None, [], ["a"], ["a", 1, 2], [None, 1], ["a", 65536], ["a", None], {"a": 1}])
-def test_a_relayed_connection_is_from_somewhere(address):
+def test_a_via_without_a_valid_address_is_refused(address):
     with pytest.raises(ProtocolError, match="address"):
         control.Via.from_json({"op": "via", "address": address, "proxy": [None, 1]})
 
@@ -233,13 +233,13 @@ def test_tvms_messages(sent, meant):
         *([1, {"op": "hello"}], [1, {"op": "hello", "version": 1}]),
     ],
 )
-def test_a_wrong_message_of_tvms_ends_the_connection_but_a_request(sent):
+def test_an_invalid_tvm_message_is_fatal_unless_it_is_a_request(sent):
     with pytest.raises(BadMessage) as caught:
         tracker.parse_to_tracker(sent)
     assert caught.value.fatal == (type(sent) is not list or sent[:1] != [tracker.REQUEST])
 
 
-def test_tvms_client_is_told_why_its_request_cannot_be():
+def test_an_invalid_tvm_request_is_answered_with_the_reason():
     with pytest.raises(BadMessage) as caught:
         tracker.parse_to_tracker([4, "a b", "", 1])
     code, reason = caught.value.reply
@@ -265,7 +265,7 @@ def test_tvms_client_is_told_why_its_request_cannot_be():
         {"op": ["request"], "id": 7},
     ],
 )
-def test_a_wrong_message_of_ours_is_answered_and_the_connection_goes_on(sent):
+def test_an_invalid_message_of_ours_is_answered_and_not_fatal(sent):
     with pytest.raises(BadMessage) as caught:
         tracker.parse_to_tracker(sent)
     assert not caught.value.fatal
@@ -306,7 +306,7 @@ shaped = st.tuples(st.integers(0, 8), json_values, json_values, json_values).map
 
 
 def parse_all(data, magic, parse):
-    """Either every byte is taken or waits for more, or a documented error is raised; which, as a short text."""
+    """Parse every byte, or raise a documented error. Returns which, as a short text."""
     reader = TrackerFrameReader(magic=magic)
     try:
         reader.feed(data)
@@ -347,7 +347,7 @@ def test_a_reader_holds_no_more_than_it_was_fed(pieces):
         pass
 
 
-def test_spans_beyond_thousands_of_years_are_all_the_same():
+def test_durations_are_capped():
     asked = tracker.parse_to_tracker({"op": "request", "id": 1, "key": "rpi4", "wait_timeout": 1e308})
     assert asked.wait_timeout == 10**11
     running = [{"lease": "a", "epoch": 1, "since_s": 1e300}]

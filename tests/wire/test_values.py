@@ -1,4 +1,4 @@
-"""Every form of a value, there and back; what has no form; and what a peer may not say."""
+"""Every form of a value, encoded and decoded; values without a form; and invalid heads of a peer."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_c_order_is_not_copied():
     assert np.shares_memory(np.asarray(buffer), sent)
 
 
-def test_what_a_received_array_is_without_numpy():
+def test_a_received_array_without_numpy():
     came = there_and_back(array.array("h", [1, -2]))
     assert (came.view().format, came.view().shape, came.tolist()) == ("h", (2,), [1, -2])
     assert there_and_back(np.float32(2.5)).tolist() == 2.5
@@ -107,13 +107,13 @@ class Point(NamedTuple):
         (np.bytes_(b"x"), b"x"),
     ],
 )
-def test_subclasses_come_as_what_they_are_built_on(sent, expected):
+def test_a_subclass_arrives_as_its_base_class(sent, expected):
     came = there_and_back(sent)
     assert came == expected
     assert type(came) is type(expected)
 
 
-def test_whatever_has_an_array_inside_is_an_array():
+def test_an_object_with_an_array_method_is_an_array():
     class Wrapped:
         def __array__(self, dtype=None, copy=None):
             return np.arange(3)
@@ -167,12 +167,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("value", "message"), REFUSED, ids=[message for _, message in REFUSED])
-def test_what_has_no_form_is_refused_where_it_is_sent(value, message):
+def test_a_value_without_a_form_is_refused_by_the_sender(value, message):
     with pytest.raises(ValueNotSupported, match=message.replace("[", r"\[")):
         frames.encode_head({"v": value})
 
 
-def test_too_much_for_a_head_is_refused_where_it_is_sent():
+def test_too_large_a_head_is_refused_by_the_sender():
     with pytest.raises(LimitExceeded, match="send long lists as arrays"):
         frames.encode_head({"v": list(range(3_000_000))})
     with pytest.raises(LimitExceeded, match="join them"):
@@ -185,7 +185,7 @@ def test_an_extent_may_be_any_whole_number():
         Out((2.0,), "float32")
 
 
-def test_a_plan_is_never_handed_out():
+def test_values_share_nothing_with_the_parsed_head():
     parsed = parse(b'{"v":{"@":"ref","id":1,"shape":[1,2]},"l":[[1]],"d":{"k":{}}}')
     before = json.dumps(parsed.head)
     ref = values.build(parsed.head["v"], ())
@@ -257,7 +257,7 @@ def test_what_breaks_a_rule_is_a_protocol_error(head):
         ('{"v":{"@":"dict","items":[[{"@":"tuple","items":[{}]},1]]}}', []),
     ],
 )
-def test_what_cannot_be_built_is_a_protocol_error(head, buffers):
+def test_a_value_that_cannot_be_built_is_a_protocol_error(head, buffers):
     parsed = parse(head.encode())
     with pytest.raises(ProtocolError):
         values.build(parsed.head["v"], buffers)
@@ -267,7 +267,7 @@ def test_no_head_is_an_empty_one():
     assert (parse(b"").head, parse(b"").sizes) == ({}, ())
 
 
-def test_fields_that_nobody_knows_are_ignored():
+def test_unknown_fields_are_ignored():
     parsed = parse(b'{"v":{"@":"tensor","dtype":"uint8","shape":[1],"buffer":0,"layout":{"new":[1]}}}')
     assert values.build(parsed.head["v"], [b"\x07"]).tolist() == [7]
 
@@ -291,7 +291,7 @@ json_values = st.recursive(
 
 
 @given(json_values, st.data())
-def test_any_json_is_a_plan_or_a_protocol_error(value, data):
+def test_any_json_is_a_head_or_a_protocol_error(value, data):
     head = json.dumps({"v": value}).encode()
     try:
         parsed = parse(head)

@@ -21,7 +21,7 @@ LONG_S = 300.0
 # ---------------------------------------------------------------- one call
 
 
-def test_a_call_that_is_too_large_harms_nobody(shared, monkeypatch):
+def test_a_call_above_the_limit_does_not_end_the_session(shared, monkeypatch):
     echo = shared.get_function("testing.echo")
     with monkeypatch.context() as patched:
         patched.setattr(frames, "MAX_BODY", 100)
@@ -34,7 +34,7 @@ def test_a_call_that_is_too_large_harms_nobody(shared, monkeypatch):
 # ---------------------------------------------------------------- futures
 
 
-def test_results_of_many(shared):
+def test_many_futures_have_their_results(shared):
     echo = shared.get_function("testing.echo")
     futures = [echo.submit(number) for number in range(2000)]
     assert [future.result() for future in futures] == list(range(2000))
@@ -49,7 +49,7 @@ def test_results_in_any_order(shared):
 
 
 @pytest.mark.parametrize("wait", [cf.wait, lambda futures: cf.wait(futures, return_when=cf.FIRST_COMPLETED)])
-def test_waiting_for_some(shared, wait):
+def test_wait_for_some_futures(shared, wait):
     echo = shared.get_function("testing.echo")
     assert wait([echo.submit(number) for number in range(50)]).done
 
@@ -60,14 +60,13 @@ def test_as_completed(shared):
     assert sorted(future.result() for future in cf.as_completed(futures)) == list(range(50))
 
 
-def test_waiting_while_nobody_reads(shared):
-    """Large results, that do not fit into any buffer, arrive without anybody asking for them."""
+def test_large_results_arrive_without_a_waiting_thread(shared):
     echo = shared.get_function("testing.echo")
     futures = [echo.submit(np.zeros(1 << 20)) for _ in range(8)]
     assert len(cf.wait(futures, timeout=PATIENCE_S).done) == 8
 
 
-def test_exceptions(shared):
+def test_a_future_has_the_calls_exception(shared):
     future = shared.get_function("testing.fail").submit("later")
     assert isinstance(future.exception(), RemoteError)
     with pytest.raises(RemoteError, match="later"):
@@ -75,7 +74,7 @@ def test_exceptions(shared):
     assert shared.get_function("testing.nop").submit().exception() is None
 
 
-def test_a_timeout_of_waiting_ends_nothing(shared):
+def test_a_timeout_of_result_does_not_end_the_call(shared):
     future = shared.get_function("testing.sleep").submit(0.5)
     with pytest.raises(cf.TimeoutError):
         future.result(timeout=0.01)
@@ -99,7 +98,7 @@ def test_callbacks_run_in_turn_and_may_fail(shared, caplog):
 
 
 def test_callbacks_may_use_the_session(shared):
-    """They run in a thread that holds nothing, so they may call, submit, and wait for other futures."""
+    """They run in a thread without locks, so they may call, submit, and wait for other futures."""
     echo = shared.get_function("testing.echo")
     found = []
     finished = threading.Event()
@@ -118,7 +117,7 @@ def test_callbacks_may_use_the_session(shared):
     assert found == ["first", "called", "third"]
 
 
-def test_callbacks_of_what_is_done_and_of_what_fails(shared):
+def test_callbacks_run_for_done_and_failed_futures(shared):
     future = shared.get_function("testing.fail").submit()
     future.exception()
     found = []
@@ -129,8 +128,8 @@ def test_callbacks_of_what_is_done_and_of_what_fails(shared):
     assert found == [True, True]
 
 
-def test_a_callback_after_a_rest(session, monkeypatch):
-    """One call alone, which fills no batch, after a while in which nothing was to come."""
+def test_a_callback_runs_after_an_idle_time(session, monkeypatch):
+    """A single call, which fills no batch, after a time without expected frames."""
     monkeypatch.setattr(receiver, "TICK_S", 100.0)
     echo = session.get_function("testing.echo")
     echo.submit(1).result()
@@ -140,7 +139,7 @@ def test_a_callback_after_a_rest(session, monkeypatch):
     assert came.wait(PATIENCE_S)
 
 
-def test_callbacks_when_the_device_is_lost(device, session):
+def test_callbacks_run_when_the_device_is_lost(device, session):
     found = []
     future = session.get_function("testing.sleep").submit(LONG_S)
     future.add_done_callback(lambda done: found.append(done.exception()))
@@ -149,7 +148,7 @@ def test_callbacks_when_the_device_is_lost(device, session):
     assert isinstance(found[0], SessionLost)
 
 
-def test_callbacks_while_the_sockets_are_full(shared):
+def test_callbacks_run_while_the_sockets_are_full(shared):
     echo = shared.get_function("testing.echo")
     found = []
     for number in range(30):
@@ -179,8 +178,8 @@ def test_submitted_calls_run_before_later_ones(shared):
     assert [future.result() for future in futures] == list(range(1, 101))
 
 
-def test_what_a_held_back_call_frees_is_freed_though_it_is_cancelled(shared):
-    """The note of what was dropped travels with a call: it must arrive though the call does not."""
+def test_a_cancelled_held_call_still_frees_objects(shared):
+    """The FREE frame is held with a call: it must be sent even if the call is cancelled."""
     kept, dropped = shared.get_function("test.kept"), shared.get_function("test.dropped")
     sleep, nop = shared.get_function("testing.sleep"), shared.get_function("testing.nop")
     thing = kept("freed with a cancelled call")
@@ -210,7 +209,7 @@ def test_a_waiting_call_is_dropped(device, session):
     assert waiting[2].cancel()
 
 
-def test_a_running_call_is_really_stopped(device, session):
+def test_cancelling_a_running_call_ends_its_process(device, session):
     running = session.get_function("test.sleep").submit(LONG_S)
     device.wait_for_call()
     assert running.cancel()
@@ -223,14 +222,14 @@ def test_a_running_call_is_really_stopped(device, session):
 # ---------------------------------------------------------------- deadlines
 
 
-def test_an_overdue_call(session):
+def test_an_overdue_call_ends_the_session(session):
     with pytest.raises(DeadlineExceeded, match=r"the call was not done in its 0.2 s; its process was ended"):
         session.get_function("testing.sleep")(LONG_S, deadline_s=0.2)
     with pytest.raises((SessionLost, DeadlineExceeded)):
         session.ping()
 
 
-def test_an_overdue_submitted_call(session):
+def test_an_overdue_submitted_call_ends_the_session(session):
     echo, sleep = session.get_function("testing.echo"), session.get_function("testing.sleep")
     first, late, after = echo.submit(1), sleep.submit(LONG_S, deadline_s=0.2), echo.submit(2)
     assert first.result() == 1
@@ -239,20 +238,19 @@ def test_an_overdue_submitted_call(session):
     assert isinstance(after.exception(), (SessionLost, DeadlineExceeded))
 
 
-def test_a_deadline_that_is_kept(shared):
+def test_a_call_within_its_deadline_returns(shared):
     echo = shared.get_function("testing.echo")
     assert echo(1, deadline_s=60) == 1
     assert echo.submit(np.ones(5), deadline_s=60).result().sum() == 5
 
 
 def test_a_deadline_counts_from_when_the_call_runs(shared):
-    """Calls that each keep their deadline, and together last longer than it and the client's patience beyond it."""
+    """Each call keeps its deadline; together they last longer than it and `GRACE_S`."""
     futures = [shared.get_function("testing.sleep").submit(0.2, deadline_s=1.0) for _ in range(18)]
     assert [future.result() for future in futures] == [None] * 18
 
 
-def test_a_deadline_behind_a_call_that_has_none(device, session, monkeypatch):
-    """The plain call of another thread is the one that runs."""
+def test_a_deadline_does_not_count_behind_another_call(device, session, monkeypatch):
     monkeypatch.setattr(receiver, "GRACE_S", 0.1)
     sleep, echo = session.get_function("test.sleep"), session.get_function("testing.echo")
     ours = threading.Thread(target=sleep, args=(1.5,))
@@ -262,7 +260,7 @@ def test_a_deadline_behind_a_call_that_has_none(device, session, monkeypatch):
     ours.join(PATIENCE_S)
 
 
-def test_a_deadline_in_the_midst_of_others(session):
+def test_a_deadline_among_other_submitted_calls(session):
     echo, sleep = session.get_function("testing.echo"), session.get_function("testing.sleep")
     futures = [echo.submit(number) for number in range(10)]
     assert echo(10, deadline_s=60) == 10

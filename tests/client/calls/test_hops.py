@@ -78,7 +78,7 @@ def served() -> Iterator[Served]:
 
 
 def all_of(do: Callable[[], object]) -> list[str]:
-    """What is called in this thread while ``do`` runs."""
+    """The functions called in this thread while ``do`` runs."""
     hops, before = Hops(), sys.getprofile()
     sys.setprofile(hops)
     try:

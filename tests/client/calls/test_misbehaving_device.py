@@ -1,4 +1,4 @@
-"""What a device must not be able to do to its client, and what the client does all the same."""
+"""A device that breaks the protocol: the client stays intact, and reports an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.device import OURS, PATIENCE_S, Raw
 
 
 class FakeDevice:
-    """The other end of a session, by hand."""
+    """The other end of a session, whose frames a test sends."""
 
     def __init__(self, window):
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -40,7 +40,7 @@ class FakeDevice:
         return RemoteFunction(self.session, name, name)
 
     def answer(self, data):
-        """Submit a call and have ``data`` come back, with its number where it says so."""
+        """Submit a call and answer with ``data``, bytes or a function of the call's id."""
         future = self.nop.submit()
         call = self.raw.receive()
         self.raw.sock.sendall(data(call.call_id) if callable(data) else data)
@@ -86,7 +86,7 @@ BAD_TEXT = frames.HEADER.pack(56, frames.ERROR, 0, 0, 0, 1, 1) + (
     ],
 )
 @pytest.mark.parametrize("submitted", [True, False])
-def test_nonsense_from_the_device_is_a_lost_session(fake, data, submitted):
+def test_an_invalid_frame_from_the_device_is_session_lost(fake, data, submitted):
     device = fake()
     if submitted:
         future = device.answer(data)
@@ -106,20 +106,20 @@ def test_a_result_of_any_form_is_a_result(fake, fields):
     assert future.result(PATIENCE_S) == fields.get("r")
 
 
-def test_an_object_of_unknown_kind(fake):
+def test_an_object_of_unknown_kind_is_session_lost(fake):
     future = fake().answer(encoded(frames.RESULT, {"r": Ref(1, {"is": "hologram"})}))
     with pytest.raises(SessionLost, match="unknown kind 'hologram'; update this client"):
         future.result()
 
 
 @pytest.mark.parametrize("about", [{"is": "array", "shape": 5}, {"is": "module", "functions": 5}])
-def test_an_object_described_in_nonsense(fake, about):
+def test_an_invalid_description_of_an_object_is_refused(fake, about):
     future = fake().answer(encoded(frames.RESULT, {"r": Ref(1, about)}))
     with pytest.raises(ProtocolError, match="makes no sense"):
         future.result()
 
 
-def test_written_arrays_that_do_not_come(fake):
+def test_missing_written_arrays_are_a_protocol_error(fake):
     device = fake()
     future = device.nop.submit(rpcsys.empty(3), rpcsys.inout(np.zeros(2)))
     device.raw.receive()
@@ -128,24 +128,25 @@ def test_written_arrays_that_do_not_come(fake):
         future.result()
 
 
-def test_replies_that_belong_to_nothing_are_ignored(fake):
+def test_replies_to_unknown_calls_are_ignored(fake):
     device = fake()
     others = b"".join(
         frames.pack(kind, 77, head)[0]
         for kind, head in (
-            (frames.RESULT, b'{"r":1}'), (frames.ERROR, b"{}"), (frames.CHUNK, b""), (frames.PONG, b""), (frames.CALL, b"{}"),
+            (frames.RESULT, b'{"r":1}'), (frames.ERROR, b"{}"), (frames.CHUNK, b""), (frames.PONG, b""),
+            (frames.CALL, b"{}"),
         )
     )  # fmt: skip
     assert device.answer(lambda call_id: others + encoded(frames.RESULT, {"r": 5})(call_id)).result() == 5
 
 
-def test_a_goodbye_with_its_reason(fake):
+def test_a_goodbye_ends_the_session_with_its_reason(fake):
     future = fake().answer(b"".join(frames.encode(frames.GOODBYE, 0, {"reason": "out of hours"})))
     with pytest.raises(SessionLost, match=r"127.0.0.1:\d+ ended the session: out of hours"):
         future.result()
 
 
-def test_an_error_without_anything(fake):
+def test_an_empty_error_is_a_remote_error(fake):
     future = fake().answer(encoded(frames.ERROR, {}))
     with pytest.raises(RemoteError, match="Error: the device gave no message"):
         future.result()
@@ -189,15 +190,15 @@ def test_the_window_of_bytes_is_kept(fake):
     assert [future.result() for future in futures] == list(range(5))
 
 
-def test_a_call_larger_than_the_window_goes_alone(fake):
+def test_a_call_larger_than_the_window_is_sent_alone(fake):
     device = fake(bytes=10)
     future = device.nop.submit(np.zeros(100_000, "u1"))
     device.raw.send(frames.RESULT, device.raw.receive().call_id, {"r": 1})
     assert future.result() == 1
 
 
-def test_a_device_that_takes_nothing_and_says_nothing(fake):
-    """A large call does not go out; another thread may still close the session."""
+def test_close_works_while_the_device_reads_nothing(fake):
+    """A large call cannot be sent; another thread may still close the session."""
     device = fake()
     errors = []
 
@@ -215,7 +216,7 @@ def test_a_device_that_takes_nothing_and_says_nothing(fake):
     assert len(errors) == 1
 
 
-def test_a_device_that_keeps_silent_after_a_deadline_is_hung_up_on(fake):
+def test_a_silent_device_is_hung_up_on_after_a_deadline(fake):
     device = fake()
     with pytest.raises(DeadlineExceeded, match=r"no reply 2 s after the call's deadline of 0.1 s"):
         device.nop(deadline_s=0.1)
@@ -223,15 +224,15 @@ def test_a_device_that_keeps_silent_after_a_deadline_is_hung_up_on(fake):
     assert device.raw.ended()
 
 
-def test_a_device_without_a_sign_of_life(fake):
+def test_a_ping_without_an_answer_is_deadline_exceeded(fake):
     device = fake()
     with pytest.raises(DeadlineExceeded, match=r"no sign of life from 127.0.0.1:\d+ within 0.2 s"):
         device.session.ping(deadline_s=0.2)
     assert device.session.closed is None
 
 
-def test_the_reason_is_read_though_the_call_could_not_be_sent(fake):
-    """The device says why before it hangs up; the client notices only when it cannot send."""
+def test_the_devices_reason_is_read_after_a_failed_send(fake):
+    """The device sends the reason before it hangs up; the client notices the end only when it sends."""
     device = fake()
     head, _ = frames.encode_head({"type": "SessionTimeout", "message": "over"})
     device.raw.sock.sendall(frames.pack(frames.ERROR, 0, head)[0])
@@ -241,7 +242,7 @@ def test_the_reason_is_read_though_the_call_could_not_be_sent(fake):
         device.nop(np.zeros(1 << 20))
 
 
-def test_numbers_of_calls_start_again(fake):
+def test_call_ids_start_again_after_the_last(fake):
     device = fake()
     device.session._channel._next_id = 0xFFFFFFFE
     for expected in (0xFFFFFFFF, 1, 2):
@@ -251,8 +252,8 @@ def test_numbers_of_calls_start_again(fake):
         assert future.result() == expected
 
 
-def test_both_directions_full_by_one_client(shared):
-    """Pipelined large arrays both ways, far more than all buffers between them hold."""
+def test_one_client_may_fill_both_directions(shared):
+    """It sends and receives far more large arrays than all buffers between the ends hold."""
     echo = shared.get_function("testing.echo")
     futures = [echo.submit(np.full(1 << 20, number, "u1")) for number in range(100)]
     for number, future in enumerate(futures):

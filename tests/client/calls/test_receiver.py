@@ -1,4 +1,4 @@
-"""Who reads, and who waits meanwhile: the device is the other end of a socket pair."""
+"""Threads that read and threads that wait: the device is the other end of a socket pair."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def result(call: PendingCall) -> object:
     return call.frame.get("r")
 
 
-def test_replies_of_others_are_handed_out_on_the_way(ends: Ends) -> None:
+def test_the_reading_thread_completes_other_calls(ends: Ends) -> None:
     calls = [ends.under_way(number, 100) for number in (1, 2, 3)]
     for number in (1, 2, 3):
         ends.answer(number, number * 10)
@@ -67,7 +67,7 @@ def test_replies_of_others_are_handed_out_on_the_way(ends: Ends) -> None:
     assert (ends.receiver.bytes_under_way, ends.receiver.pending) == (0, {})
 
 
-def test_who_sleeps_gets_its_reply_from_who_reads(ends: Ends) -> None:
+def test_a_sleeping_thread_gets_its_reply_from_the_reading_one(ends: Ends) -> None:
     first, second = ends.under_way(1), ends.under_way(2)
     reads = ends.waits(first)
     until(ends.receiver.lock.locked)
@@ -82,7 +82,7 @@ def test_who_sleeps_gets_its_reply_from_who_reads(ends: Ends) -> None:
     assert result(first) == "first"
 
 
-def test_who_sleeps_reads_on_when_the_reader_leaves(ends: Ends) -> None:
+def test_a_sleeping_thread_reads_on_after_the_reading_one(ends: Ends) -> None:
     first, second = ends.under_way(1), ends.under_way(2)
     reads = ends.waits(first)
     until(ends.receiver.lock.locked)
@@ -96,7 +96,7 @@ def test_who_sleeps_reads_on_when_the_reader_leaves(ends: Ends) -> None:
     assert (result(first), result(second)) == ("first", "second")
 
 
-def test_a_time_that_is_over_leaves_the_call_under_way(ends: Ends) -> None:
+def test_a_timeout_leaves_the_call_under_way(ends: Ends) -> None:
     call = ends.under_way(1)
     with pytest.raises(concurrent.futures.TimeoutError):
         ends.receiver.wait(call, 0.05)
@@ -124,7 +124,7 @@ def test_a_reply_after_its_call_was_forgotten_is_dropped(ends: Ends) -> None:
     assert (gone.answered, ends.receiver.bytes_under_way) == (False, 0)
 
 
-def test_the_end_is_every_calls(ends: Ends) -> None:
+def test_the_end_of_the_session_ends_every_call(ends: Ends) -> None:
     calls = [ends.under_way(number) for number in (1, 2)]
     ends.device.sock.close()
     ends.receiver.wait(calls[0])
@@ -134,18 +134,18 @@ def test_the_end_is_every_calls(ends: Ends) -> None:
         ends.receiver.wait(late)
 
 
-def test_the_first_reason_counts(ends: Ends) -> None:
+def test_the_first_error_of_the_session_counts(ends: Ends) -> None:
     first, second = SessionClosed("first"), SessionClosed("second")
     assert ends.receiver.break_(first) is first
     assert ends.receiver.break_(second) is first
     assert ends.receiver.broken is first
 
 
-# ---------------------------------------------------------------- when nobody waits
+# ---------------------------------------------------------------- without a waiting thread
 
 
-class Scene:
-    """A flusher, whose batches go nowhere, and the device's end of its session."""
+class FlushedSession:
+    """A flusher whose batches are only recorded, and the device's end of its session."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -170,29 +170,29 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
-    scene = Scene()
-    yield scene
-    scene.close()
+def session() -> Iterator[FlushedSession]:
+    session = FlushedSession()
+    yield session
+    session.close()
 
 
-def test_what_is_held_back_is_flushed(scene: Scene) -> None:
-    scene.flusher.start()
-    scene.held[1] = b"one"
-    scene.flusher.wake()
-    until(lambda: scene.flushed == [[1]])
-    scene.held[2] = b"two"
-    scene.flusher.wake()  # which it does not need while it is looking
-    until(lambda: scene.flushed == [[1], [2]])
+def test_held_calls_are_flushed(session: FlushedSession) -> None:
+    session.flusher.start()
+    session.held[1] = b"one"
+    session.flusher.wake()
+    until(lambda: session.flushed == [[1]])
+    session.held[2] = b"two"
+    session.flusher.wake()  # which it does not need while ``looking`` is set
+    until(lambda: session.flushed == [[1], [2]])
 
 
-def test_a_reply_that_nobody_waits_for_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_without_a_waiting_thread_is_read(session: FlushedSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "TICK_S", 100.0)
-    scene.flusher.start()
+    session.flusher.start()
     time.sleep(0.1)  # it dozes by then, or looks by itself: the reply is read either way
     call = PendingCall()
     call.call_id = 1
-    scene.receiver.pending[1] = call
-    scene.device.send(frames.RESULT, 1, {"r": 5})
-    scene.flusher.start()
+    session.receiver.pending[1] = call
+    session.device.send(frames.RESULT, 1, {"r": 5})
+    session.flusher.start()
     until(lambda: call.answered)
