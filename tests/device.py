@@ -72,7 +72,7 @@ class Device:
         until((self.workdir / "running").exists, "the call to begin")
 
     def reports(self) -> list[dict[str, Any]]:
-        """What the process reported, but for the greeting, and, last, its outcome; waits until it has ended."""
+        """The reports of the process without the greeting, then its outcome. Waits for its end."""
         assert self.process.stdout is not None
         out, _ = self.process.communicate(timeout=PATIENCE_S)
         reports = [json.loads(line) for line in out.splitlines()]
@@ -91,7 +91,7 @@ class Device:
 
 
 def _start(options: dict[str, Any], listener: socket.socket) -> subprocess.Popen[str]:
-    """A process of its own interpreter, for what has to be so before it imports anything."""
+    """A process with its own interpreter, for options that must hold before its imports."""
     words = [sys.executable, str(PROGRAM), json.dumps({**options, "fd": listener.fileno()})]
     fds = [listener.fileno()]
     return subprocess.Popen(words, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -177,7 +177,7 @@ class Raw:
         return frame
 
     def ended(self) -> bool:
-        """Whether the device hangs up, saying nothing more."""
+        """Whether the device hangs up without another frame."""
         try:
             self.receive()
         except Ended:
@@ -195,7 +195,7 @@ def until(happened: Any, what: str = "it to happen") -> None:
 
 @contextlib.contextmanager
 def impostor(*replies: bytes, hang_up: bool = False, pause_s: float = 0) -> Iterator[tuple[str, int]]:
-    """The address of a server that takes one connection, says ``replies`` as they are, and reads on or hangs up.
+    """The address of a server that takes one connection, sends ``replies`` as bytes, and reads on or hangs up.
 
     ``pause_s``: seconds between two replies.
     """

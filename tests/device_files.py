@@ -15,13 +15,13 @@ def lines() -> list[str]:
 
 
 def entries() -> dict[str, frozenset[str]]:
-    """What goes along: path -> the packages it needs, none for most."""
+    """The entries of the list: path -> the packages it needs, none for most."""
     parts = [line.partition(" needs ") for line in lines() if not line.endswith(" stays")]
     return {path: frozenset(needs.replace(",", " ").split()) for path, _, needs in parts}
 
 
 def staying() -> set[str]:
-    """Paths below an entry that are for the desk."""
+    """Paths below an entry that no board gets."""
     return {line[: -len(" stays")] for line in lines() if line.endswith(" stays")}
 
 

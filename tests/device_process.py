@@ -1,4 +1,4 @@
-"""What `tests.device.Device` runs. Standard library only, Python 3.8 and later, as on a bare board.
+"""The process of `tests.device.Device`. Standard library only, Python 3.8 and later, as on a bare board.
 
 ``device_process.py OPTIONS`` is one session's process. ``device_process.py --fork FD`` forks one for each message
 on the socket, as a zygote does; a message is options, with the child's standard output and error and a listener.
@@ -38,7 +38,7 @@ dropped = []
 
 
 class Kept:
-    """A callable that tells when it is gone."""
+    """A callable that records when it is freed."""
 
     def __init__(self, name):
         self.name = name
@@ -151,7 +151,7 @@ def _sleep(seconds):
 
 @register("test.compute")
 def _compute(seconds):
-    """Lasts, and lets go of the interpreter only now and then."""
+    """Computes for ``seconds``, and releases the interpreter only now and then."""
     Path("running").touch()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -159,7 +159,7 @@ def _compute(seconds):
 
 
 def greeted(listener):
-    """The one connection that comes, its greeting read."""
+    """The only connection, after its greeting."""
     sock, _ = listener.accept()
     listener.close()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -173,7 +173,7 @@ def greeted(listener):
 
 
 def forked(control):
-    """Returns in each child, with its options; the parent exits when nobody sends any more."""
+    """Returns in each child, with its options; the parent exits at the end of ``control``."""
     while True:
         data, fds, _, _ = socket.recv_fds(control, 1 << 20, 3)
         if not data:

@@ -1,4 +1,4 @@
-"""A tracker and a server that say what a test wants, over real sockets: the truth, or lies about each field of it."""
+"""A scripted tracker and server, over real sockets: they send valid messages, or false values in any field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 MAGIC = struct.pack("<i", 0x2F271)
 WELCOME = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": []}
 
-#: What a field may be told to hold: every kind of JSON value, and what printing or counting may fail at.
+#: False values of a field: every kind of JSON value, and values that printing or counting may fail at.
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -31,7 +31,7 @@ GONE = object()
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where a JSON value has parts: paths of labels and numbers."""
+    """The paths, of labels and indexes, to all parts of a JSON value."""
     yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for label, item in inner:
@@ -39,7 +39,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, path: tuple[Any, ...], lie: Any) -> Any:
-    """``value`` with ``lie`` in one place; without that place if the lie is `GONE`."""
+    """``value`` with ``lie`` at ``path``; without that part if the lie is `GONE`."""
     if not path:
         return None if lie is GONE else lie
     copy = value.copy()
@@ -52,7 +52,7 @@ def changed(value: Any, path: tuple[Any, ...], lie: Any) -> Any:
 
 @st.composite
 def lies(draw: Any, truth: Any) -> Any:
-    """``truth``, an object, with one to three lies in it. A test may change what it gets."""
+    """A copy of the object ``truth`` with one to three false values."""
     truth = copy.deepcopy(truth)
     for _ in range(draw(st.integers(1, 3))):
         found = sorted((path for path in places(truth) if path), key=repr)
@@ -68,12 +68,12 @@ def framed(value: Any) -> bytes:
     return struct.pack("<i", len(text)) + text
 
 
-#: Given a question, what is sent for it: bytes as they are, or JSON values in frames.
+#: Returns the answers to a question: bytes as they are, or JSON values in frames.
 Says = Callable[[Any], "list[Any]"]
 
 
 class LyingTracker:
-    """Greets as a tracker of ours, and answers each question with what ``says`` makes of it. A context manager."""
+    """Sends the hello of our tracker, and answers each question with ``says(question)``. A context manager."""
 
     def __init__(self, says: Says | None = None) -> None:
         self.says: Says = says or (lambda asked: [])
@@ -121,13 +121,13 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
 
 
 def answers(fields: dict[str, Any]) -> Says:
-    """Says ``fields`` in answer to everything."""
+    """Answers every question with ``fields``."""
     return lambda asked: [{"ok": True, **fields, "id": asked["id"]}]
 
 
 @contextlib.contextmanager
 def lying_server(said: bytes) -> Iterator[tuple[str, int]]:
-    """The address of a server that takes one connection, says all it has to say, and reads on."""
+    """The address of a server that takes one connection, sends ``said``, and reads on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_lie, args=(listener, said), daemon=True)
         thread.start()

@@ -29,7 +29,7 @@ def lay_out(folder: Path) -> Path:
 
 
 def bare(board: Path, code: str, *args: object, python: str = sys.executable) -> str:
-    """What ``code`` prints under an isolated Python that has ``board`` alone. A failure shows its stderr."""
+    """The output of ``code`` under an isolated Python with ``board`` alone. A failure shows its stderr."""
     start = "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
     done = subprocess.run(
         [python, "-I", "-S", "-c", start + code, str(board), *map(str, args)],

@@ -131,7 +131,7 @@ def imported_by(file: Path) -> frozenset[str]:
 
 
 def packages_of(file: Path, ours: Collection[Path]) -> set[str]:
-    """The outside packages that importing a file takes: its own imports, and those of what it imports of ``ours``."""
+    """The outside packages that a file needs: its own imports, and those of its imports among ``ours``."""
     names: set[str] = set()
     todo, seen = [file], {file}
     while todo:

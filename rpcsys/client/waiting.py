@@ -47,7 +47,7 @@ def wait(
     """The leases, and the link that brought them: ``link``, or a new one if it broke.
 
     ``deadline`` is a time of the monotonic clock, None for no limit; ``reopen`` connects within the seconds that it is
-    given. When this raises, it has closed the link, and the request leaves the queue at once.
+    given. An error closes the link, and with it the request leaves the queue at once.
     """
     ticket: Optional[str] = None
 

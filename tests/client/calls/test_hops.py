@@ -95,7 +95,7 @@ def shortest(counts: list[list[str]], what: str) -> list[str]:
 
 
 def hops(do: Callable[[], object], what: str) -> int:
-    """How many Python functions ``do``, which is none itself, goes through once it has been done before."""
+    """How many Python functions ``do``, not one itself, calls after a first run."""
     counts = [all_of(do) for _ in range(TRIES)]
     return len(shortest([[name for name in count if name != RECEIVE] for count in counts], what))
 
@@ -137,7 +137,7 @@ def test_a_large_array(served: Served) -> None:
 
 
 def most_for_a_receive(found: list[str]) -> int:
-    """The most functions between two receives, but for the first, which brings the head, and what ends the array."""
+    """The most functions between two receives, without the first (the head) and the end of the array."""
     reads = [at for at, name in enumerate(found) if name == RECEIVE]
     between = [after - before - 1 for before, after in itertools.pairwise(reads)]
     return max(between[1:-2])
