@@ -77,7 +77,7 @@ class _Given:
 _given: dict[int, _Given] = {}  # our modules in TVM, by the address of TVM's module
 _numbers = itertools.count(1)
 #: Modules that were loaded since the last search for modules that TVM has dropped. A search takes longer with more
-#: modules, so it waits until one of `_SHARE` modules is new.
+#: modules, so it waits until one in `_SHARE` modules is new.
 _since = 0
 _SHARE = 4
 _lock = threading.Lock()

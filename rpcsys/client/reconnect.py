@@ -85,7 +85,7 @@ Opener = Callable[[float, Collection[str]], OpenConnection]
 
 
 class ReconnectingConnection:
-    """At most one connection, for any number of threads. It is opened at the first use."""
+    """At most one connection, for any number of threads. The first `get` or `at_once` opens it."""
 
     def __init__(self, open: Opener, wait_s: float) -> None:
         self._open = open

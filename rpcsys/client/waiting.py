@@ -114,7 +114,7 @@ def _return(reopen: Reopen, deadline: Optional[float], error: TrackerLost) -> Li
 
 
 def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, Any]:
-    """A lease from TVM's tracker. That keeps a request after its connection is lost, so nothing is retried."""
+    """A lease from TVM's tracker, which keeps requests of lost connections in its queue: nothing is retried."""
     if wanted.key is None or wanted.labels or wanted.count > 1:
         raise NotSupported("this is TVM's tracker: it has no labels, and one device for each request of a key")
     try:

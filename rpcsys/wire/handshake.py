@@ -184,7 +184,7 @@ def parse_greeting(data: bytes) -> Greeting:
 
 
 def format_greeting(greeting: Greeting) -> str:
-    """The inverse of :func:`parse_greeting`. Raises UsageError for a greeting without such a text."""
+    """The inverse of :func:`parse_greeting`. Raises UsageError for a greeting that has no such text."""
     options = greeting.options
     if options.session is not None and options.timeout_s is not None:
         # TVM's C++ server reads only the first option, as digits; its Java server reads all of them as one number.

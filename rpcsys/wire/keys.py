@@ -36,7 +36,7 @@ def _is_key(text: str) -> bool:
 
 
 def is_match_key(text: object) -> bool:
-    """Whether ``text`` may be a match key. Each server chooses the form of the random part."""
+    """Whether ``text`` is a valid match key. Each server chooses the form of the random part."""
     # The space is the only printable white space.
     return isinstance(text, str) and 0 < len(text) <= MAX_MATCH_KEY and text.isprintable() and " " not in text
 

@@ -299,8 +299,8 @@ class Channel:
 class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-arg]  # not subscriptable on 3.8
     """The future of one submitted call. Waiting for it reads the session."""
 
-    # The attributes of Future's own constructor, except the condition: to make one costs as much as the rest of a call.
-    # The futures of one session share it, because a thread that waits for one of them reads the session.
+    # The attributes of Future's own constructor, except the condition, which costs as much as the rest of a call. The
+    # futures of one session share it: a thread that waits for one of them reads the session.
     _state = "PENDING"
     _result = None
     _exception = None
@@ -333,8 +333,8 @@ class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-a
     def cancel(self) -> bool:
         """Cancel the call; False if it is done already.
 
-        The device drops a call that waits. It stops a call that runs by ending its process, and with it the session:
-        nothing else stops native code.
+        The device drops a call that waits. It stops a call that runs by ending the session's process, and with it the
+        session: nothing else stops native code.
         """
         if not self._channel.cancel(self):
             return self.cancelled()

@@ -1,4 +1,4 @@
-"""Reads the replies of one session: one thread at a time, under the read lock, completes the calls of all threads.
+"""Reads the replies of one session: one thread at a time, under the read lock, reads for all threads.
 
 The oldest call under way is the one that runs; its deadline counts from when it became the oldest. After the end of the
 session every call, present or later, ends with the same error.
@@ -217,7 +217,7 @@ class Receiver:
             self._ended_by(error)
 
     def _receive_before(self, until: float) -> Optional[Frame]:
-        """The next frame. None if there is none; it then has waited, a tick at most."""
+        """The next frame. If none has arrived, waits until ``until``, a tick at most, and returns None."""
         frame = self._stream.receive(DONT_WAIT)
         if frame is None:
             left = until - time.monotonic()
@@ -236,7 +236,7 @@ class Receiver:
             raise error
 
     def dispatch(self, frame: Frame) -> None:
-        """Handle a frame: complete its call, or take it otherwise. Raises `ProtocolError`."""
+        """Complete the call of a frame, or handle a frame of another kind. Raises `ProtocolError`."""
         if frame.kind == frames.RESULT or frame.kind == frames.PONG:
             call = self.pending.pop(frame.call_id, None)
             if call is not None:
