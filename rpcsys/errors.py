@@ -154,7 +154,7 @@ class ModelError(RemoteError):
 
 
 class Busy(RemoteError):
-    """A deployed module has its limit of calls or clients. Nothing was run; try again in a moment."""
+    """A deployed module takes no more calls or clients now. Nothing was run; try again in a moment."""
 
 
 class NativeError(RpcsysError):

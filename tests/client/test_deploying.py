@@ -7,7 +7,7 @@ import pytest
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import ConfigError, ModelError, ProtocolError, ServerUnreachable, UsageError
 from rpcsys.wire import frames
-from tests.client.test_lying_server import frame, session_with
+from tests.client.test_false_server import frame, session_with
 
 ROW = {"name": "m", "version": "1", "file": "m.so", "state": "serving", "running": 0, "waiting": 1, "clients": 2}
 

@@ -13,7 +13,7 @@ from rpcsys.client import reconnect
 from rpcsys.client.reconnect import Endpoint, OpenConnection, ReconnectingConnection, open_at
 from rpcsys.errors import NotSupported, RemoteFunctionError, RpcsysError, ServerUnreachable, SessionClosed
 from rpcsys.wire import frames
-from tests.client.test_lying_server import frame, session_with
+from tests.client.test_false_server import frame, session_with
 from tests.live.daemons import wait_until
 
 GONE = ServerUnreachable("nobody is there")

@@ -17,7 +17,7 @@ from rpcsys.client import connect
 from rpcsys.client.tracker import connect_tracker
 from rpcsys.errors import RpcsysError
 from rpcsys.wire import frames, handshake
-from tests.client.test_lying_server import HELLO, OURS, check, frame
+from tests.client.test_false_server import HELLO, OURS, check, frame
 from tests.liars import LyingTracker, lies, lying_server
 
 #: What a client hears of a session in which it lists a folder, and downloads 100 bytes.
