@@ -217,7 +217,7 @@ class Tracker(Closeable):
     def resolve(self, name: str = "") -> List[Dict[str, Any]]:
         """The servers of the deployed module ``name`` ("": of each), the least busy first. No lease, no queue.
 
-        Each has name, version, server, host, port, key (its address at a proxy, or ""); workers, running, waiting
+        Each has name, version, server, host, port, key (addresses it at a proxy, or ""); workers, running, waiting
         (calls) and clients. Raises `UnknownKey` where no server has it, `NotSupported` (TVM's tracker).
         """
         rows: List[Dict[str, Any]] = self._ask("resolve", answers.MODULES, "modules", name=name)
