@@ -1,1 +1,1 @@
-"""The first process of a server: it accepts connections, watches all others, and runs no user code."""
+"""The first process of a server: accepts connections, watches all other processes, and runs no user code."""

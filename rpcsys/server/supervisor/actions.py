@@ -1,8 +1,8 @@
-"""What a device server may decide to do: `state` decides, `service` does it.
+"""The actions of a device server: `state` decides them, `service` carries them out.
 
-``conn`` (by the service), ``session``, ``child``, ``number`` (of a parked connection) are given once and never again.
+The numbers ``conn`` (from the service), ``session``, ``child`` and ``number`` (a parked connection) are never reused.
 """
-# ruff: noqa: D101 - a comment behind the name says what an action does
+# ruff: noqa: D101 - a comment after the name describes the action
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 else:
 
     def dataclass_transform(**_):
-        """For the type checker."""
+        """Stand in for the decorator that only type checkers read."""
         return lambda kind: kind
 
 
 @dataclass_transform(frozen_default=True)
 class Frozen:
-    """Its subclasses are dataclasses that never change, of nothing but numbers, text and tuples.
+    """Makes each subclass a dataclass that never changes. Fields hold numbers, text and tuples only.
 
-    Who sets a field is told by the type checker: to tell it at run time costs a board 0.5 MB for eighty classes.
+    Only the type checker rejects assignments. The check at run time costs a board 0.5 MB for eighty classes.
     """
 
     def __init_subclass__(cls) -> None:
@@ -48,13 +48,13 @@ class Action(Frozen): ...
 
 
 class Connect(Action):  # open a connection to the tracker
-    proxy: int = 0  # through which of them, if it stands behind some
+    proxy: int = 0  # the index of the proxy to connect through, if there are proxies
 
 
-class Disconnect(Action): ...  # close the connection to the tracker; nothing more is heard of it
+class Disconnect(Action): ...  # close the connection to the tracker; no event about it follows
 
 
-class RegisterServer(Action):  # tell the tracker who we are
+class RegisterServer(Action):  # register this server with the tracker
     running: tuple[tuple[str, int, float], ...] = ()  # lease, epoch, seconds since its start
 
 
@@ -65,7 +65,7 @@ class Offer(Action):  # send a match key to the tracker
 class MakeKey(Action): ...  # make a match key, answered by `KeyMade`
 
 
-class Poll(Action): ...  # ask TVM's tracker for the match keys that it has not handed out, answered by `Pending`
+class Poll(Action): ...  # request the match keys that TVM's tracker has not handed out, answered by `Pending`
 
 
 class ReportStart(Action):  # report to our tracker that a lease is in use
@@ -78,16 +78,16 @@ class ReportEnd(Action):  # report to our tracker how a lease ended
     lease: str
     epoch: int
     outcome: str
-    cleaned: tuple[str, ...] = ()  # what had to be killed
-    removed: tuple[str, ...] = ()
+    cleaned: tuple[str, ...] = ()  # names of killed processes
+    removed: tuple[str, ...] = ()  # names of removed IPC objects and files
     fault: str = ""
 
 
-class ReportHealth(Action):  # tell our tracker what is wrong with this board
-    problem: str  # empty for nothing
+class ReportHealth(Action):  # report the board's health to our tracker
+    problem: str  # empty if there is none
 
 
-class ReportDeployed(Action):  # tell our tracker what is deployed
+class ReportDeployed(Action):  # report the deployed modules to our tracker
     modules: tuple[tuple[str, str, bool, int, int, int], ...]  # name, version, whether it is served, its load
 
 
@@ -97,7 +97,7 @@ class ReportDeployed(Action):  # tell our tracker what is deployed
 class StartZygote(Action): ...
 
 
-class KillZygote(Action): ...  # with every process below it: `ZygoteDown` follows
+class KillZygote(Action): ...  # kill the zygote and every process below it: `ZygoteDown` follows
 
 
 class Spawn(Action):  # have the zygote make a child that waits for its job
@@ -117,12 +117,12 @@ class Start(Action):  # hand a client's connection to a waiting child
     peer: str
     limit_s: float | None = None
     lease: str | None = None
-    slot: int = 0  # of no other session at the time
-    note: bool = False  # first note what shared memory there is
-    words: str = ""  # what is left to be told to a TVM client
+    slot: int = 0  # no other running session has it
+    note: bool = False  # first record the shared memory that exists now
+    words: str = ""  # the error text to send to a TVM client
 
 
-class Extend(Action):  # tell a child when its session ends
+class Extend(Action):  # send a child the new end of its session
     child: int
     until: float | None  # on this machine's monotonic clock, None for no limit
 
@@ -136,51 +136,51 @@ class RunCommand(Action):  # run ``--health-check`` or ``--recover``, answered b
 
 class Refuse(Action):  # answer a greeting, and close
     conn: int
-    how: str  # "mismatch", or "version": with what we speak
+    how: str  # "mismatch", or "version": the answer then holds our protocol's version
 
 
-class Drop(Action):  # close a connection without a word
+class Drop(Action):  # close a connection, sending nothing
     conn: int
 
 
-class Finish(Action):  # close a session's connection for everyone who holds it, and remove what is left of it
+class Finish(Action):  # shut down a session's connection in every process, and remove what the session left
     session: int
     conn: int
-    error: tuple[str, ...] = ()  # class and text of what its rpcsys/1 client is told first
-    sweep: str = ""  # look for shared memory too, where sessions share it: "idle" if no other runs, else "busy"
+    error: tuple[str, ...] = ()  # class and text of the error to send to its rpcsys/1 client first
+    sweep: str = ""  # where sessions share it, search shared memory too: "idle" if no other session runs, else "busy"
     unanswered: bool = False  # no process has answered the client's greeting
 
 
-class TurnAway(Action):  # close a client's connection, having told it why
+class TurnAway(Action):  # send a client an error and close its connection
     conn: int
     kind: str  # the error's class
     text: str
-    fresh: bool  # its greeting is to be answered
+    fresh: bool  # its greeting has no answer yet
 
 
 class Park(Action):  # dial a proxy: `Parked`, `Answering`, and `Opened` or `Unparked` follow
     number: int
     proxy: int
-    key: str  # which is served
-    offered: bool  # it is a match key that the tracker knows from this server itself
+    key: str  # the key, or the match key, that the connection serves
+    offered: bool  # whether ``key`` is a match key that this server itself offers to the tracker
 
 
-class Unpark(Action):  # close a parked connection without a word; nothing more is heard of it
+class Unpark(Action):  # close a parked connection, sending nothing; no event about it follows
     number: int
 
 
 # Deployed modules
 
 
-class Reread(Action): ...  # read from the disk what is deployed, answered by `Catalogue`
+class Reread(Action): ...  # read the deployed versions from the disk, answered by `Catalogue`
 
 
-class BeHost(Action):  # give a waiting child a version to load and serve
+class BeHost(Action):  # make a waiting child the model host of a version
     child: int
     version: Version
 
 
-class BeDeployer(Action):  # give a waiting child a client that deploys
+class BeDeployer(Action):  # hand a client that deploys to a waiting child
     child: int
     conn: int
     peer: str
@@ -190,20 +190,20 @@ class Hand(Action):  # hand a client's connection to a host
     child: int
     conn: int
     peer: str
-    fresh: bool  # its greeting is to be answered
+    fresh: bool  # its greeting has no answer yet
     greeted: bool  # it has sent its HELLO
 
 
-class SendToChild(Action):  # tell a host or a deployer something
+class SendToChild(Action):  # send a host or a deployer one message
     child: int
-    word: str
+    word: str  # the message's field
     value: Any
 
 
 # The server
 
 
-class Announce(Action): ...  # the server serves: print the ready line
+class Announce(Action): ...  # print the ready line
 
 
 class StopListening(Action): ...
@@ -212,10 +212,10 @@ class StopListening(Action): ...
 class Log(Action):
     level: str  # "info", "warning" or "error"
     text: str
-    event: str = ""  # "began" or "ended", of a session: the same for programs
+    event: str = ""  # "began" or "ended" for a session's lines: programs read it with ``fields``
     fields: tuple[tuple[str, Any], ...] = ()
-    stranger: str = ""  # the address of the one it is about, who could make any number of such lines
+    stranger: str = ""  # the address of an untrusted peer, whose lines are limited in number
 
 
 class Exit(Action):  # end the server
-    why: str = ""  # a failure that the user has to know of
+    why: str = ""  # the failure to report, empty for none

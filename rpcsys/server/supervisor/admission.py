@@ -1,4 +1,4 @@
-"""How clients come in: connected until they have greeted, then waiting for a slot, or turned away. Decisions only."""
+"""Admission of clients: a client connects, greets, and then waits for a slot or is refused. Decisions only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rpcsys.server.supervisor.tracker import TrackerSide
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same
 
-#: From a connection to its whole greeting: clients send it at once. Well within the 10 s that are promised.
+#: Longest time from a connection to its whole greeting, which clients send at once. The documented bound is 10 s.
 HANDSHAKE_S = 8.0
-EARLY_S = 2.0  # how long a client that is faster than the tracker's word about its lease is held back
-MAX_OPENINGS = 256  # connections that have not said a greeting. Each costs a descriptor; of more, the oldest is dropped
+EARLY_S = 2.0  # longest wait of a client that arrives before the tracker's message about its lease
+MAX_OPENINGS = 256  # connections without a greeting; each costs a descriptor. One more drops the oldest
 MAX_WAITING = 64  # clients that wait for a slot of a server without a tracker
 NOT_DEPLOYED = (
     "this server has no deployed modules: start it with --deploy DIR, then type: rpcsys deploy FILE --to HOST:PORT"
@@ -25,12 +25,12 @@ NOT_FREE = "its key is not free here (used already, renewed, or another server's
 
 
 class ClientAdmission:
-    """How clients come in."""
+    """Decides which clients get a session, a deployed module, or a refusal."""
 
     def __init__(self, tracker: TrackerSide) -> None:
         self.records, self.tracker, self.deployments = tracker.records, tracker, tracker.deployments
         self.slots, self.offers, self.parking = tracker.slots, tracker.offers, tracker.parking
-        #: Connections without a greeting, until when they must have it, and where they are from.
+        #: Connections without a greeting: the time by which it must be whole, and the peer's address.
         self.openings: dict[int, tuple[float, str]] = {}
 
     def accepted(self, event: ev.Accepted) -> list[do.Action]:
@@ -49,9 +49,9 @@ class ClientAdmission:
         return [] if self.openings.pop(conn, None) is None else [do.Drop(conn)]
 
     def opened(self, event: ev.Opened) -> list[do.Action]:
-        """A client has greeted. It needs a match key of ours where there is a tracker.
+        """Admit or refuse a client that has greeted. With a tracker it needs one of this server's match keys.
 
-        Under the plain key, any client that a proxy sends is right: the proxy knows which.
+        Under the plain key, every client from a proxy is admitted: the proxy has matched it with this server.
         """
         if event.parked is None:
             known = self.openings.pop(event.conn, None) is not None
@@ -87,7 +87,7 @@ class ClientAdmission:
         return []
 
     def _visit(self, event: ev.Opened, name: str, parked: ParkedConnection | None) -> list[do.Action]:
-        """A client has greeted that wants no slot: a deployed module, or to deploy one."""
+        """Pass on a client that needs no slot: it calls a deployed module, or deploys one."""
         if parked is not None:
             self.parking.over(parked, served=True)
         if event.session != SESSION:
@@ -97,7 +97,7 @@ class ClientAdmission:
         return self.deployments.visit(event.conn, event.peer, name)
 
     def _refusal(self, event: ev.Opened, key: MatchKey | None, keyed: bool) -> str:
-        """Why a client cannot be let in; empty when it can."""
+        """Why a client is refused; empty if it is admitted."""
         policy = self.records.policy
         if self.slots.processes.unclean:
             return "the board is not clean"
@@ -114,7 +114,7 @@ class ClientAdmission:
         return ""
 
     def hung_up(self, event: ev.HungUp) -> list[do.Action]:
-        """A client that has greeted is gone."""
+        """Handle the hang-up of a client that has greeted."""
         for session in self.slots.waiting:
             if session.conn == event.conn:
                 self.slots.waiting.remove(session)
@@ -123,7 +123,7 @@ class ClientAdmission:
         return self.slots.hung_up(event.conn) if actions is None else actions
 
     def stop(self) -> list[do.Action]:
-        """Let nobody in any more, and send away who waits."""
+        """Stop listening, and drop all clients that have no session yet."""
         waiting, self.slots.waiting = self.slots.waiting, []
         dropped = [*self.openings, *(session.conn for session in waiting)]
         self.openings.clear()
@@ -136,7 +136,7 @@ class ClientAdmission:
         return earliest([*openings, *(session.early_until for session in self.slots.waiting)])
 
     def tick(self) -> list[do.Action]:
-        """Drop those that do not greet; hold nobody back for ever."""
+        """Drop connections whose greeting is late, and end the wait for late tracker messages."""
         actions: list[do.Action] = []
         for conn, (until, peer) in list(self.openings.items()):
             if self.records.now >= until:
@@ -149,5 +149,5 @@ class ClientAdmission:
 
 
 def _warning(peer: str, text: str) -> do.Action:
-    """A line about a client at ``peer``, ``host:port``."""
+    """A log line about the client at ``peer``, ``host:port``."""
     return do.Log("warning", text, stranger=peer.rpartition(":")[0] or peer)

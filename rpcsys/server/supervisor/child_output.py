@@ -1,7 +1,7 @@
-"""What sessions, hosts and the zygote print: the supervisor reads it from a pipe and makes log lines of it.
+"""Output of sessions, hosts and the zygote: the supervisor reads it from pipes and logs it line by line.
 
-None of them holds a descriptor of the log itself, so nobody can write a line there that looks like the server's own.
-A session reads its own pipe: the supervisor looks at its descriptor of that only when the session is dead.
+None of these processes has a descriptor of the log, so none can forge a line of the server.
+A session reads its own pipe. The supervisor keeps a descriptor of it, and reads it only after the session's death.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from collections.abc import Callable
 
 from rpcsys.server.supervisor.loop import Loop
 
-PIECE = 64 << 10  # read at a time: others have their turn between
-LINE = 4 << 10  # bytes of a line; what is longer is cut into several
-#: Bytes that may be printed at once, and in each second beyond: a log on an SD card takes no more for long.
+PIECE = 64 << 10  # bytes read at a time, before the loop serves other descriptors
+LINE = 4 << 10  # bytes of a log line; longer lines are split
+#: Bytes that may be logged at once, and the bytes per second beyond that: an SD card sustains no more.
 BURST = 1 << 20
 PER_S = 64 << 10
 
-LINE_COST = 100  # what a line costs beside its bytes: its beginning in the log, and the time to make it
-#: Of what a session leaves, the lines that are logged, and the bytes that are read. A crash says why in a few lines.
+LINE_COST = 100  # bytes counted for each line beside its text: the log's prefix, and the time to format it
+#: Lines logged, and bytes read, of a dead session's last output. A crash needs a few lines.
 CRASH_LINES, CRASH_BYTES = 20, 64 << 10
 
 log = logging.getLogger("rpcsys.server")
 
 
 class ChildOutput:
-    """Pipes to print into, read in ``loop``."""
+    """Pipes for the output of child processes, read in ``loop``."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -37,7 +37,7 @@ class ChildOutput:
         self._parts: dict[int, bytes] = {}
 
     def open(self) -> int:
-        """A new pipe: the end to print into, for the caller to hand over and close. Raises OSError."""
+        """Open a pipe and return its write end, which the caller hands over and closes. Raises OSError."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         self._parts[reading] = b""
@@ -45,7 +45,7 @@ class ChildOutput:
         return writing
 
     def _read(self, descriptor: int) -> bool:
-        """Take what is there; whether more may follow."""
+        """Read and log one piece; whether more may follow."""
         try:
             data = os.read(descriptor, PIECE)
         except BlockingIOError:
@@ -62,7 +62,7 @@ class ChildOutput:
         return bool(data)
 
     def log(self, lines: list[bytes]) -> None:
-        """Log what was printed, as far as it may be."""
+        """Log lines within the rate limit; count the rest as omitted."""
         now = self._loop.now()
         self._left = min(BURST, self._left + (now - self._since) * PER_S)
         self._since = now
@@ -78,7 +78,7 @@ class ChildOutput:
                 log.info("printed: %s", line[start : start + LINE].decode("utf-8", "replace").rstrip())
 
     def flush(self) -> None:
-        """Log a line that has no end yet: who began it may be dead."""
+        """Log unfinished lines: the process that printed one may be dead."""
         for descriptor in list(self._parts):
             self._read(descriptor)
             part = self._parts.get(descriptor)
@@ -87,12 +87,12 @@ class ChildOutput:
                 self.log([part])
 
     def crash(self, left: bytes) -> None:
-        """Log what a session printed last, of which a few lines are never left out."""
+        """Log the last output of a session. A few lines are logged even beyond the rate limit."""
         self._left = max(self._left, float(LINE))
         self.log(left[-LINE // 2 :].splitlines()[-CRASH_LINES:])
 
     def close(self) -> None:
-        """Log what is still there, and let go of all pipes."""
+        """Log the remaining output and close all pipes."""
         for descriptor in list(self._parts):
             for _ in range(BURST // PIECE):
                 if not self._read(descriptor):
@@ -104,21 +104,21 @@ class ChildOutput:
 
 
 class CrashOutput:
-    """The pipes of living sessions, by child. ``crash``: takes what is left."""
+    """The output pipes of running sessions, by child. ``crash`` receives the unread bytes of a dead one."""
 
     def __init__(self, crash: Callable[[bytes], None]) -> None:
         self._crash = crash
         self._pipes: dict[int, int] = {}
 
     def keep(self, child: int, descriptor: int) -> int | None:
-        """A session says where it prints; what is returned is not taken: its user code may send anything."""
+        """Keep a session's output pipe. Returns ``descriptor`` if it is refused: user code may send any descriptor."""
         if child in self._pipes or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return descriptor
         self._pipes[child] = descriptor
         return None
 
     def log(self, child: int) -> None:
-        """The session is dead: log what it left, and forget it."""
+        """Log the last output of a dead session and close its pipe."""
         descriptor = self._pipes.pop(child, None)
         if descriptor is None:
             return
@@ -126,6 +126,6 @@ class CrashOutput:
             os.set_blocking(descriptor, False)
             self._crash(os.read(descriptor, CRASH_BYTES))
         except OSError:
-            pass  # nothing is left, or nobody reads our own log
+            pass  # the pipe is empty, or our own log has no reader
         finally:
             os.close(descriptor)

@@ -1,6 +1,6 @@
-"""The supervisor's end of its other processes: the zygote, and the control sockets of the children.
+"""The supervisor's side of the zygote and of the children's control sockets.
 
-When the zygote dies, so do its children (PR_SET_PDEATHSIG); what they leave behind is killed before that is told.
+When the zygote dies, its children die too (PR_SET_PDEATHSIG). The supervisor kills their descendants, then posts it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from rpcsys.server.supervisor.child_output import ChildOutput, CrashOutput
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.wire.control import OUTCOMES
 
-LEAVE_S = (1.0, 5.0)  # when the server ends: for the zygote to leave by itself, and then for its processes to be killed
-STUCK_S = 1.0  # between two checks whether a process that no signal has ended has ended after all
+LEAVE_S = (1.0, 5.0)  # at the server's end: time for the zygote to exit by itself; time until all is killed
+STUCK_S = 1.0  # seconds between two checks of processes that survived a SIGKILL
 
 
 @dataclass
 class ChildProcess:
-    """A child that was asked for."""
+    """A child that the zygote makes, or has made."""
 
     kind: ChildKind
-    control: socket.socket | None  # None once it is not listened to any more
+    control: socket.socket | None  # None once the supervisor has closed it
     allowance: messages.Allowance
-    roots: tuple[int, ...] = ()  # the numbers of its process and of its init, where it has one
+    roots: tuple[int, ...] = ()  # the PIDs of its process and of its init, if it has one
     ready: bool = False
     kills: int = 0  # how often it was killed
 
@@ -42,8 +42,8 @@ class ChildProcess:
 class Spawner:
     """One zygote at a time, and its ``children`` by number.
 
-    ``on_service`` hears what hosts and deployers say beside what sessions do: the child, its message, and a descriptor,
-    which it returns if it does not take it. It raises `ProtocolError` or KeyError for what none of them says.
+    ``on_service(child, message, descriptor)`` receives the messages of hosts and deployers. It returns the descriptor
+    if it does not keep it, and raises `ProtocolError` or KeyError for a message that hosts and deployers never send.
     """
 
     def __init__(self, loop: Loop, settings: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Spawner:
         self._sweeping = False
 
     def start(self) -> None:
-        """Start a zygote; an :class:`~rpcsys.server.supervisor.events.ZygoteDown` follows if that fails."""
+        """Start a zygote. On failure, :class:`~rpcsys.server.supervisor.events.ZygoteDown` follows."""
         ours, theirs = messages.pair()
         ours.setblocking(False)
         printing = -1
@@ -80,7 +80,7 @@ class Spawner:
         self._loop.add(ours.fileno(), self._hear)
 
     def _launch(self, descriptor: int, printing: int) -> int:
-        """The first zygote is a copy of this process, while that has one thread and no secret in its memory."""
+        """Start a zygote process; its PID. The first is a fork of this process, which has one thread and no secrets."""
         first, self._first = self._first, False
         module = "rpcsys.server.sandbox.zygote"
         if first and threading.active_count() == 1:
@@ -88,7 +88,7 @@ class Spawner:
         return launch.start(module, self._settings, descriptor, "rpcsys-zygote", leader=True, printing=printing)
 
     def spawn(self, child: int, kind: ChildKind) -> None:
-        """Ask for a child; without one, its death is told at once."""
+        """Have the zygote make a child. If that fails, its `ChildDead` is posted at once."""
         try:
             ours, theirs = messages.pair()
         except OSError:
@@ -103,11 +103,11 @@ class Spawner:
         theirs.close()
 
     def kill(self, child: int) -> None:
-        """Have a child and everything below it killed."""
-        # A zygote may be stopped, or have no turn: the second time this process kills the child itself, and sees the
-        # next time whether it lives all the same.
+        """Have the zygote kill a child with its descendants."""
+        # The zygote may be stopped, or starved of CPU time. So the second call kills the child from here, and the
+        # third reports it if it is still alive.
         self._order(None, kill=child)
-        # One that has been collected has a number that may be another's.
+        # The PID of a collected child may belong to another process: only the zygote's own children are killed.
         roots = [pid for pid in self.roots(child) if processes.parent(pid) == self._zygote]
         if not roots:
             return
@@ -125,7 +125,7 @@ class Spawner:
             processes.kill(self._zygote)
 
     def roots(self, child: int) -> tuple[int, ...]:
-        """The process number of a child that waits or serves, then its init's, where it has one; none for another."""
+        """The PID of a child that waits or serves, then that of its init, if it has one; empty for any other child."""
         process = self.children.get(child)
         return () if process is None else process.roots
 
@@ -141,7 +141,7 @@ class Spawner:
         messages.send(control, job.to_bytes(), descriptor)
 
     def send_json(self, child: int, fields: dict[str, Any], descriptor: int | None = None) -> bool:
-        """Send a child ``fields``; whether that could be done: one that is about to end takes nothing."""
+        """Send ``fields`` to a child; whether it was possible. A child that is about to end accepts no message."""
         control = self._control_of(child)
         try:
             if control is not None:
@@ -156,12 +156,12 @@ class Spawner:
         try:
             messages.send_json(self._control, descriptor, **order)
         except BlockingIOError:
-            # It has not taken a message for hundreds of them: it is stuck.
+            # Hundreds of messages wait for it: it hangs.
             self.kill_zygote()
         except OSError:
-            pass  # it is dead, and its end of the socket tells so next
+            pass  # it is dead, and its socket reports that next
 
-    # What is said
+    # Messages of the zygote and of children
 
     def _hear(self) -> None:
         assert self._control is not None
@@ -174,7 +174,7 @@ class Spawner:
         try:
             self._hear_zygote(messages.parse(data, messages.OF_ZYGOTE))
         except (ProtocolError, KeyError, TypeError):
-            self._lost()  # it is gone, or user code has written to it
+            self._lost()  # the zygote is dead, or user code has written to its socket
 
     def _hear_zygote(self, said: dict[str, Any]) -> None:
         if "importing" in said:
@@ -193,12 +193,12 @@ class Spawner:
         else:
             death = ev.ChildDead(self._loop.now(), said.pop("dead"), **said)
             while (control := self._control_of(death.child)) is not None and self._hear_child(death.child, control):
-                pass  # what it said may lie unread behind the news of its death
+                pass  # its last messages may be unread when the zygote reports its death
             self._bury(death.child)
             self._loop.events.append(death)
 
     def _hear_child(self, child: int, control: socket.socket) -> bool:
-        """Take one message of a child; whether there was one."""
+        """Read and handle one message of a child; whether there was one."""
         try:
             data, extra = _receive(control)
         except BlockingIOError:
@@ -214,7 +214,7 @@ class Spawner:
                 extra = self._crashes.keep(child, extra)
             self._take(child, process, said)
         except (ProtocolError, KeyError):
-            self._forget(child)  # it is gone, or user code has written to it
+            self._forget(child)  # the child is dead, or user code has written to its socket
             if not of_session:
                 self.kill(child)
         if extra is not None:
@@ -222,9 +222,9 @@ class Spawner:
         return True
 
     def _take(self, child: int, process: ChildProcess, said: dict[str, Any]) -> None:
-        """One message of a child. Raises KeyError for what no child says."""
+        """Post the event of a child's message. Raises KeyError for a message that no child sends."""
         if "printed" in said:
-            pass  # the descriptor beside it is all
+            pass  # the descriptor is handled above
         elif "importing" in said:
             self._loop.post(ev.Importing, said["importing"], child)
         elif "ready" in said:
@@ -241,7 +241,7 @@ class Spawner:
             self._loop.post(ev.ChildDone, child, outcome, said.get("removed", ()))
 
     def _meet(self, child: int) -> None:
-        """A child can be used when it waits, and its zygote has told its number: what it says itself proves nothing."""
+        """Post `ChildReady` if the child waits and the zygote has sent its PID; the child's message proves nothing."""
         if self.children[child].ready and self.children[child].roots:
             self._loop.post(ev.ChildReady, child)
 
@@ -250,7 +250,7 @@ class Spawner:
         self.children.pop(child, None)
 
     def _forget(self, child: int) -> None:
-        """Listen to a child no more."""
+        """Close a child's control socket and log its last output."""
         self._crashes.log(child)
         self._output.flush()
         control = self._control_of(child)
@@ -276,7 +276,7 @@ class Spawner:
             self._control = None
 
     def _scan(self) -> None:
-        """A burst of killing what a dead zygote has left behind; later, whether what was stuck has ended."""
+        """Kill what a dead zygote left, in one short burst; after that, check the processes that survived."""
         before = self._orphans.stuck.copy()
         if not self._sweeping:
             self._orphans.collect_stuck()
@@ -290,7 +290,7 @@ class Spawner:
             self._loop.call_at(self._loop.now() + (RESCAN_S if self._sweeping else STUCK_S), self._scan)
 
     def _sweep(self) -> bool:
-        """Whether nothing is left below this process but what is stuck."""
+        """Kill processes below this one; whether only those that survive a SIGKILL are left."""
         return self._orphans.burst(self._spared)
 
     def _spared(self, dead: list[processes.Dead]) -> frozenset[int]:
@@ -299,7 +299,7 @@ class Spawner:
         return frozenset()
 
     def leave(self) -> None:
-        """End the zygote, and everything below it, before the server itself ends."""
+        """End the zygote and every process below it, before the server ends."""
         self._close_control()
         by_itself, by_force = (time.monotonic() + span for span in LEAVE_S)
         while time.monotonic() < by_itself and processes.children(os.getpid()):
@@ -311,7 +311,7 @@ class Spawner:
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, int | None]:
-    """One message; an empty one from a socket that broke. Raises BlockingIOError."""
+    """Read one message and its descriptor; an empty message if the socket is broken. Raises BlockingIOError."""
     try:
         return messages.receive(sock)
     except BlockingIOError:

@@ -1,6 +1,6 @@
-"""The directories of sessions, and what they leave on the disk and in shared memory: made and removed beside the loop.
+"""Makes the sessions' directories, and removes what sessions leave on the disk and in shared memory.
 
-A thread of its own does what takes a busy disk milliseconds to seconds, so that nobody's opening waits for it.
+A thread does the removal, which takes a busy disk milliseconds to seconds, so that no opening session waits for it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rpcsys.server.supervisor.loop import Loop
 
 
 class Cleaner:
-    """Removes what sessions leave in ``folder``, with an event when nothing of one is left.
+    """Removes what sessions leave in ``folder``, and posts `Removed` for each session.
 
-    After a session that saw no other's, directories for the next ``ahead`` sessions are made beforehand.
+    Where sessions do not see each other's directories, those of the next ``ahead`` sessions are made in advance.
     """
 
     def __init__(self, loop: Loop, folder: str, ahead: int) -> None:
@@ -36,7 +36,7 @@ class Cleaner:
         self._thread: threading.Thread | None = None
 
     def tidy(self) -> None:
-        """Remove the folders of servers that were killed with all their processes. Called when the zygote is made."""
+        """Remove the folders of servers that were killed with all their processes. To be called after `StartZygote`."""
         try:
             abandoned = work_folders.abandoned(self._folder)
         except OSError:
@@ -45,20 +45,20 @@ class Cleaner:
             threading.Thread(target=_remove, args=(abandoned,), name="rpcsys-tidier", daemon=True).start()
 
     def note(self) -> None:
-        """No session runs, and one is about to: what there is now is not its doing."""
+        """Record the IPC objects that exist before the only session starts: it did not make them."""
         self._ipc.note_idle()
 
     def make_folder(self, session: int) -> str:
-        """The directory of a new session, made ahead if there is such a one. Raises OSError."""
+        """The directory of a new session: one made in advance, or a new one. Raises OSError."""
         while self._ready:
             try:
                 return work_folders.take(self._ready.popleft(), self._folder, session)
             except OSError:
-                pass  # somebody has tidied up: as if there had been none
+                pass  # another process has removed it: try the next
         return work_folders.make(self._folder, session)
 
     def start(self, session: int, sweep: str) -> None:
-        """Begin to remove what a session has left; ``sweep`` as in :class:`rpcsys.server.supervisor.actions.Finish`."""
+        """Begin to remove what a session left; ``sweep`` as in :class:`rpcsys.server.supervisor.actions.Finish`."""
         self._orders.put((session, sweep))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True)
@@ -70,7 +70,7 @@ class Cleaner:
                 self._made += 1
                 self._ready.append(work_folders.make_ahead(self._folder, self._made))
         except OSError:
-            pass  # a session that finds none has its own made, and says why that cannot be
+            pass  # the next session makes its own directory, and reports the error
 
     def _run(self) -> None:
         while True:
@@ -81,10 +81,10 @@ class Cleaner:
                 for _ in work_folders.removal(home):
                     pass
                 self._results.append((session, removed, work_folders.left_in(home)))
-            except Exception as error:  # noqa: BLE001 - whatever it is, this board is not clean
+            except Exception as error:  # noqa: BLE001 - after any error this board is not clean
                 self._results.append((session, (), f"{home} ({error})"))
             os.write(self._writing, b".")
-            if not sweep:  # else the next session's directory could be seen by this one
+            if not sweep:  # where sessions share folders, a running one could read the next one's directory
                 self._make_ahead()
 
     def _collect(self) -> None:

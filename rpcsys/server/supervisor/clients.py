@@ -1,7 +1,7 @@
-"""The server's end of its clients' connections: accepting, reading greetings and no more, watching for their end.
+"""The supervisor's side of clients' connections: accepts them, reads their greetings only, and detects their end.
 
-A descriptor of every session's connection stays here, to see the client hang up, to keep one that takes nothing, and to
-shut the connection down when the session is over, whoever else may have inherited it.
+The supervisor keeps a descriptor of each session's connection. With it, it sees the client hang up, keeps alive a
+connection whose client reads nothing, and shuts it down after the session, whichever processes inherited it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
 from rpcsys.wire.handshake import SERVER, SESSION, Greeting, OpeningReader, Options, encode_greeting, encode_mismatch
 
-BURST = 64  # connections accepted in one wake-up; others have their turn between
-PAUSE_S = 0.5  # when descriptors or memory run out, for sessions to end
+BURST = 64  # connections accepted in one wake-up, before the loop serves other descriptors
+PAUSE_S = 0.5  # pause in accepting when descriptors or memory run out
 REFUSED = (
     "the server does not take this session: its key has been used, or its board is not fit; request another, "
     "or see query_tracker"
@@ -26,7 +26,7 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Clients:
-    """Connections by number; ``key``: what clients are told."""
+    """Connections by number. ``key``: the key in the answer to a greeting."""
 
     def __init__(self, loop: Loop, listener: socket.socket | None, key: str) -> None:
         self._loop = loop
@@ -51,7 +51,7 @@ class Clients:
             self._listener = None
 
     def _keep(self) -> None:
-        """Keep the connections of clients that take nothing."""
+        """Keep alive the connections whose clients read nothing."""
         self._keep_at = self._loop.now() + KEEPALIVE_S
         self._loop.call_at(self._keep_at, self._keep)
         for sock in self._sockets.values():
@@ -65,10 +65,10 @@ class Clients:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _EXHAUSTED:  # at once again it would fail at once again, for ever
+                if error.errno in _EXHAUSTED:  # without a pause, accepting would fail in a busy loop
                     self._loop.remove(self._listener.fileno())
                     self._loop.call_at(self._loop.now() + PAUSE_S, self._listen)
-                return  # otherwise the connection broke before it was taken
+                return  # otherwise the connection broke before it was accepted
             self._take(sock, f"{address[0]}:{address[1]}")
 
     def _take(self, sock: socket.socket, peer: str) -> None:
@@ -79,14 +79,14 @@ class Clients:
         self._loop.post(ev.Accepted, conn, peer)
 
     def adopt(self, sock: socket.socket, rpcsys: bool) -> int:
-        """Take over a connection whose handshake is done, at a proxy; ``rpcsys``: of an rpcsys/1 client."""
+        """Add a connection whose handshake a proxy has done; its number. ``rpcsys``: its client speaks rpcsys/1."""
         conn = self._add(sock)
         self._adopted[conn] = rpcsys
         self._await_end(conn, sock)
         return conn
 
     def take_back(self, descriptor: int) -> int:
-        """Take over a connection that another process of ours had. Raises `ProtocolError` for any other descriptor."""
+        """Add a connection that a model host returns; its number. Raises `ProtocolError` for any other descriptor."""
         try:
             sock = socket.socket(fileno=descriptor)
         except OSError:
@@ -106,7 +106,7 @@ class Clients:
         return self._last
 
     def _remove(self, conn: int) -> socket.socket | None:
-        """Forget a connection; its socket, if it is known."""
+        """Stop watching a connection; its socket, None for an unknown number."""
         sock = self._sockets.pop(conn, None)
         self._adopted.pop(conn, None)
         if sock is not None:
@@ -116,7 +116,7 @@ class Clients:
         return sock
 
     def release(self, conn: int) -> None:
-        """Close a connection here only: another process has it now."""
+        """Close a connection in this process only: another process serves it."""
         sock = self._remove(conn)
         if sock is not None:
             sock.close()
@@ -151,37 +151,36 @@ class Clients:
     # Ending connections
 
     def descriptor(self, conn: int) -> int:
-        """The descriptor of a connection, to hand to a child."""
         return self._sockets[conn].fileno()
 
     def answer(self, conn: int, session: bool) -> bytes:
-        """What a session has to say first: the answer to its client's greeting, unless the proxy has given it."""
+        """The first bytes that a session sends: the answer to the greeting; empty if a proxy has sent the answer."""
         return b"" if conn in self._adopted else self.success(session)
 
     def success(self, session: bool) -> bytes:
-        """The answer to a greeting that is accepted; ``session``: for an rpcsys/1 client."""
-        # TVM's client takes any key with a ``server:`` before it, and ignores options behind it.
+        """The answer that accepts a greeting; ``session``: for an rpcsys/1 client."""
+        # TVM's client accepts any key after ``server:``, and ignores the options after the key.
         return encode_greeting(Greeting(SERVER, self._key, Options(session=SESSION if session else None)))
 
     def refuse(self, conn: int, how: str) -> None:
-        """Answer ``mismatch``, or with the ``version`` we speak, and close."""
+        """Answer ``mismatch``, or with our protocol's ``version``, and close."""
         if conn not in self._adopted:
             self.drop(conn, self.success(True) if how == "version" else encode_mismatch())
             return
-        if self._adopted[conn]:  # a proxy has told it of success already
+        if self._adopted[conn]:  # the proxy has already accepted its greeting
             self.send_error(conn, "ServerRefused", REFUSED, False)
         self.drop(conn)
 
     def turn_away(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
-        """Close a connection, having told its client why, as :meth:`send_error` does."""
+        """Send a client an error as :meth:`send_error` does, then close its connection."""
         self.send_error(conn, kind, text, unanswered)
         self.drop(conn)
 
     def send_error(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
-        """Tell an rpcsys/1 client, whose greeting may be ``unanswered``, why it is ended: an error's class and text.
+        """Send an rpcsys/1 client an error: its class and text. First answer its greeting, if that is ``unanswered``.
 
-        Its process is dead. If that was in the middle of a frame, the client takes this for a part of it, and
-        sees a broken connection; if the process has said it itself, nothing more can be sent.
+        The session's process is dead. If it died within a frame, the client reads the error as part of that frame,
+        and sees a broken connection. If the process sent the error itself, this send fails.
         """
         from rpcsys.server.session.outgoing import error_frame
 
@@ -193,7 +192,7 @@ class Clients:
             pass
 
     def drop(self, conn: int, last_words: bytes = b"") -> None:
-        """Close a connection for everyone who holds a copy of it, after ``last_words``."""
+        """Send ``last_words``, then shut a connection down in every process that has a copy of it."""
         sock = self._remove(conn)
         if sock is not None:
             drain_and_close(sock, last_words)

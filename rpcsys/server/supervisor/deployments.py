@@ -1,7 +1,7 @@
-"""What the supervisor does about deployed modules: the clients that want them, and those who deploy. Decisions only.
+"""The supervisor's decisions about deployed modules: their clients, and the clients that deploy.
 
-A deployer's process receives a file and makes a version of it, has a host try it here, switches the disk over, and has
-that read again (``Catalogue``); the hosts are brought to what it says. Whatever dies in the middle, the disk decides.
+A deployer process receives a file, makes a version of it and has a model host try it. Then it switches the version on
+the disk, and the supervisor reads the disk again (``Catalogue``). After any crash, the disk's state holds.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rpcsys.server.supervisor.model_hosts import DEAF, LEAVING, READY, SERVING, 
 from rpcsys.server.supervisor.process_table import ProcessTable, ZygoteState
 from rpcsys.server.supervisor.records import ServerRecords, earliest
 
-WAIT_S = 30.0  # how long a client waits for a host that is being started
-TIDY_S = 2.0  # what a deployer has to remove what it was sent, when its client is gone
+WAIT_S = 30.0  # longest wait of a client for a host that starts
+TIDY_S = 2.0  # time for a deployer to remove the received file after its client hung up
 MAX_WAITING = 256  # clients that wait for hosts
 MAX_DEPLOYERS = 8  # clients that deploy: each has a process
-MAX_CLIENTS = 1000  # of one host: each costs it 64 kB and a descriptor, of which a process has 1,024 in most places
-HEARD_S = 5.0  # how long a deployer waits for hosts to hear that they are to leave: one may be busy in native code
-SHOWN = 20  # names in one message
+MAX_CLIENTS = 1000  # clients of one host: each costs 64 kB and a descriptor. Most systems allow a process 1,024
+HEARD_S = 5.0  # longest wait of a deployer for old hosts to stop: a host in native code reads no message
+SHOWN = 20  # names in one error
 
 
 @dataclass
@@ -33,9 +33,9 @@ class DeployerProcess:
 
     conn: int
     peer: str
-    changed: bool = False  # its change is to be seen
-    heard_by: float | None = None  # it is, and hosts are to hear of it by then
-    until: float | None = None  # its client is gone, and it has so long to tidy up
+    changed: bool = False  # it has changed the disk, which is not read yet
+    heard_by: float | None = None  # the change is read; by this time old hosts must have begun to leave
+    until: float | None = None  # its client hung up; at this time the process is killed
 
 
 @dataclass
@@ -54,7 +54,7 @@ class ModelClient:
 
 
 class Deployments:
-    """Hosts, and who wants them. Methods note what happened and return what to do; then comes :meth:`settle`."""
+    """Hosts, their waiting clients and deployers. Methods record an event; :meth:`settle` follows each of them."""
 
     def __init__(self, records: ServerRecords, processes: ProcessTable) -> None:
         self.records = records
@@ -82,7 +82,7 @@ class Deployments:
     # Clients
 
     def visit(self, conn: int, peer: str, name: str) -> list[do.Action]:
-        """A client greets: it wants the module ``name``, or, with an empty name, to deploy."""
+        """Take a client of the module ``name`` in; an empty name is a client that deploys."""
         busy = ""
         if len(self.waiting) >= MAX_WAITING:
             busy = f"{MAX_WAITING} clients wait for modules here"
@@ -100,7 +100,7 @@ class Deployments:
         return [spawned]
 
     def hung_up(self, conn: int) -> list[do.Action] | None:
-        """A connection's client is gone; None if it is none of those that wait here."""
+        """Handle a client's hang-up; None if its connection is unknown here."""
         for client in self.waiting:
             if client.conn == conn:
                 self.waiting.remove(client)
@@ -112,7 +112,7 @@ class Deployments:
         return None
 
     def _moved(self, event: ev.Moved) -> list[do.Action]:
-        """A connection comes back from a host; its successor goes on with it."""
+        """A host returns a connection: it waits for the host's successor."""
         host = self.hosts.by_child.get(event.child)
         if host is None or not host.handed:
             return [do.Drop(event.conn)]
@@ -121,7 +121,7 @@ class Deployments:
         return []
 
     def _not_taken(self, event: ev.NotTaken) -> list[do.Action]:
-        """A client waits for another host. That one is ended, if it is not dead already: its death is heard of next."""
+        """A host refused a connection, which waits for another host. Kill the first one, unless it is dead."""
         host = self.hosts.by_child.get(event.child)
         if host is None:
             return [do.Drop(event.conn)]
@@ -156,7 +156,7 @@ class Deployments:
     # Deploying
 
     def _try(self, event: ev.Try) -> list[do.Action]:
-        """Start a host that shows whether a version can be loaded."""
+        """Start a host to test whether a version can be loaded."""
         return [self.hosts.spawn(event.version, event.child)] if event.child in self.deployers else []
 
     def _changed(self, event: ev.Changed) -> list[do.Action]:
@@ -167,7 +167,7 @@ class Deployments:
         return [do.Reread()]
 
     def _asked(self, event: ev.Asked) -> list[do.Action]:
-        """Tell of each module its state, and of its host the calls that run, the calls that wait, and the clients."""
+        """Send each module's state, and its host's running calls, waiting calls and clients."""
         return [do.SendToChild(event.child, "states", self.hosts.states())] if event.child in self.deployers else []
 
     def _read(self, event: ev.Catalogue) -> list[do.Action]:
@@ -181,7 +181,7 @@ class Deployments:
     # What follows
 
     def stop(self) -> list[do.Action]:
-        """The server is being stopped: hosts finish what they have, and take no more."""
+        """Stop: drop waiting clients and kill deployers. Hosts finish their calls and take no more."""
         waiting, self.waiting = self.waiting, []
         return [*(do.Drop(client.conn) for client in waiting), *map(do.Kill, self.deployers)]
 
@@ -193,7 +193,7 @@ class Deployments:
         return bool(self.hosts.by_child or self.deployers)
 
     def settle(self) -> list[do.Action]:
-        """Bring hosts to what is to be served, and clients to hosts."""
+        """Start and end hosts to match the catalogue, and hand waiting clients to hosts."""
         now, actions = self.records.now, self.hosts.leave()
         for child, deployer in self.deployers.items():
             if deployer.until is not None and now >= deployer.until:
@@ -207,7 +207,7 @@ class Deployments:
         return actions + [action for client in waiting for action in self._see_to(client)]
 
     def _report_seen(self) -> list[do.Action]:
-        """Tell who deploys that it is done, once no call can reach an earlier version."""
+        """Send ``seen`` to deployers once no call can reach an earlier version."""
         actions: list[do.Action] = []
         unheard = any(host.state is LEAVING and host.calls for host in self.hosts.by_child.values())
         for child, deployer in self.deployers.items():

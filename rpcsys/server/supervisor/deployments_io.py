@@ -1,4 +1,4 @@
-"""The supervisor's end of model hosts and deployers: what is decided of them, carried out; what they say, as events."""
+"""The supervisor's side of model hosts and deployers: carries out actions on them, posts their messages as events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rpcsys.server.supervisor.loop import Loop
 
 
 class DeploymentsIo:
-    """Deployed modules of the folder ``--deploy``. ``report``: takes the modules, and how many workers each has."""
+    """The deployed modules in the folder ``--deploy``. ``report(modules, workers)`` reports them to the tracker."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class DeploymentsIo:
         self._reread()
 
     def actions(self) -> dict[type, Callable[..., object]]:
-        """What carries out which action, with the action's fields as arguments."""
+        """The function that carries out each kind of action, with the action's fields as arguments."""
         return {
             do.Reread: self._reread,
             do.BeHost: self._be_host,
@@ -53,9 +53,9 @@ class DeploymentsIo:
         self._loop.post(ev.Catalogue, tuple(self._store.current()))
 
     def hear(self, child: int, said: dict[str, Any], descriptor: int | None) -> int | None:
-        """One checked message of a host or a deployer, with a descriptor, which is returned if it is not wanted.
+        """Handle one checked message of a host or a deployer. Returns ``descriptor`` if it is not kept.
 
-        Raises `ProtocolError` or KeyError for what none of them says: a module has written to it.
+        Raises `ProtocolError` or KeyError for a message that they never send: a module has written to the socket.
         """
         post = self._loop.post
         if "moved" in said and descriptor is not None:
@@ -98,7 +98,7 @@ class DeploymentsIo:
             self._spawner.kill(child)  # its death follows
 
     def _hand(self, child: int, conn: int, peer: str, fresh: bool, greeted: bool) -> None:
-        """Give a host a client, which is its alone from then on."""
+        """Hand a client's connection to a host and close it here."""
         reply = self._clients.answer(conn, True).decode("latin-1") if fresh else None
         fields = {"client": peer, "reply": reply, "greeted": greeted}
         if self._spawner.send_json(child, fields, self._clients.descriptor(conn)):
@@ -107,12 +107,12 @@ class DeploymentsIo:
             self._loop.post(ev.NotTaken, child, conn, peer, fresh, greeted)
 
     def _send(self, child: int, word: str, value: Any) -> None:
-        """Send a host or a deployer a word; one that takes none is of no use."""
+        """Send a message to a host or a deployer; kill one that does not take it."""
         if not self._spawner.send_json(child, {word: value}):
             self._spawner.kill(child)
 
 
-#: What is said without more.
+#: The event for each message without a value.
 _REPORTS: dict[str, Callable[[float, int], ev.ChildReport]] = {
     "loaded": ev.Loaded,
     "stuck": ev.Stuck,

@@ -1,8 +1,8 @@
-"""What can happen to a device server. What it may do about it is in :mod:`rpcsys.server.supervisor.actions`.
+"""The events of a device server. Its actions are in :mod:`rpcsys.server.supervisor.actions`.
 
-A log of events, each with its time, replays to the same state and the same actions.
+Replaying recorded events, with their times, gives the same state and the same actions.
 """
-# ruff: noqa: D101 - a comment behind the name says when an event is posted
+# ruff: noqa: D101 - a comment after the name describes when an event is posted
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class Event(Frozen):
     now: float  # when it happened, in seconds of a monotonic clock
 
 
-class ChildReport(Event):  # what a child has said, or what is seen of it
+class ChildReport(Event):  # a child's message, or an observation of it
     child: int
 
 
-class LeaseReport(Event):  # what our tracker says of a lease
+class LeaseReport(Event):  # a message of our tracker about a lease
     lease: str
     epoch: int
 
 
-class Tick(Event): ...  # time went by
+class Tick(Event): ...  # a deadline of the state has passed
 
 
-class StopAsked(Event):  # someone wants the server to stop; the second time: now
-    patient: bool = False  # when its sessions have ended by themselves
+class StopAsked(Event):  # a signal to stop; the second one ends sessions at once
+    patient: bool = False  # wait until the sessions have ended by themselves
 
 
 # Clients
 
 
-class Accepted(Event):  # a client connected, and has said nothing yet
+class Accepted(Event):  # a client has connected
     conn: int
     peer: str
 
 
-class Opened(Event):  # a client has said its greeting (:mod:`rpcsys.wire.handshake`)
+class Opened(Event):  # a client's greeting is whole (:mod:`rpcsys.wire.handshake`)
     conn: int
     peer: str
     role: str
@@ -55,85 +55,85 @@ class Opened(Event):  # a client has said its greeting (:mod:`rpcsys.wire.handsh
 
 class Broken(Event):  # a connection ended or broke the protocol before its greeting was whole
     conn: int
-    why: str = ""  # empty if it left
+    why: str = ""  # empty if the client hung up
 
 
-class HungUp(Event):  # a client with a session, or waiting for one, is gone
+class HungUp(Event):  # a client that has greeted hung up
     conn: int
 
 
 # Connections that wait at proxies
 
 
-class Parked(Event):  # a connection's greeting is out: the proxy can pair it
+class Parked(Event):  # a connection's greeting is sent: the proxy can join it with a client
     number: int
 
 
-class Answering(Event):  # a parked connection hears the first bytes of an answer
+class Answering(Event):  # the first bytes of an answer arrive on a parked connection
     number: int
 
 
-class Unparked(Event):  # a parked connection is no more
+class Unparked(Event):  # a parked connection has ended
     number: int
     how: str  # as in :mod:`rpcsys.server.supervisor.parking`
-    why: str  # for a person
+    why: str  # for the log
     jitter: float = 0.0  # in [0, 1), shortens the next pause
 
 
 # Processes
 
 
-class ZygoteUp(Event):  # the zygote has imported what it should, and makes children when asked
-    shared: str = ""  # why sessions share namespaces with all else on the board; empty when they have their own
+class ZygoteUp(Event):  # the zygote has done its imports and can make children
+    shared: str = ""  # why sessions share namespaces with the rest of the board; empty when they have their own
 
 
-class Importing(Event):  # an import is about to begin
+class Importing(Event):  # an import begins
     what: str
-    child: int | None = None  # the importing child, of a server that does not fork; None: the zygote
+    child: int | None = None  # the importing child, with --no-fork; None: the zygote
 
 
-class ZygoteDown(Event):  # the zygote is dead, and every process below it too but for `Unkilled` ones
-    cleaned: tuple[str, ...] = ()  # names of what had to be killed
+class ZygoteDown(Event):  # the zygote and all processes below it are dead, except `Unkilled` ones
+    cleaned: tuple[str, ...] = ()  # names of killed processes
 
 
-class Unkilled(Event):  # processes have been seen alive seconds after a SIGKILL
-    names: tuple[str, ...]  # none: those have ended
-    child: int | None = None  # whose they are, if its own process is one; its death says that they have ended
+class Unkilled(Event):  # processes are alive seconds after a SIGKILL
+    names: tuple[str, ...]  # empty: they have ended
+    child: int | None = None  # the child, if its own process is one of them; its death then ends this state
 
 
 class Failed(Event):  # a zygote or a child could not do its imports
-    why: str  # one line for a person
+    why: str  # one line for the log
 
 
 class ChildReady(ChildReport): ...  # it waits for its job
 
 
-class ChildDead(ChildReport):  # it and all its descendants are dead, but for `Unkilled` ones
+class ChildDead(ChildReport):  # it and all its descendants are dead, except `Unkilled` ones
     status: int  # exit status, or minus the signal that killed it
-    cleaned: tuple[str, ...] = ()  # names of descendants that had to be killed
-    removed: tuple[str, ...] = ()  # shared memory and the like that a killed child had
-    starved: bool = False  # it had nearly all the memory that it may have
+    cleaned: tuple[str, ...] = ()  # names of killed descendants
+    removed: tuple[str, ...] = ()  # names of IPC objects that a killed child left
+    starved: bool = False  # its memory was near its limit
 
 
 # Sessions
 
 
-class SessionOpened(ChildReport): ...  # the process of a child's session has greeted its client, and its client it
+class SessionOpened(ChildReport): ...  # the session's process and its client have exchanged their HELLO
 
 
-class LimitAsked(ChildReport):  # the client of a child's session asked for a time limit of its own
+class LimitAsked(ChildReport):  # the session's client requested a time limit
     limit_s: float
 
 
-class MemoryExceeded(ChildReport): ...  # its session's processes have more memory than a session may
+class MemoryExceeded(ChildReport): ...  # the session's processes exceed its memory limit
 
 
-class CpusLeft(ChildReport): ...  # threads of its session might run on CPUs that its slot has not; they are set back
+class CpusLeft(ChildReport): ...  # threads of the session were allowed CPUs of other slots; this is undone
 
 
 class ChildDone(ChildReport):  # its session is over, and it is about to exit
     outcome: str
-    removed: tuple[str, ...] = ()  # what will vanish with its namespaces
+    removed: tuple[str, ...] = ()  # IPC objects that end with its namespaces
 
 
 class StartFailed(Event):  # a session could not be started
@@ -141,86 +141,86 @@ class StartFailed(Event):  # a session could not be started
     why: str  # in one line
 
 
-class Removed(Event):  # the directory of a session is gone, and its client's connection is closed
+class Removed(Event):  # a session's directory is removed and its client's connection closed
     session: int
-    removed: tuple[str, ...] = ()  # what else of it had to be removed
-    left: tuple[str, ...] = ()  # what could not be, and why
+    removed: tuple[str, ...] = ()  # names of removed IPC objects
+    left: tuple[str, ...] = ()  # paths that could not be removed, with the reason
 
 
-class CommandDone(Event):  # ``--health-check`` or ``--recover`` is done
+class CommandDone(Event):  # ``--health-check`` or ``--recover`` has ended
     what: str
-    problem: str = ""  # what went wrong
+    problem: str = ""  # why it failed; empty for success
 
 
 # The tracker
 
 
 class LinkUp(Event):  # a tracker answers
-    ours: bool  # whether it speaks more than TVM's codes
+    ours: bool  # whether it is rpcsys's, not TVM's
 
 
 class LinkDown(Event):  # the tracker cannot be reached, or the connection to it ended
     why: str
     jitter: float = 0.0  # in [0, 1), shortens the pause before the next try
-    none: bool = False  # a proxy says that it has none of ours
+    none: bool = False  # the proxy reports that it has no tracker of ours
 
 
-class Registered(Event): ...  # the tracker has taken our registration
+class Registered(Event): ...  # the tracker has accepted our registration
 
 
-class KeyMade(Event):  # a new match key: the tracker has been told of it or, behind proxies, nobody yet
+class KeyMade(Event):  # a new match key: offered to the tracker or, behind proxies, not yet offered
     matchkey: str
 
 
-class Pending(Event):  # TVM's tracker lists the match keys of ours that it has not handed out
+class Pending(Event):  # TVM's tracker lists this server's match keys that it has not handed out
     matchkeys: tuple[str, ...]
 
 
-class KeyTaken(LeaseReport):  # it has handed out a match key
+class KeyTaken(LeaseReport):  # the tracker has handed out a match key
     matchkey: str
-    user: str  # a claim
-    address: str  # where the claim came from
+    user: str  # the user's name, as the client claims it
+    address: str  # the client's address
     limit_s: float | None = None
 
 
 class LeaseRenewed(LeaseReport):
-    limit_s: float | None = None  # seconds from now on; None: it does not end by itself
+    limit_s: float | None = None  # seconds from now; None: no limit
 
 
 class LeaseRevoked(LeaseReport):
     reason: str  # may be :data:`rpcsys.wire.control.UNUSED`
 
 
-class EndConfirmed(LeaseReport): ...  # it knows that the lease is over
+class EndConfirmed(LeaseReport): ...  # the tracker has recorded the end of the lease
 
 
 # Deployed modules: the disk, model hosts, deployers
 
 
-class Catalogue(Event):  # what the disk says is to be served
+class Catalogue(Event):  # the versions on the disk that are to be served
     versions: tuple[Version, ...]
 
 
 class Loaded(ChildReport): ...  # a host has its module in memory
 
 
-class Unloadable(ChildReport):  # a host cannot load its module, and leaves
+class Unloadable(ChildReport):  # a host cannot load its module, and exits
     why: str
 
 
-class Load(ChildReport):  # how much a host has to do
+class Load(ChildReport):  # the load of a host
     running: int  # calls
     waiting: int  # calls
     clients: int
 
 
-class Stuck(ChildReport): ...  # a call that was given up does not let go of a host's worker
+class Stuck(ChildReport): ...  # a call whose client has given it up still holds a host's worker
 
 
-class Leaving(ChildReport): ...  # a host that is to leave begins no more calls
+class Leaving(ChildReport): ...  # a host that is to leave starts no more calls
 
 
-class Moved(ChildReport):  # a host that leaves gives a client's connection back, between two frames
+class Moved(ChildReport):  # a host that leaves returns a client's connection, between two frames
     conn: int
     peer: str
     greeted: bool
@@ -233,11 +233,11 @@ class NotTaken(ChildReport):  # a host did not take a client of `Hand`: it is de
     greeted: bool
 
 
-class Try(ChildReport):  # a deployer has made a version, and wants to know whether it can be loaded
+class Try(ChildReport):  # a deployer has made a version and requests a test that it loads
     version: Version
 
 
-class Changed(ChildReport): ...  # a deployer has changed what the disk says
+class Changed(ChildReport): ...  # a deployer has changed the versions on the disk
 
 
-class Asked(ChildReport): ...  # a deployer's client wants to know what is served, and how much it has to do
+class Asked(ChildReport): ...  # a deployer's client requests the modules' states and loads

@@ -1,7 +1,7 @@
-"""Whether this board is fit to be offered, as its operator's own commands say. Decisions only.
+"""Whether this board is fit to be offered, decided by the operator's own commands. Decisions only.
 
-``--health-check`` decides with its exit status. Where it fails, or where sessions failed in a row for the server's own
-reasons, ``--recover`` is run (a power switch, say), then the check again, with growing pauses.
+The exit status of ``--health-check`` decides. If it fails, or if sessions fail in a row by the server's fault, the
+server runs ``--recover`` (a power switch, for example), then the check again, with growing pauses.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from rpcsys.server.supervisor.records import ServerRecords
 
 CHECK, RECOVER = "health check", "recovery"
 
-EVERY_S = 60.0  # between two checks of an idle board; another comes before the first offer, and after every session
-PAUSE_S = (2.0, 300.0)  # first and longest pause before a board that is not fit is looked at again
-#: Sessions that failed in a row by the server's own fault, after which it is recovered whatever the check says.
+EVERY_S = 60.0  # between two checks of an idle board; checks also run before the first offer and after every session
+PAUSE_S = (2.0, 300.0)  # first and longest pause before a board that is not fit is checked again
+#: Sessions in a row that fail by the server's fault, after which ``--recover`` runs whatever the check's result.
 FAULTS = 2
 
 
 class BoardHealth:
-    """``problem`` says why the board is not fit; ``running`` is the command under way."""
+    """``problem``: why the board is not fit, empty if it is; ``running``: the command under way."""
 
     def __init__(self, records: ServerRecords) -> None:
         self.records = records
@@ -42,7 +42,7 @@ class BoardHealth:
         return self._recover and self._faults >= FAULTS
 
     def session_ended(self, fault: str) -> None:
-        """A session is over, and who knows what it did to the board."""
+        """Have the board checked again after a session, and count failures in a row."""
         self._faults = self._faults + 1 if fault else 0
         if self._check or self._to_recover:
             self._fresh, self._due = False, self.records.now
@@ -51,7 +51,7 @@ class BoardHealth:
         return None if self.running else self._due
 
     def settle(self, *, idle: bool) -> list[do.Action]:
-        """Run what is due. A board in use is not recovered, and checked only if another slot is to be offered."""
+        """Run the command that is due. A board in use is not recovered, and checked only to offer another slot."""
         now = self.records.now
         if self.running or self._due is None or now < self._due:
             return []

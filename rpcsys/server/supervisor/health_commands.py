@@ -1,4 +1,4 @@
-"""The operator's commands (:mod:`rpcsys.server.supervisor.health`), run beside the loop, in bounded time."""
+"""Runs the operator's commands (:mod:`rpcsys.server.supervisor.health`) beside the loop, with a time limit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.health import CHECK, RECOVER
 from rpcsys.server.supervisor.loop import Loop
 
-#: What is not done by then is killed, with all of its process group: a power cycle takes a minute.
+#: A command that runs longer is killed with its process group. A power cycle takes a minute.
 TIMEOUT_S = {CHECK: 30.0, RECOVER: 120.0}
 POLL_S = 0.05  # between two polls of a command
 _SHELL = "/bin/sh"
-_TAIL = 400  # bytes of what it printed that are kept
+_TAIL = 400  # bytes of its output that are kept
 
 
 class HealthCommands:
-    """At most one command at a time; ``CommandDone`` tells its end."""
+    """Runs at most one command at a time, and posts ``CommandDone`` at its end."""
 
     def __init__(self, loop: Loop, commands: Mapping[str, str]) -> None:
         self._loop = loop
@@ -30,7 +30,7 @@ class HealthCommands:
         self._said = b""
 
     def run(self, what: str) -> None:
-        """Start a command: its `CommandDone` follows in any case."""
+        """Start a command. `CommandDone` always follows."""
         ours, theirs = os.pipe()
         self._what, self._said = what, b""
         try:
@@ -60,10 +60,10 @@ class HealthCommands:
         self._loop.call_at(self._loop.now() + POLL_S, self._poll)
 
     def _poll(self) -> None:
-        """Poll whether the command is done, or has had its time."""
+        """Check whether the command has ended; kill it after its time limit."""
         try:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
-        except ChildProcessError:  # the spawner cleaned up after a dead zygote, and took it along
+        except ChildProcessError:  # the spawner killed it while it cleaned up after a dead zygote
             self._end("it was killed")
             return
         if pid:
@@ -75,11 +75,11 @@ class HealthCommands:
             self._loop.call_at(self._loop.now() + POLL_S, self._poll)
 
     def kill(self) -> None:
-        """End a command under way, with what it started."""
+        """Kill a running command with its process group."""
         if self._pid:
             try:
                 os.killpg(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)  # it cannot refuse
+                os.waitpid(self._pid, 0)  # SIGKILL always ends it
             except (ProcessLookupError, ChildProcessError, PermissionError):
                 pass
 

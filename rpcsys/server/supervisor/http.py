@@ -1,6 +1,6 @@
-"""A few small pages over HTTP/1, on the server's own loop, for probes; one is of metrics, in Prometheus's text format.
+"""Serves a few small pages over HTTP/1 for probes, on the server's loop; and metrics in Prometheus's text format.
 
-Both are written by hand: a board has no package for it. Whoever asks slowly, or for much, or does not read, is dropped.
+No package is needed for either. A client that sends slowly, sends too much or does not read is dropped.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from rpcsys.server.supervisor.loop import Loop
 
 MAX_HEAD = 8 << 10  # bytes of a request: probes send a few hundred
-MAX_ASKING = 16  # connections at a time; the one that has been there longest gives way
+MAX_ASKING = 16  # connections at a time; one more closes the oldest
 REQUEST_TIMEOUT_S = 5.0
 
-#: Where the buckets of the histogram of sessions end.
+#: Upper bounds, in seconds, of the buckets of the histogram of sessions.
 SECONDS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Web:
-    """Serves ``pages`` by path, each made when asked for (content type, body), on a listening socket, which it owns."""
+    """Serves ``pages`` by path. Each is a function that returns content type and body. Owns the listening socket."""
 
     def __init__(
         self, loop: Loop, listener: socket.socket, pages: Mapping[str, Callable[[], tuple[str, bytes]]]
@@ -30,7 +30,7 @@ class Web:
         self._loop = loop
         self._listener = listener
         self._pages = pages
-        #: What each has said, and what drops it when its time is over.
+        #: By connection: the bytes received, and the callback that drops it when its time is over.
         self._asking: dict[socket.socket, tuple[bytearray, Callable[[], None]]] = {}
         loop.add(listener.fileno(), self._accept)
 
@@ -44,7 +44,7 @@ class Web:
         try:
             sock, _ = self._listener.accept()
         except OSError:
-            return  # gone again, or nothing is left to take it with: a probe will come again
+            return  # the client closed it, or descriptors ran out: a probe will try again
         sock.setblocking(False)
         while len(self._asking) >= MAX_ASKING:
             self._drop(next(iter(self._asking)))
@@ -68,7 +68,7 @@ class Web:
             try:
                 sock.send(self._reply(bytes(head)))
             except OSError:
-                pass  # it has left
+                pass  # the client hung up
         if whole or not data or len(head) > MAX_HEAD:
             self._drop(sock)
 
@@ -100,7 +100,7 @@ class Web:
 
 
 class ServerMetrics:
-    """Counts of what happened. ``now`` gives what is so now, by name, when somebody asks."""
+    """Counters of sessions. ``now`` returns the gauges by name; it is called for each request."""
 
     def __init__(self, key: str, now: Callable[[], Mapping[str, float]]) -> None:
         self._key = key
@@ -117,7 +117,6 @@ class ServerMetrics:
         self._sum += lasted_s
 
     def page(self) -> tuple[str, bytes]:
-        """All metrics: their content type, and the text."""
         key = {"key": self._key}
         lines: list[str] = []
         for name, value in self._now().items():

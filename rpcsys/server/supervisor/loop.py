@@ -1,7 +1,7 @@
-"""The server's event loop: descriptors and times, what to call then, and what has happened.
+"""The server's event loop: calls back on ready descriptors and due timers, and queues events for the state.
 
-On epoll itself rather than on :mod:`selectors`, because a client's hang-up has to be noticed while its data,
-which are the session process's, lie unread: EPOLLRDHUP.
+It uses epoll rather than :mod:`selectors` for EPOLLRDHUP: it must notice a client's hang-up although the client's
+data, which only the session's process may read, are unread.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     Fields = ParamSpec("Fields")
 
-#: The other end has closed, or has said that it will send no more. (Errors are always told.)
+#: GONE: the peer has closed, or shut down its sending side. (epoll always reports errors.)
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
 GONE = select.EPOLLRDHUP
 
 
 class Loop:
-    """Which descriptor and which time wants which callable. ``events``: for the state; ``now``: the clock, in s."""
+    """Callbacks by descriptor and by time. ``events``: the queue for the state; ``now``: the clock, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.now = clock
@@ -38,7 +38,7 @@ class Loop:
     def post(
         self, kind: Callable[Concatenate[float, Fields], Event], *args: Fields.args, **kwargs: Fields.kwargs
     ) -> None:
-        """Something has happened now: an event of this kind, with these fields."""
+        """Queue an event of this kind with these fields, at the present time."""
         self.events.append(kind(self.now(), *args, **kwargs))
 
     def add(self, descriptor: int, callback: Callable[[], object], events: int = READ) -> None:
@@ -47,31 +47,31 @@ class Loop:
         self._callbacks[descriptor] = callback
 
     def remove(self, descriptor: int) -> None:
-        """Forget a descriptor, which may be unknown. To be called before it is closed."""
+        """Stop watching a descriptor, which may be unknown. To be called before it is closed."""
         if self._callbacks.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
     def call_at(self, when: float | None, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once, at ``when``; what was set for it before is void. None: not at all."""
+        """Call ``callback`` once, at ``when``, which replaces its earlier time. None cancels it."""
         if when is None:
             self.timers.pop(callback, None)
         else:
             self.timers[callback] = when
 
     def run_once(self, timeout: float | None = None) -> None:
-        """Wait for descriptors and times, at most ``timeout`` seconds (None: for ever), and call what is ready."""
+        """Wait at most ``timeout`` seconds (None: no limit) for descriptors and timers, then call what is due."""
         if self.timers:
             left = max(0.0, min(self.timers.values()) - self.now())
             timeout = left if timeout is None else min(left, timeout)
         for descriptor, _ in self._epoll.poll(timeout):
             callback = self._callbacks.get(descriptor)
-            # One that another callback of this round has removed is skipped. A new descriptor with its number
-            # may be called for nothing: callbacks never block, and take "nothing there" for an answer.
+            # A callback of this round may have removed it. If a new descriptor has taken its number, the call may be
+            # spurious: callbacks never block, and accept that nothing is there.
             if callback is not None:
                 callback()
         now = self.now()
         for callback in [callback for callback, when in self.timers.items() if when <= now]:
-            if self.timers.get(callback, now + 1.0) <= now:  # another one may have set it anew
+            if self.timers.get(callback, now + 1.0) <= now:  # another callback may have changed its time
                 del self.timers[callback]
                 callback()
 

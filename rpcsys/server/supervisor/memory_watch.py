@@ -1,4 +1,4 @@
-"""The supervisor's scan of what sessions use: memory, and CPUs (see :mod:`rpcsys.server.sandbox.limits`)."""
+"""The supervisor's scan of the sessions' memory and CPUs (see :mod:`rpcsys.server.sandbox.limits`)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rpcsys.server.sandbox.memory_usage import MemoryUsage
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
 
-EVERY_S = 0.2  # between two scans of what sessions use. One scan is some 0.2 ms a process, and 0.05 ms a thread
-SLICE_S = 0.005  # a scan of many processes lets the loop do its work after so long, for as long again
+EVERY_S = 0.2  # between two scans. One scan takes some 0.2 ms a process, and 0.05 ms a thread
+SLICE_S = 0.005  # a long scan yields to the loop after this time, and resumes after the same time
 
 
 @dataclass
 class MemoryWatch:
-    """Reports sessions above ``limit`` bytes (None: none), and those off their CPUs, which it sets back to them.
+    """Reports sessions above ``limit`` bytes (None: no limit), and those off their CPUs, whose affinity it restores.
 
-    ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), none for a dead one;
-    ``killed``: whether the kernel has ended a process of a child for want of memory.
+    ``roots``: the uppermost processes of a child (:func:`rpcsys.server.sandbox.limits.members`), empty for a dead one;
+    ``killed``: whether the kernel's OOM killer has ended a process of a child.
     """
 
     loop: Loop
@@ -30,7 +30,7 @@ class MemoryWatch:
     _round: Iterator[None] | None = None
 
     def add(self, child: int, cpus: frozenset[int] = frozenset()) -> None:
-        """Watch a child that has been given a session, which is on ``cpus`` (all, if empty); until it is dead."""
+        """Watch a child with a session on ``cpus`` (empty: all CPUs) until the child is dead."""
         if self.limit is None and not cpus:
             return
         if not self._children:
@@ -38,7 +38,7 @@ class MemoryWatch:
         self._children[child] = cpus
 
     def scan(self) -> None:
-        """Scan for a while; the next time is set where anybody is left."""
+        """Scan for one slice of time; schedule the next slice, or the next scan if children are left."""
         until = self.loop.now() + SLICE_S
         if self._round is None:
             self._round = self._steps()
@@ -50,7 +50,7 @@ class MemoryWatch:
         self.loop.call_at(self.loop.now() + EVERY_S if self._children else None, self.scan)
 
     def _steps(self) -> Iterator[None]:
-        """Scan all sessions, in steps."""
+        """Scan all sessions, one process for each step."""
         for child, cpus in list(self._children.items()):
             roots = self.roots(child)
             if not roots:

@@ -1,4 +1,4 @@
-"""The hosts of deployed modules: which there are, which are wanted, what they do. Decisions only."""
+"""The model hosts: which run, which should run, and the state of each. Decisions only."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.process_table import ProcessTable, ZygoteState
 from rpcsys.server.supervisor.records import ServerRecords, earliest
 
-LASTED_S = 10.0  # a host that served for so long does not fail at its start
+LASTED_S = 10.0  # a host that served this long resets its backoff
 RESTART_S = (0.1, 30.0)  # first and longest pause before a host is started again
-#: Modules in one answer to a deployer, and letters of what is wrong with one: a message has 64 kB.
+#: Modules in one answer to a deployer, and characters of each fault: a message has at most 64 kB.
 MAX_LISTED = 250
 MAX_FAULT = 120
 
@@ -30,7 +30,7 @@ class HostEvent(str, Enum):
 
     READY = "its process waits for its version"
     LOADED = "its module is in memory"
-    LEAVE = "it is told to leave"
+    LEAVE = "it is to leave"
     DEAF = "it did not take a client"
 
 
@@ -51,21 +51,21 @@ class HostProcess:
     """One process of a version."""
 
     version: Version
-    tried_by: int | None = None  # the deployer for whom it is only tried
+    tried_by: int | None = None  # the deployer that tests this version; None for a host that serves
     state: HostState = SPAWNED
     since: float = 0.0  # when it began to serve
-    stuck: bool = False  # it is to be succeeded
-    load: tuple[int, int, int] = (0, 0, 0)  # calls that run, calls that wait, clients
-    given: int = 0  # clients not yet in its load
-    handed: int = 0  # clients in all, but for those it gave back
-    calls: bool = True  # it may begin some still
+    stuck: bool = False  # a call hangs: a successor is to replace it
+    load: tuple[int, int, int] = (0, 0, 0)  # running calls, waiting calls, clients
+    given: int = 0  # clients handed over since its last load report
+    handed: int = 0  # clients handed over, less those it returned
+    calls: bool = True  # it may still start calls
 
     def move(self, event: HostEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
 
 
 class ModelHosts:
-    """Hosts ``by_child``, and the ``catalogue`` of what they are to serve; ``faults``: why one cannot be."""
+    """Hosts ``by_child``; ``catalogue``: the versions to serve, by name; ``faults``: why a module is not served."""
 
     def __init__(self, records: ServerRecords, processes: ProcessTable) -> None:
         self.records = records
@@ -75,7 +75,7 @@ class ModelHosts:
         self.faults: dict[str, str] = {}
         self._pauses: dict[str, Backoff] = {}
 
-    # What they say
+    # Messages of hosts
 
     def loaded(self, event: ev.Loaded) -> list[do.Action]:
         host = self.by_child.get(event.child)
@@ -101,7 +101,7 @@ class ModelHosts:
         return self._lost(child, f"its process ended {how}")
 
     def _lost(self, child: int, why: str) -> list[do.Action]:
-        """A host serves no more, and was not told to leave."""
+        """Handle the end of a host that was not to leave: report it, and start another after a pause."""
         host = self.by_child.pop(child)
         name, version = host.version.name, host.version.version
         if host.tried_by is not None:
@@ -134,22 +134,22 @@ class ModelHosts:
             host.calls = False
         return []
 
-    # What is told of them
+    # Reports about hosts
 
     def load_of(self, name: str) -> tuple[int, int, int]:
-        """Calls that run, calls that wait, and clients, of the host that serves ``name``."""
+        """Running calls, waiting calls and clients of the host that serves ``name``."""
         child = self.serving(name)
         return (0, 0, 0) if child is None else self.by_child[child].load
 
     def table(self) -> tuple[tuple[str, str, bool, int, int, int], ...]:
-        """What a tracker is told of each module: name, version, whether it is served, and its load."""
+        """Each module for the tracker: name, version, whether it is served, and its load."""
         names = [] if self.records.stopping else sorted(self.catalogue)[:MAX_LISTED]
         return tuple(
             (name, self.catalogue[name].version, self.serving(name) is not None, *self.load_of(name)) for name in names
         )
 
     def states(self) -> dict[str, list[Any]]:
-        """What a deployer is told of each module: its state, and its load."""
+        """Each module's state and load for a deployer, by name."""
         return {name: [self._state_of(name), *self.load_of(name)] for name in list(self.catalogue)[:MAX_LISTED]}
 
     def _state_of(self, name: str) -> str:
@@ -158,10 +158,10 @@ class ModelHosts:
         fault = self.faults.get(name, "")
         return f"failing: {fault[:MAX_FAULT]}" if fault else "starting"
 
-    # What is wanted
+    # Bringing hosts in line with the catalogue
 
     def read(self, versions: tuple[Version, ...], is_deployer: Container[int]) -> list[do.Action]:
-        """What is to be served from now on. A host that was tried serves then, or ends with its deployer."""
+        """Replace the catalogue. A tested host in it begins to serve; one whose deployer has ended is killed."""
         before, self.catalogue = self.catalogue, {version.name: version for version in versions}
         for name in before.keys() | self.catalogue.keys():
             if before.get(name) != self.catalogue.get(name):
@@ -185,7 +185,7 @@ class ModelHosts:
         return spawned
 
     def start_missing(self) -> list[do.Action]:
-        """A host for each module that has none, unless it is too early to try again."""
+        """Start a host for each module without one, unless its pause lasts."""
         now = self.records.now
         wanted = [name for name in self._missing() if name not in self._pauses or self._pauses[name].allows(now)]
         return [self.spawn(self.catalogue[name]) for name in wanted]
@@ -195,11 +195,11 @@ class ModelHosts:
         return [name for name in self.catalogue if can_spawn and self._of(name) is None]
 
     def next_start(self) -> float | None:
-        """When :meth:`start_missing` has something to do by itself."""
+        """The end of the first pause after which :meth:`start_missing` starts a host."""
         return earliest(self._pauses[name].until for name in self._missing() if name in self._pauses)
 
     def leave(self) -> list[do.Action]:
-        """Have hosts leave that are not wanted any more, as soon as their successors serve, if there are to be any."""
+        """Have each outdated or stuck host leave: at once, or once its successor serves if it has one."""
         return [action for child, host in list(self.by_child.items()) for action in self._perhaps_leave(child, host)]
 
     def _perhaps_leave(self, child: int, host: HostProcess) -> list[do.Action]:
@@ -218,7 +218,7 @@ class ModelHosts:
         return [do.SendToChild(child, "leave", "" if current is None else "successor")]
 
     def _of(self, name: str) -> int | None:
-        """The host, in whatever state, that serves the current version or will."""
+        """The host that serves the current version of a module, or will serve it; None for no host."""
         for child, host in self.by_child.items():
             fit = host.tried_by is None and not host.stuck and host.state is not LEAVING
             if fit and host.version == self.catalogue.get(name):

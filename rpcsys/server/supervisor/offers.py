@@ -1,7 +1,7 @@
 """The link to the tracker, and the match keys offered over it: one for every free slot, each for one client.
 
-When the link breaks, offered keys are void, but one known to be taken stays good until it is renewed: its client may be
-about to connect. Where no proxy leads to a tracker of ours, connections wait there under the plain key.
+When the link breaks, untaken keys are void. A taken key stays valid until it expires, because its client may be about
+to connect. If no proxy leads to a tracker of ours, connections wait at the proxies under the plain key.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import ServerRecords, earliest
 from rpcsys.wire.keys import same
 
-UNUSED_S = 8.0  # a client connects within milliseconds of its grant; TVM's server renews after 8 s as well
-POLL_S = 2.0  # how often TVM's tracker is asked for what is left, as often as TVM's server does
-ANSWER_S = 5.0  # a tracker that does not answer a connection or a registration for so long is given up
-#: First and longest pause before connecting again: back within 5 s of the tracker's return, with room for a connection
-#: attempt that is refused just before it.
+UNUSED_S = 8.0  # an unused taken key expires then, as with TVM's server; clients connect within milliseconds
+POLL_S = 2.0  # between two polls of TVM's tracker for pending match keys, as with TVM's server
+ANSWER_S = 5.0  # longest wait for a tracker's answer to a connection or a registration
+#: First and longest pause before connecting again. The server is back within 5 s of the tracker's return, even if an
+#: attempt fails just before it.
 RETRY_S = (0.1, 2.0)
-SELDOM_S = 20.0  # between two searches for a tracker behind proxies that never led to one
-LED_S = 30.0  # proxies that have led to a tracker are taken to do so again: it may be starting anew
+SELDOM_S = 20.0  # longest pause between two searches for a tracker behind proxies that never led to one
+LED_S = 30.0  # after the last contact, proxies are still expected to lead to a tracker: it may be restarting
 #: Ends of leases that no tracker has confirmed. A server has at most 256 slots, and none is leased again before its
 #: tracker is back.
 MAX_UNREPORTED = 512
 
-#: Foreign: behind the proxies is a tracker of TVM, with which they deal.
+#: FOREIGN: TVM's tracker is behind the proxies, which offer this server there.
 LinkState = Enum("LinkState", "DOWN CONNECTING REGISTERING UP FOREIGN CLOSED")
 
 
 class LinkEvent(str, Enum):
     """What happens to the link."""
 
-    TRIED = "a connection is begun"
-    ANSWERED = "the tracker says which it is"
-    IS_TVMS = "it is TVM's, and proxies stand before it"
-    TAKEN = "it has taken the registration"
-    LOST = "the connection ended, or is closed to begin anew"
-    CLOSE = "the server is stopped"
+    TRIED = "a connection attempt begins"
+    ANSWERED = "the tracker answers with its kind"
+    IS_TVMS = "it is TVM's tracker, behind proxies"
+    TAKEN = "the tracker has accepted the registration"
+    LOST = "the connection ended, or is closed to connect again"
+    CLOSE = "the server stops"
 
 
 DOWN, CONNECTING, REGISTERING, UP, FOREIGN, CLOSED = LinkState
@@ -57,11 +57,11 @@ TRANSITIONS = {
 
 @dataclass
 class MatchKey:
-    """A match key: offered, then perhaps taken under a lease."""
+    """A match key: offered, then possibly taken under a lease."""
 
     matchkey: str
-    proxy: int = 0  # where a connection waits for its client
-    put: bool = True  # the tracker has been told of it
+    proxy: int = 0  # the proxy where a connection waits for its client
+    put: bool = True  # it is offered to the tracker
     taken_at: float | None = None
     lease: str | None = None
     epoch: int = 0
@@ -69,7 +69,7 @@ class MatchKey:
 
 
 class Offers:
-    """The ``link``, through a ``proxy`` perhaps, and the ``keys`` that are out; ``asked``: how many are to be made."""
+    """The state of the ``link``, the offered ``keys`` by their text, and ``asked``: the number of keys being made."""
 
     def __init__(self, records: ServerRecords) -> None:
         self.records = records
@@ -95,22 +95,22 @@ class Offers:
         return [do.Connect(self.proxy)]
 
     def abandon(self) -> list[do.Action]:
-        """Take every key back for good. Our tracker is told of leases that nobody can use any more."""
+        """Make every key void, and report its lease to our tracker as unused."""
         keys, self.keys = self.keys, {}
         return [action for key in keys.values() for action in self.unused(key.lease, key.epoch)]
 
     def owing(self) -> bool:
-        """Whether ends of leases wait for a link to our tracker that is being made."""
+        """Whether ends of leases wait for a link that is being made."""
         return bool(self.unreported) and self.link in (CONNECTING, REGISTERING)
 
     def close(self) -> list[do.Action]:
-        """Offer nothing any more: a tracker drops what a closed connection offered."""
+        """Close the link for good. A tracker drops the offers of a closed connection."""
         was = self.link
         self._move(CLOSE, None)
         return [] if was in (DOWN, CLOSED) else [do.Disconnect()]
 
     def up(self, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[do.Action]:
-        """The tracker answers: say who we are."""
+        """Register with a tracker that has answered."""
         if self.link is not CONNECTING:
             return []
         if self._proxies and not ours:
@@ -120,14 +120,14 @@ class Offers:
         return [do.RegisterServer(running)]
 
     def _foreign(self) -> list[do.Action]:
-        """The link is kept, idle: its end says that the tracker may be another one."""
+        """Keep the link idle: when it ends, another tracker may have replaced this one."""
         self._move(IS_TVMS, None)
         self._backoff.worked()
-        self._failures = self._proxies  # as if all were tried: none leads to a tracker of ours
+        self._failures = self._proxies  # counts as a whole round: no proxy leads to a tracker of ours
         return [do.Log("info", "the tracker behind the proxy is TVM's: the proxy offers this board there")]
 
     def registered(self) -> list[do.Action]:
-        """The registration is taken: report what began since it was sent, and what ended meanwhile."""
+        """The tracker accepted the registration: report leases begun since it was sent, and unconfirmed ends."""
         if self.link is not REGISTERING:
             return []
         self._move(TAKEN, None if self.ours else self.records.now + POLL_S)
@@ -138,7 +138,7 @@ class Offers:
         return [do.Log("info", "registered with the tracker"), *owed]
 
     def down(self, event: ev.LinkDown) -> list[do.Action]:
-        """The link broke or could not be made: try again after a pause. One log line until it is back."""
+        """The link broke or could not be made: try again after a pause. Log only the first failure in a row."""
         if self.link in (DOWN, CLOSED):
             return []
         if self.link is UP:
@@ -157,12 +157,12 @@ class Offers:
         return [do.Log("warning", f"no tracker: {event.why}; trying again until it is back")]
 
     def _next_pause(self, jitter: float) -> float:
-        """Behind proxies it grows from round to round: they are tried one after another."""
+        """The pause before the next attempt. Proxies are tried in turn, and the pause grows after each whole round."""
         self._failures += 1
         if self._proxies:
             self.proxy = (self.proxy + 1) % self._proxies
             if self._failures % self._proxies:
-                return Backoff(*RETRY_S).pause(jitter)  # as if it were the first
+                return Backoff(*RETRY_S).pause(jitter)  # the first pause of a new backoff
         self._backoff.longest_s = SELDOM_S if self._leads_nowhere else RETRY_S[1]
         return self._backoff.pause(jitter)
 
@@ -182,7 +182,7 @@ class Offers:
         return list(range(self._proxies))
 
     def parked(self, matchkey: str) -> list[do.Action]:
-        """A connection waits for the client of a match key: now it can be offered."""
+        """Offer a match key once a connection waits at its proxy."""
         key = self.keys.get(matchkey)
         if key is None or key.put or self.link is not UP:
             return []
@@ -190,7 +190,7 @@ class Offers:
         return [do.Offer(matchkey)]
 
     def withdraw(self) -> list[do.Action]:
-        """Take back what is offered; a tracker drops what a closed connection offered. Nothing if nothing is."""
+        """Withdraw all offers by closing the link: a tracker drops the offers of a closed connection."""
         if self.link is not UP or not (self.keys or self.asked):
             return []
         self._move(LOST, self.records.now)
@@ -198,7 +198,7 @@ class Offers:
         return [*self.abandon(), do.Disconnect()]
 
     def offer(self, free: int) -> list[do.Action]:
-        """Offer what is missing for ``free`` slots."""
+        """Make the match keys that are missing for ``free`` slots, and offer them."""
         if self.link is not UP:
             return []
         missing = free - len(self.keys) - self.asked
@@ -206,26 +206,25 @@ class Offers:
         return [do.MakeKey() if self._proxies else do.Offer() for _ in range(missing)]
 
     def key_made(self, event: ev.KeyMade) -> list[do.Action]:
-        """A key that was asked for is out, or, behind proxies, made."""
+        """Record a new match key: offered already, or, behind proxies, to be offered once a connection waits."""
         if self.asked:
             self.asked -= 1
             self.keys[event.matchkey] = MatchKey(event.matchkey, self.proxy, put=not self._proxies)
         return []
 
     def find(self, text: str) -> MatchKey | None:
-        """The key a client came with. Every key is compared, each in constant time."""
+        """The match key with this text; None for no key. Compares with every key, each in constant time."""
         return next(iter([key for key in self.keys.values() if same(key.matchkey, text)]), None)
 
     def use(self, key: MatchKey) -> None:
-        """A client has come: the key serves once."""
         del self.keys[key.matchkey]
 
     def may_precede_its_lease(self, key: MatchKey) -> bool:
-        """Whether the tracker's word about this key may still be on its way while its client is here."""
+        """Whether the tracker's message about this key may arrive after its client."""
         return self.ours and self.link is UP and key.taken_at is None
 
     def taken(self, event: ev.KeyTaken) -> bool:
-        """Our tracker handed out a key; whether it was one still offered."""
+        """Record that our tracker handed out a key; whether the key was still offered."""
         key = self.keys.get(event.matchkey)
         if key is None:
             return False
@@ -242,14 +241,14 @@ class Offers:
         return []
 
     def renewed(self, event: ev.LeaseRenewed) -> bool:
-        """An unused key's lease is renewed; whether there was one."""
+        """Renew the lease of an unused key; whether there is such a key."""
         key = self._leased(event)
         if key is not None:
             key.limit_s = event.limit_s
         return key is not None
 
     def revoked(self, event: ev.LeaseRevoked) -> None:
-        """The tracker takes a lease back: if its key is unused, it serves nobody any more."""
+        """Make the unused key of a revoked lease void."""
         key = self._leased(event)
         if key is not None:
             self.use(key)
@@ -259,22 +258,22 @@ class Offers:
         return next((key for key in self.keys.values() if (key.lease, key.epoch) == lease), None)
 
     def unused(self, lease: str | None, epoch: int) -> list[do.Action]:
-        """Tell our tracker that nobody has used a lease, if there is one."""
+        """Report a lease, if there is one, as unused."""
         return [] if lease is None else self.report(do.ReportEnd(lease, epoch, "unused"))
 
     def report(self, action: do.ReportStart | do.ReportEnd) -> list[do.Action]:
-        """Tell our tracker about a lease now; of its end, again whenever it is back, until it has confirmed that."""
+        """Report a lease to our tracker. The end of a lease is sent again on each new link until it is confirmed."""
         if isinstance(action, do.ReportEnd):
             self.unreported[action.lease, action.epoch] = action
             if len(self.unreported) > MAX_UNREPORTED:
                 del self.unreported[next(iter(self.unreported))]
         elif self.link is REGISTERING:
-            self._begun.append(action)  # what runs has just been told, without it
+            self._begun.append(action)  # the registration was sent without this lease
         return [action] if self.linked else []
 
     @property
     def linked(self) -> bool:
-        """Whether a tracker listens that knows more than TVM's."""
+        """Whether the link to a tracker of ours is up."""
         return self.link is UP and self.ours
 
     def confirmed(self, event: ev.EndConfirmed) -> list[do.Action]:
@@ -286,7 +285,7 @@ class Offers:
         return earliest([self._next, *taken])
 
     def tick(self) -> list[do.Action]:
-        """Connect, poll, give up, renew: whatever is due."""
+        """Replace expired keys; connect, poll or close the link when that is due."""
         actions, now = self._renew(), self.records.now
         if self._next is None or now < self._next:
             return actions
@@ -299,7 +298,7 @@ class Offers:
 
     @property
     def _unused_s(self) -> float:
-        """On TVM's tracker a key may have been taken just after the last poll."""
+        """Seconds until a taken key expires. With TVM's tracker, the key may have been taken just after a poll."""
         return UNUSED_S if self.ours else UNUSED_S - POLL_S
 
     def _renew(self) -> list[do.Action]:

@@ -1,7 +1,7 @@
 """Connections that wait at a proxy for a client. Decisions only.
 
-Which are wanted is decided elsewhere, as (proxy, key) pairs; this part makes it so. A proxy that refuses or is away is
-tried again for ever, with growing pauses of its own, and by one connection before the others.
+The caller gives the wanted connections as (proxy, key) pairs; this part opens and closes connections to match them.
+It retries a failing proxy without end, with a backoff for each proxy, and with one connection before the others.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import ServerRecords, earliest
 
-CONNECT_S = 8.0  # from dialling to a greeting that is out
+CONNECT_S = 8.0  # from dialling to the sent greeting
 ANSWER_S = 8.0  # from the first byte of a client's greeting to its last: the proxy sends it in one piece
-#: First and longest pause before a proxy is tried again: one that was away for a night has its boards back in seconds.
+#: First and longest pause before a proxy is tried again. Boards return within seconds, however long the proxy was down.
 FIRST_PAUSE_S, PAUSE_S = 0.1, 5.0
-LASTED_S = 5.0  # a connection that was parked for so long was not refused: what ended it says nothing about the next
-#: How a parked connection ends: it broke, or the proxy's answer.
+LASTED_S = 5.0  # a connection that was parked this long was not refused: its end resets the backoff
+#: How a parked connection ends: it is lost, or the proxy answers with a refusal.
 LOST, DUPLICATE, MISMATCH = "lost", "duplicate", "mismatch"
 
 
@@ -30,8 +30,8 @@ ParkedState = Enum("ParkedState", "DIALLING PARKED ANSWERING")  # between two ev
 class ParkedEvent(str, Enum):
     """What happens to a connection to a proxy."""
 
-    GREETED = "its greeting is out"
-    ANSWERED = "a client's greeting begins, or goes on"
+    GREETED = "its greeting is sent"
+    ANSWERED = "bytes of a client's greeting arrive"
 
 
 DIALLING, PARKED, ANSWERING = ParkedState
@@ -46,7 +46,7 @@ TRANSITIONS = {
 
 @dataclass
 class ParkedConnection:
-    """``until``: when it is given up, None while it may wait; ``since``: when its greeting was out."""
+    """``until``: when it is closed, None while it may wait; ``since``: when its greeting was sent."""
 
     proxy: int
     key: str
@@ -55,14 +55,14 @@ class ParkedConnection:
     since: float | None = None
 
     def move(self, event: ParkedEvent) -> bool:
-        """The connection's state changes. Whether it does."""
+        """Apply an event; whether the state changes."""
         before, self.state = self.state, TRANSITIONS[self.state][event]
         return self.state is not before
 
 
 @dataclass
 class KnownProxy:
-    """``works``: it has taken a connection; ``takes_one``: of each key; ``logged``: the log says that it works."""
+    """``works``: it accepts connections; ``takes_one``: one for each key; ``logged``: the log reports that it works."""
 
     name: str
     backoff: Backoff
@@ -72,7 +72,7 @@ class KnownProxy:
 
 
 class Parking:
-    """``connections`` by number, and what is known of the proxies."""
+    """``connections`` by number, and the state of each proxy."""
 
     def __init__(self, records: ServerRecords) -> None:
         self.records = records
@@ -105,7 +105,7 @@ class Parking:
         return []
 
     def over(self, connection: ParkedConnection, served: bool) -> None:
-        """A paired connection's client is gone; ``served``: it had a session. Who sends nobody is not asked at once."""
+        """Note the end of a paired connection. Without a session (``served``), the proxy is not dialled for a while."""
         if served:
             self._proxies[connection.proxy].backoff.worked()
         else:
@@ -116,7 +116,7 @@ class Parking:
         if connection is None:
             return []
         if event.how == DUPLICATE and self._others_wait(connection.proxy, connection.key):
-            # TVM's proxy takes one connection of a key. The next is dialled when a client has taken this one.
+            # TVM's proxy accepts one connection for each key. The next is dialled when a client has taken this one.
             self._proxies[connection.proxy].takes_one = True
             return []
         return self._failed(connection, event.why, event.jitter, takes_one=event.how == DUPLICATE)
@@ -129,7 +129,7 @@ class Parking:
     ) -> list[do.Action]:
         proxy = self._proxies[connection.proxy]
         if not takes_one:
-            # It may be another one when it is back; one connection is to find that out.
+            # Another proxy may run there when it is back: one connection tests it first.
             proxy.takes_one = proxy.works = False
         if not self._pause(connection, jitter):
             return []
@@ -137,24 +137,24 @@ class Parking:
         return [do.Log("warning", f"the proxy at {proxy.name}: {why}; trying again until it works")]
 
     def _pause(self, connection: ParkedConnection, jitter: float = 0.0) -> bool:
-        """Leave a connection's proxy alone for a while. Whether this is the first time in a row."""
+        """Pause before a connection's proxy is dialled again; whether this is its first failure in a row."""
         backoff, now = self._proxies[connection.proxy].backoff, self.records.now
-        if not backoff.allows(now):  # all connections to a proxy end together when it does: that is one failure
+        if not backoff.allows(now):  # when a proxy ends, all its connections end: that is one failure
             return False
         if connection.since is not None and now - connection.since >= LASTED_S:
             backoff.worked()
         return backoff.failed(now, jitter)
 
-    # What is wanted, and when
+    # Opening and closing connections
 
     def settle(self, wanted: list[tuple[int, str]]) -> list[do.Action]:
-        """Bring the connections to what is ``wanted``: (proxy, key), as often as it should be there."""
+        """Open and close connections to match ``wanted``: a (proxy, key) pair for each connection."""
         missing = collections.Counter(wanted)
         actions: list[do.Action] = []
         for number, connection in list(self.connections.items()):
             if missing[connection.proxy, connection.key]:
                 missing[connection.proxy, connection.key] -= 1
-            elif connection.state is not ANSWERING:  # a client that is nearly here is let in, or told
+            elif connection.state is not ANSWERING:  # a client whose greeting arrives is admitted or refused
                 actions += self._close(number)
         self._put_off.clear()
         for (proxy, key), count in missing.items():
@@ -183,7 +183,6 @@ class Parking:
         return [do.Unpark(number)]
 
     def close(self) -> list[do.Action]:
-        """Wait for nobody any more."""
         self._put_off.clear()
         return [action for number in list(self.connections) for action in self._close(number)]
 
@@ -192,7 +191,7 @@ class Parking:
         return earliest([*pauses, *(connection.until for connection in self.connections.values())])
 
     def tick(self) -> list[do.Action]:
-        """Give up what takes too long."""
+        """Close connections whose time is over."""
         actions: list[do.Action] = []
         for number, connection in list(self.connections.items()):
             if connection.until is not None and self.records.now >= connection.until:

@@ -1,7 +1,7 @@
-"""The processes below the supervisor: the zygote, its children, and what no signal has ended. Decisions only.
+"""The processes below the supervisor: the zygote, its children, and processes that survived a SIGKILL. Decisions only.
 
-A board that could not be cleaned after a session (``unclean`` says why) has no free slot: for good if files are left,
-else until the processes that no signal ended have ended.
+A board that is not clean after a session has no free slot. ``unclean`` is the reason. The state is permanent if files
+are left; otherwise it ends with the processes that survived.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import STARTING as SERVER_STARTING
 from rpcsys.server.supervisor.records import ServerRecords, earliest
 
-ZYGOTE_PROVEN_S = 10.0  # a zygote that lived so long is not one that dies at start
+ZYGOTE_PROVEN_S = 10.0  # a zygote that lived this long resets its backoff
 RESTART_S = (0.1, 10.0)  # first and longest pause before a child, or the zygote, is started again
 
 
@@ -42,7 +42,7 @@ UNUSED = (STARTING, WAITING)  # states of a child without a job
 
 @dataclass
 class Child:
-    """A process; ``session``: the one that it serves."""
+    """A child process; ``session``: the number of the session that it serves."""
 
     kind: ChildKind
     state: ChildState = STARTING
@@ -53,7 +53,7 @@ class Child:
 
 
 class ProcessTable:
-    """The zygote, and ``children`` by number; ``shared``: sessions have no namespaces of their own."""
+    """The zygote, and ``children`` by number. ``shared``: sessions have no namespaces of their own."""
 
     def __init__(self, records: ServerRecords) -> None:
         self.records = records
@@ -71,22 +71,21 @@ class ProcessTable:
 
     @property
     def unclean(self) -> str:
-        """Why nobody is to get this board; empty if it is clean."""
+        """Why this board is not clean; empty if it is."""
         names = sorted({name for group in self._unkilled.values() for name in group})
         return self._spoilt or (f"no signal ends {', '.join(names)}" if names else "")
 
     @property
     def wanted(self) -> bool:
-        """Whether processes are to wait for sessions."""
+        """Whether this server is to have a zygote and waiting children."""
         return not (self.records.stopping or self.unclean)
 
     @property
     def can_spawn(self) -> bool:
-        """Whether children for sessions are to be made, and can be."""
+        """Whether children for sessions are wanted and the zygote can make them."""
         return self.wanted and self.zygote is ZygoteState.UP
 
     def for_sessions(self) -> list[tuple[int, Child]]:
-        """The children for sessions, with their numbers."""
         return [(number, child) for number, child in self.children.items() if child.kind is ChildKind.SESSION]
 
     # The zygote
@@ -102,7 +101,7 @@ class ProcessTable:
         return [do.Log("info", f"sessions share /tmp, /dev/shm and System V IPC with all else here ({event.shared})")]
 
     def zygote_down(self, now: float) -> list[do.Action]:
-        """The zygote died, and with it every child: their deaths are noted next."""
+        """Record the death of the zygote, and of its children. The caller then removes the children."""
         self._imports.pop(None, None)
         if self.zygote is ZygoteState.UP and now - self._zygote_since >= ZYGOTE_PROVEN_S:
             self.zygote_pause.worked()
@@ -113,7 +112,7 @@ class ProcessTable:
         return actions
 
     def restart(self) -> list[do.Action]:
-        """Start the zygote again if it is down, and it is time."""
+        """Start the zygote again if it is down and its pause is over."""
         if self.zygote is not ZygoteState.DOWN or not self.wanted or not self.zygote_pause.allows(self.records.now):
             return []
         self.zygote = ZygoteState.STARTING
@@ -127,7 +126,7 @@ class ProcessTable:
         return do.Spawn(self._last_child, kind)
 
     def ready(self, number: int) -> Child | None:
-        """A child waits for its job; None if it is none that was starting."""
+        """Record that a child waits for its job; the child, None if it was not starting."""
         child = self.children.get(number)
         if child is None or child.state is not STARTING:
             return None
@@ -147,7 +146,7 @@ class ProcessTable:
         return []
 
     def tick(self) -> list[do.Action]:
-        """End what imports for too long: nothing can be served if that is before the first session could be."""
+        """Kill processes whose import takes too long. During the server's start, end the server."""
         actions: list[do.Action] = []
         lines = []
         for child, (what, until) in list(self._imports.items()):
@@ -165,14 +164,14 @@ class ProcessTable:
         restart = self.zygote_pause.until if self.wanted and self.zygote is ZygoteState.DOWN else None
         return earliest([restart, *(until for _, until in self._imports.values())])
 
-    # What stays behind
+    # Processes and files that are left behind
 
     def unkilled(self, event: ev.Unkilled) -> list[do.Action]:
-        """Processes of a child, or of dead ones, have survived a SIGKILL; none: they have ended after all."""
+        """Record processes that survived a SIGKILL; no names: they have ended."""
         return self.died(event.child, event.names)
 
     def died(self, child: int | None, names: tuple[str, ...] = ()) -> list[do.Action]:
-        """A child is dead, but for the processes ``names``, which no signal ends."""
+        """Record a child's death. ``names`` are its processes that survived a SIGKILL."""
         before = self.unclean
         self._unkilled.pop(child, None)
         if names:
@@ -184,7 +183,7 @@ class ProcessTable:
         return []
 
     def spoil(self, why: str) -> list[do.Action]:
-        """The board is not clean, and will not be: nobody is to get it."""
+        """Record that the board is not clean, for the rest of the server's life."""
         if self._spoilt:
             return []
         self._spoilt = why

@@ -1,7 +1,7 @@
-"""The server's connections that wait at its proxies, until one of them is a client's.
+"""The server's connections that wait at its proxies until a client gets them.
 
-They are dialled, say ``server:KEY``, and wait; the answer to that is the greeting of a client. Not a byte beyond it is
-read: what stands behind belongs to the session.
+The server dials, sends the greeting ``server:KEY`` and waits. The answer is a client's greeting. The server reads no
+byte beyond it: the rest belongs to the session.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _REFUSALS = {
 
 
 class ProxyConnections:
-    """Connections by the numbers that the state gives them.
+    """Connections by the state's numbers.
 
-    ``adopt`` takes the socket of a client, and whether it speaks rpcsys/1, and returns its connection's number.
+    ``adopt(socket, rpcsys)`` takes over a client's socket (``rpcsys``: it speaks rpcsys/1); the connection's number.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ProxyConnections:
         self.identity = os.urandom(8).hex()
 
     def park(self, number: int, proxy: int, key: str, offered: bool) -> None:
-        """Dial a proxy, for ``Parked`` and then ``Opened``, or for ``Unparked``."""
+        """Dial a proxy. ``Parked`` and then ``Opened`` follow, or ``Unparked``."""
         options = Options(session=SESSION, server=self.identity, offered=offered)
         try:
             greeting = encode_greeting(Greeting(SERVER, key, options))
@@ -100,7 +100,7 @@ class ProxyConnections:
 
 
 class _ProxyConnection:
-    """One connection: first on its way, then waiting."""
+    """One connection to a proxy: dialling, then waiting."""
 
     def __init__(self, loop: Loop, address: tuple[str, int], greeting: bytes) -> None:
         self.address = address
@@ -113,7 +113,7 @@ class _ProxyConnection:
         self._watched: int | None = None
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Have this called, and nothing else, when there is something to do."""
+        """Call ``callback``, in place of any earlier one, when the connection's descriptor is ready."""
         self._forget()
         if self._sock is not None:
             self._watched, events = self._sock.fileno(), READ
@@ -123,7 +123,7 @@ class _ProxyConnection:
         self._loop.add(self._watched, callback, events)
 
     def dial(self) -> bool:
-        """Do the next step; whether it is connected and its greeting is out. Raises OSError if that cannot be."""
+        """Do the next step; whether it is connected and its greeting is sent. Raises OSError on failure."""
         self._forget()  # the step may close the descriptor
         self._sock = self._dialling.advance()
         if self._sock is None:
@@ -133,7 +133,7 @@ class _ProxyConnection:
         return True
 
     def read(self) -> HandshakeAnswer:
-        """The answer. Raises BlockingIOError while it is not whole, OSError when there will be none, ProtocolError."""
+        """The answer. Raises BlockingIOError while it is incomplete, OSError for a lost connection, ProtocolError."""
         assert self._sock is not None
         while True:
             data = self._sock.recv(self._reader.needed)
@@ -145,7 +145,7 @@ class _ProxyConnection:
                 return answer
 
     def hand_over(self) -> socket.socket:
-        """The socket, which is another's from now on."""
+        """The socket, which the caller owns from now on."""
         assert self._sock is not None
         self._forget()
         return self._sock

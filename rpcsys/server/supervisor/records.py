@@ -1,4 +1,4 @@
-"""What the parts of a server's state share: the command line's policy, the time, and the server's phase."""
+"""Shared by the parts of a server's state: the command line's policy, the time, and the server's phase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rpcsys.server.supervisor import actions as do
 
 
 class Phase(str, Enum):
-    """Where a server is between its start and its end."""
+    """The phases of a server's life."""
 
     STARTING = "no session can be served yet"
     SERVING = "serving"
@@ -23,9 +23,9 @@ class PhaseEvent(str, Enum):
     """What happens to a server as a whole."""
 
     READY = "a child waits for a session"
-    DRAIN = "it is to end with its sessions"
+    DRAIN = "it is to end after its sessions"
     STOP = "it is to end"
-    LEAVE = "nothing is left to do, or nothing can be served"
+    LEAVE = "nothing is left to do, or no session can be served"
 
 
 STARTING, SERVING, DRAINING, STOPPING, EXITED = Phase
@@ -42,24 +42,22 @@ TRANSITIONS = {
 
 @dataclass(frozen=True)
 class Policy:
-    """What the command line decides."""
+    """The part of the configuration that the state needs."""
 
     key: str
     slots: int = 1
-    tracked: bool = False  # match keys of a tracker are wanted (of one behind the proxies, if any), not the plain key
+    tracked: bool = False  # clients need a tracker's match keys, not the plain key; the tracker may be behind proxies
     tvm: bool = True
     grace_s: float = 10.0
-    import_s: float = 60.0  # what an import of a zygote or a child may take
+    import_s: float = 60.0  # longest import of a zygote or a child
     memory: int | None = None  # bytes that a session may have
-    spares: int = 1  # children that wait while all slots are taken: 2 MB each, and no fork of 5 to 10 ms
-    quiet_s: float = (
-        0.05  # nothing is forked for so long while a client waits for a child that is there to open its session
-    )
+    spares: int = 1  # children that wait while all slots are taken: 2 MB each, and it saves a fork of 5 to 10 ms
+    quiet_s: float = 0.05  # longest pause in forking while a session opens: a fork would delay its first call
     health_check: bool = False  # whether there is such a command
     recover: bool = False
-    proxies: tuple[str, ...] = ()  # where clients are waited for instead of on a port, as people write it
+    proxies: tuple[str, ...] = ()  # where connections wait for clients, in place of a port; each as HOST:PORT
     deploy: bool = False  # whether modules are deployed here
-    deployed_key: str = ""  # under which connections wait at proxies for clients of these
+    deployed_key: str = ""  # the key under which connections wait at proxies for clients of deployed modules
 
 
 class ServerRecords:
@@ -74,16 +72,16 @@ class ServerRecords:
         self.phase = TRANSITIONS[self.phase][event]
 
     def exit(self, why: str = "") -> list[do.Action]:
-        """End the server; with ``why`` as a failure."""
+        """End the server; a ``why`` is a failure."""
         self.move(LEAVE)
         return [do.Exit(why)]
 
     @property
     def stopping(self) -> bool:
-        """Whether the server takes nobody any more."""
+        """Whether the server refuses new clients."""
         return self.phase not in (STARTING, SERVING)
 
 
 def earliest(times: Iterable[float | None]) -> float | None:
-    """The first of several times, of which some are not set."""
+    """The earliest of several times; None stands for a time that is not set."""
     return min((time for time in times if time is not None), default=None)
