@@ -1,7 +1,7 @@
-"""The device server at work: one loop that owns the sockets and carries out what the state decides.
+"""The device server: one loop that owns the sockets and carries out the state's actions.
 
-It only carries messages: sessions run in processes of their own, so whatever a session does, the loop goes
-on to answer everyone else. Nothing in it blocks; what has to wait for a disk has a thread of its own.
+Sessions run in processes of their own, so no session can stop the loop. Nothing in the loop blocks: work that waits
+for a disk has a thread.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class DeviceServer:
     def __init__(self, config: ServerConfig) -> None:
         """Take a port and a folder. Raises PortRangeError or ConfigError if there is none."""
         if not processes.become_subreaper():
-            log.warning("this system has no subreapers: what a session leaves running goes on")
+            log.warning("this system has no subreapers: processes that a session leaves behind go on running")
         self._config = config
         if config.cache:
-            Cache(config.cache, config.cache_bytes)  # a folder that cannot be used is said now
+            Cache(config.cache, config.cache_bytes)  # raises now for a folder that cannot be used
         listener = None if config.proxies else serve.bind(config.host, config.port, config.port_end)
         web = serve.bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
         self._port: int | None = None
@@ -76,13 +76,13 @@ class DeviceServer:
         self._watchdog = serve.Watchdog()
 
     def run(self) -> int:
-        """Serve until told to stop; the exit status. Raises ConfigError if sessions cannot be served at all."""
+        """Serve until a signal stops the server; the exit status. Raises ConfigError if no session can be served."""
         limits.set_oom_score(limits.OOM_LAST)
         signals = serve.Signals(signal.SIGUSR1)
         self._loop.add(signals.fileno(), lambda: self._stop(signals))
         try:
             self._carry_out(self._state.start())
-            self._cleaner.tidy()  # now: the first zygote is a copy of this process, while it has one thread
+            self._cleaner.tidy()  # starts a thread: only now, because the first zygote is forked from one thread
             cgroups.tidy(self._cgroups)
             self._show_life()
             while self._why is None:
@@ -105,7 +105,7 @@ class DeviceServer:
         return 0
 
     def _settings(self) -> dict[str, Any]:
-        """What a zygote and its children need to know."""
+        """The settings of a zygote and its children."""
         config = self._config
         return {
             "supervisor": os.getpid(),
@@ -126,7 +126,7 @@ class DeviceServer:
         }
 
     def _card(self) -> dict[str, Any]:
-        """What a tracker is told."""
+        """The fields of a registration with a tracker."""
         config = self._config
         return {
             "key": config.key,
@@ -136,11 +136,11 @@ class DeviceServer:
             "address": config.custom_addr,
             "labels": {**labels(config.name), **dict(config.labels)},
             "loads": (*loads(), *kinds(pickle=config.allow_pickle)),
-            "identity": os.urandom(16).hex(),  # known to nobody else: it gives the name and the leases back
+            "identity": os.urandom(16).hex(),  # secret: after a new connection it proves who has the name and leases
         }
 
     def _gauges(self) -> dict[str, float]:
-        """What `/metrics` says of the moment."""
+        """The gauges of `/metrics`, by name."""
         slots = self._state.slots
         return {
             "slots": self._config.slots,
@@ -151,7 +151,7 @@ class DeviceServer:
         }
 
     def _handle_events(self) -> None:
-        """Have the state decide what follows from what has happened, and wait for what it waits for."""
+        """Give all queued events to the state, carry out its actions, and set the timer to its deadline."""
         while self._loop.events and self._why is None:
             self._carry_out(self._state.handle(self._loop.events.popleft()))
         self._loop.call_at(self._state.deadline(), self._tick)
@@ -172,7 +172,7 @@ class DeviceServer:
             self._loop.post(ev.StopAsked, patient=patient)
 
     def _actions(self) -> dict[type, Callable[..., object]]:
-        """What carries out which action, with the action's fields as arguments."""
+        """The function that carries out each kind of action, with the action's fields as arguments."""
         config, clients, spawner, proxies = self._config, self._clients, self._spawner, self._proxies
         table: dict[type, Callable[..., object]] = {
             do.StartZygote: spawner.start,
@@ -224,7 +224,7 @@ class DeviceServer:
         try:
             if note:
                 self._cleaner.note()
-            # Who tells of a session's end is not in its directory, which may be full, or gone.
+            # The child that explains a session's end works outside its directory, which may be full or removed.
             folder = self._folder if kind == TVM_END else self._cleaner.make_folder(session)
             if cpus:
                 limits.keep_on(self._spawner.roots(child), cpus)
@@ -267,7 +267,7 @@ class DeviceServer:
 
 
 def _needed(config: ServerConfig) -> list[str]:
-    """Paths that a session must still find where they are."""
+    """Paths that a session needs, and that its own mounts must not hide."""
     libraries = None
     if config.tvm == "ctypes":
         from rpcsys.ffi import library
@@ -326,7 +326,7 @@ def _make_folder() -> str:
 
 
 def _make_cgroups(config: ServerConfig) -> cgroups.Folders:
-    """This server's cgroups, if it has limits to hold; what holds them is said."""
+    """Make this server's cgroups if it has limits; log whether cgroups or polling hold them."""
     flags = {"memory": config.session_memory, "cpuset": config.cpus}
     wanted = [name for name, flag in flags.items() if flag]
     if not wanted:

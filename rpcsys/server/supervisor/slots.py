@@ -1,7 +1,7 @@
-"""The slots of a board: the sessions in them, and the children that serve these. Decisions only.
+"""The slots of a board, their sessions, and the children that serve them. Decisions only.
 
-A child waits for every slot that has no running session, so that opening one forks nothing; and one
-waits while all slots are taken, so that the next session does not wait for a fork when one ends.
+A child waits for every slot without a running session, so that a session opens without a fork. One child waits even
+while all slots are taken, so that the next session needs no fork either.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rpcsys.server.supervisor.parking import ParkedConnection
 from rpcsys.server.supervisor.process_table import GIVEN, GIVEN_UP, UNUSED, WAITING, Child, ProcessTable
 from rpcsys.server.supervisor.records import ServerRecords, earliest
 
-LATE_S = 0.5  # an rpcsys/1 session tells its client about the limit itself; after so long it is ended regardless
-GRACE_GONE_S = 0.4  # for a session process to end by itself after its client hung up
-#: For a session process to exit after it said that it is done, and for a TVM client to be told its time is over.
+LATE_S = 0.5  # after its limit, time for an rpcsys/1 session to send its client the error; then it is killed
+GRACE_GONE_S = 0.4  # time for a session process to end by itself after its client hung up
+#: Time for a session process to exit after its last message, and for sending a TVM client the timeout error.
 GRACE_DONE_S = 2.0
-FIRST_CALL_S = 0.005  # nothing is forked for so long after a session was opened: its client makes its first call
-TVM_QUIET_S = 0.01  # the same for TVM's clients, who are greeted unseen: half have made their first call by then
-KILL_AGAIN_S = 5.0  # a killed process is dead within milliseconds, unless the kernel holds it
-#: What had to be removed of a session that changed its own affinity.
+FIRST_CALL_S = 0.005  # no fork for this long after a session was opened: its client makes its first call
+TVM_QUIET_S = 0.01  # the same for TVM's clients, whose HELLO is not seen: half make their first call within it
+KILL_AGAIN_S = 5.0  # pause between two kills. A killed process is dead within milliseconds, unless the kernel holds it
+#: The entry in ``removed`` for a session that changed its own CPU affinity.
 FROM_CPUS = "threads from other CPUs than its slot's"
 
 
@@ -34,7 +34,7 @@ FROM_CPUS = "threads from other CPUs than its slot's"
 #     opening ──child──> running ──end in sight──> ending ──dead──> cleaning ──removed──> (slot free)
 #                                                    └─TVM, time over─> overdue ─child─> explaining ─┘
 #
-# Another child sends a TVM client the reason for the end: its own cannot.
+# Another child sends a TVM client the reason for the end: the session's own child is dead.
 
 
 SessionState = Enum("SessionState", "OPENING RUNNING ENDING OVERDUE EXPLAINING CLEANING")  # between two events
@@ -43,10 +43,10 @@ SessionState = Enum("SessionState", "OPENING RUNNING ENDING OVERDUE EXPLAINING C
 class SessionEvent(str, Enum):
     """What happens to a session."""
 
-    STARTED = "a child has it"
+    STARTED = "a child serves it"
     END_SEEN = "its client has hung up, its child is done, or it is to be ended"
     UNEXPLAINED = "its child is dead, and another is to send its client the reason"
-    OVER = "nothing runs any more, or nothing is to"
+    OVER = "no process of it runs, or is to run"
 
 
 OPENING, RUNNING, ENDING, OVERDUE, EXPLAINING, CLEANING = SessionState
@@ -66,38 +66,38 @@ CHILDLESS = (OPENING, OVERDUE)  # states in which a session waits for a child
 
 @dataclass
 class SessionRecord:
-    """A client with its lease, and, once admitted, its ``number`` and its slot."""
+    """A client with its lease and, once admitted, its ``number`` and its slot."""
 
     conn: int
     peer: str
     kind: str
-    parked: ParkedConnection | None = None  # where its connection waited, at a proxy
+    parked: ParkedConnection | None = None  # its connection's record, if it waited at a proxy
     matchkey: str = ""
     lease: str | None = None
     epoch: int = 0
     limit_s: float | None = None
-    early_until: float | None = None  # held back until the tracker's word about its lease is here
+    early_until: float | None = None  # it waits until then for the tracker's message about its lease
     number: int = 0
     slot: int = 0
     state: SessionState = OPENING
     child: int | None = None
     started: float = 0.0
-    due: float | None = None  # when the next thing has to be done about it
+    due: float | None = None  # the time of the next step: ending it, or killing it again
     gone: bool = False  # its client hung up
     outcome: str = ""
-    cleaned: tuple[str, ...] = ()  # what else had to be killed
-    removed: tuple[str, ...] = ()  # what had to be removed
+    cleaned: tuple[str, ...] = ()  # names of killed descendants
+    removed: tuple[str, ...] = ()  # names of removed IPC objects and files
     opened: bool = False  # its process has greeted the client
-    renewed: bool = False  # its limit is the tracker's last word
-    fault: str = ""  # why it failed, if this server is to blame
-    unanswered: bool = False  # no process ever had it
+    renewed: bool = False  # its limit comes from a renewal by the tracker
+    fault: str = ""  # why it failed, if that is the server's fault
+    unanswered: bool = False  # no process has answered its client's greeting
 
     def move(self, event: SessionEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
 
     @property
     def opening(self) -> bool:
-        """Whether its process has it and has not greeted its client (TVM's client is greeted unseen)."""
+        """Whether its process has yet to greet its client. Never for TVM's clients, whose HELLO is not seen."""
         return self.state is RUNNING and self.kind != TVM and not self.opened
 
     def leased(self, lease: str | None, epoch: int, limit_s: float | None) -> None:
@@ -105,13 +105,13 @@ class SessionRecord:
         self.limit(limit_s)
 
     def limit(self, seconds: float | None) -> None:
-        """Of all limits the shortest holds."""
+        """Shorten the limit to ``seconds``. The shortest limit holds."""
         if seconds is not None:
             self.limit_s = seconds if self.limit_s is None else min(self.limit_s, seconds)
         self.keep_limit()
 
     def keep_limit(self) -> None:
-        """While it runs, it is due when it has to be ended from outside."""
+        """Set ``due`` of a running session to the time when the supervisor ends it."""
         if self.state is RUNNING:
             late_s = 0.0 if self.kind == TVM else LATE_S
             self.due = None if self.limit_s is None else self.started + self.limit_s + late_s
@@ -131,12 +131,12 @@ class SessionRecord:
         return "" if self.lease is None else f" lease={self.lease}"
 
     def fields(self, **more: Any) -> tuple[tuple[str, Any], ...]:
-        """The same for programs."""
+        """The fields of its log lines."""
         return (("lease", self.lease), ("session", self.number), ("peer", self.peer), *more.items())
 
 
 class Slots:
-    """``waiting``: clients that have greeted and have no slot yet; ``sessions``: those that have one, by number."""
+    """``waiting``: clients that have greeted and have no slot; ``sessions``: clients with a slot, by number."""
 
     def __init__(self, records: ServerRecords, processes: ProcessTable) -> None:
         self.records = records
@@ -154,7 +154,7 @@ class Slots:
         return [*self.waiting, *self.sessions.values()]
 
     def admit(self) -> None:
-        """Give free slots to those that wait and are not held back."""
+        """Give free slots to waiting clients, except those that wait for the tracker's message."""
         for session in [session for session in self.waiting if session.early_until is None][: max(self.free, 0)]:
             self.waiting.remove(session)
             self._last += 1
@@ -163,10 +163,10 @@ class Slots:
             session.slot = next(slot for slot in range(self.records.policy.slots) if slot not in taken)
             self.sessions[session.number] = session
 
-    # What sessions do
+    # Events of sessions
 
     def limit_asked(self, event: ev.LimitAsked) -> list[do.Action]:
-        """A session is to be shorter than its lease, unless that was renewed since it was asked for."""
+        """Set the limit that a client requested. If its lease was renewed meanwhile, the renewal holds."""
         session = self._served_by(event.child)
         if session is None:
             return []
@@ -177,7 +177,7 @@ class Slots:
         return []
 
     def session_opened(self, event: ev.SessionOpened) -> list[do.Action]:
-        """A session's process has greeted its client: what goes wrong from now on may be the client's doing."""
+        """Record that a session is open: a later failure may be the client's fault."""
         session = self._served_by(event.child)
         if session is not None:
             session.opened = True
@@ -198,7 +198,7 @@ class Slots:
         return self.end(session, "memory") if session is not None and session.state is RUNNING else []
 
     def cpus_left(self, event: ev.CpusLeft) -> list[do.Action]:
-        """A session was on CPUs that its slot has not. Said once for a session."""
+        """Log, once for each session, that it used CPUs of other slots."""
         session = self._served_by(event.child)
         if session is None or FROM_CPUS in session.removed:
             return []
@@ -207,7 +207,7 @@ class Slots:
         return [do.Log("warning", line)]
 
     def hung_up(self, conn: int) -> list[do.Action]:
-        """The client of a connection is gone, perhaps that of a session."""
+        """Handle the hang-up of a connection, if it is a session's."""
         session = next((session for session in self.sessions.values() if session.conn == conn), None)
         if session is None:
             return []
@@ -220,7 +220,7 @@ class Slots:
         return []
 
     def start_failed(self, event: ev.StartFailed) -> list[do.Action]:
-        """A session got no process. The child it was meant for is of no use any more."""
+        """A session could not start: end it, and kill the child that was to serve it."""
         actions: list[do.Action] = [do.Log("error", f"a session could not start: {event.why}")]
         session = self.sessions.get(event.session)
         if session is None or session.child is None:
@@ -239,7 +239,7 @@ class Slots:
         return [action for session in list(self.sessions.values()) for action in self.end(session, "ended")]
 
     def end(self, session: SessionRecord, outcome: str) -> list[do.Action]:
-        """End a session now, whatever it does."""
+        """End a session now."""
         session.outcome = session.outcome or outcome
         if session.state in CHILDLESS:
             return self._clean(session)
@@ -263,7 +263,7 @@ class Slots:
         return told + self.child_gone(event.child, event.cleaned)
 
     def child_gone(self, number: int, cleaned: tuple[str, ...]) -> list[do.Action]:
-        """Nothing is left of a child: what that means for its session."""
+        """Remove a dead child, and end its session or have its client sent the reason."""
         session = self._served_by(number)
         self.processes.remove(number)
         if session is None:
@@ -297,7 +297,7 @@ class Slots:
         return [do.Finish(session.number, session.conn, error, sweep, session.unanswered)]
 
     def _error(self, session: SessionRecord) -> tuple[str, ...]:
-        """The error that a client is told of, type and text, in case that its session could not do so itself."""
+        """The error to send to a client whose session could not send it: type and text; empty for none."""
         memory = self.records.policy.memory
         if session.outcome == "timeout" and session.kind == TVM:
             limit = f"{session.limit_s or 0.0:g} s and was ended; ask for a longer session_timeout"
@@ -311,7 +311,7 @@ class Slots:
             return ("MemoryLimit", breach(memory) + ", and its processes were ended")
         return ()
 
-    # What is due
+    # Deadlines
 
     def deadline(self) -> float | None:
         times = [session.due for session in self.sessions.values()]
@@ -331,7 +331,7 @@ class Slots:
         return self.end(session, "timeout" if session.state is RUNNING else "lost" if session.gone else "ended")
 
     def hand_out(self) -> tuple[list[do.Action], list[SessionRecord]]:
-        """Hand sessions to waiting children; also the sessions that have begun by this."""
+        """Hand sessions to waiting children; the actions, and the sessions that begin."""
         actions: list[do.Action] = []
         begun = []
         waiting = [(number, child) for number, child in self.processes.for_sessions() if child.state is WAITING]
@@ -343,7 +343,7 @@ class Slots:
         return actions, begun
 
     def spawn(self) -> list[do.Action]:
-        """Make the children that are missing."""
+        """Make the missing children, unless a pause lasts."""
         processes = self.processes
         if not processes.can_spawn or not processes.child_pause.allows(self.records.now) or self._quiet():
             return []
@@ -356,7 +356,7 @@ class Slots:
         kind, words, now = session.kind, "", self.records.now
         session.move(STARTED)
         if session.state is EXPLAINING:
-            kind, words = TVM_END, ": ".join(self._error(session))  # TVM's client raises the type, if it knows it
+            kind, words = TVM_END, ": ".join(self._error(session))  # TVM's client raises this type, if it has it
             session.due = now + GRACE_DONE_S
         else:
             session.started = now
@@ -370,14 +370,14 @@ class Slots:
         )
 
     def _quiet(self) -> bool:
-        """Whether a session is just being opened, whose client is not to wait for a fork as well."""
+        """Whether a session is opening, which a fork would delay. A session without a child ends this pause."""
         wanting = any(session.state in CHILDLESS for session in self.sessions.values())
         if self._quiet_until is not None and (self.records.now >= self._quiet_until or wanting):
             self._quiet_until = None
         return self._quiet_until is not None
 
     def _missing(self) -> int:
-        """How many children are to be made, unless it is too early for that."""
+        """How many children to make, without regard to pauses."""
         if not self.processes.can_spawn:
             return 0
         policy = self.records.policy

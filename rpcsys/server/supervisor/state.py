@@ -1,7 +1,7 @@
-"""Every decision of a device server, as plain synchronous code: an event comes in, actions come out.
+"""The decisions of a device server, as synchronous code: an event comes in, actions come out.
 
-Each kind of decision is a class of its own, given what it uses; here events find theirs. Handlers only note what
-happened. After each, `_settle` brings clients, slots, children and offers together: no order leaves a slot idle.
+Each kind of decision is a class. This module passes each event to its handler, which records what happened. Then
+`_settle` matches clients, slots, children and offers, so that no order of events leaves a slot idle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rpcsys.server.supervisor.tracker import TrackerSide
 
 
 class DeviceServerState:
-    """What a device server knows. ``handle`` is the only way in; ``deadline`` says when to send a Tick."""
+    """The state of a device server. ``handle`` takes every event; ``deadline`` is the time of the next Tick."""
 
     def __init__(self, policy: Policy) -> None:
         records = self.records = ServerRecords(policy)
@@ -33,7 +33,7 @@ class DeviceServerState:
         parking = self.parking = Parking(records)
         health = self.health = BoardHealth(records)
         self.deployments = None
-        if policy.deploy:  # not on every board is what it needs
+        if policy.deploy:  # the device runtime lacks these modules
             from rpcsys.server.supervisor.deployments import Deployments
 
             self.deployments = Deployments(records, processes)
@@ -85,14 +85,14 @@ class DeviceServerState:
         return [do.StartZygote()]
 
     def handle(self, event: ev.Event) -> list[do.Action]:
-        """Take one event in; what to do about it, in order. Nothing any more once the server has exited."""
+        """Handle one event; the actions, in order. None after the server has exited."""
         if self.records.phase is Phase.EXITED:
             return []
         self.records.now = event.now
         return self._on_event[type(event)](event) + self._settle()
 
     def deadline(self) -> float | None:
-        """When the next Tick is needed, None for never."""
+        """The time of the next Tick, None for no Tick."""
         times = [self.grace_until, *(deadline() for deadline in self._deadlines)]
         if self.records.phase is Phase.SERVING and not self.processes.unclean:
             times.append(self.health.deadline())

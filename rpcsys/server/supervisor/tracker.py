@@ -1,4 +1,4 @@
-"""What a server does for its tracker: offers, leases to their end, health, connections at proxies. Decisions only."""
+"""The server's dealings with its tracker: offers, leases, health, connections at proxies. Decisions only."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rpcsys.wire.control import UNUSED
 if TYPE_CHECKING:
     from rpcsys.server.supervisor.deployments import Deployments
 
-#: Connections that wait at each proxy for clients of deployed modules: others follow as soon as these have one.
+#: Connections that wait at each proxy for clients of deployed modules. One that gets a client is replaced at once.
 DEPLOYED_CONNECTIONS = 4
-NOTE_EVERY_S = 10.0  # how often it is logged that the tracker hands out what is not there: it may do so without end
-#: What a tracker is told so that it offers nothing of a server that only lets its sessions end.
+NOTE_EVERY_S = 10.0  # between two warnings about a tracker that hands out unknown match keys
+#: The problem that a stopping server reports, so that the tracker offers none of its slots.
 STOPPING = "it is being stopped"
 
 
 @dataclass
 class TrackerSide:
-    """Tells the tracker what is so, and keeps to what it says."""
+    """Reports to the tracker, and handles its messages."""
 
     records: ServerRecords
     slots: Slots
@@ -50,18 +50,18 @@ class TrackerSide:
         return self.offers.up(event.ours, running)
 
     def link_down(self, event: ev.LinkDown) -> list[do.Action]:
-        """The tracker is away: its word about leases is not waited for."""
+        """The link is down: clients no longer wait for the tracker's message about their leases."""
         for session in self.slots.waiting:
             session.early_until = None
         return self.offers.down(event)
 
     def registered(self, event: ev.Registered) -> list[do.Action]:
-        """The tracker knows this server; who registers is taken to be well, and to have nothing deployed."""
+        """The tracker accepted the registration. It assumes a healthy server without deployed modules."""
         self._reported_problem, self._reported_deployed = "", ()
         return self.offers.registered()
 
     def parked(self, event: ev.Parked) -> list[do.Action]:
-        """A connection waits at a proxy: its match key can be offered."""
+        """A connection waits at a proxy: offer its match key."""
         actions = self.parking.parked(event)
         connection = self.parking.connections.get(event.number)
         return actions if connection is None else actions + self.offers.parked(connection.key)
@@ -69,7 +69,7 @@ class TrackerSide:
     # Leases
 
     def key_taken(self, event: ev.KeyTaken) -> list[do.Action]:
-        """A match key was handed out: it is still offered, or its client is here already, or it is void."""
+        """The tracker handed out a match key: it is still offered, or its client has arrived, or it is void."""
         if self.offers.taken(event):
             return []
         for session in self.slots.clients():
@@ -84,12 +84,12 @@ class TrackerSide:
         return [do.Log("warning", "the tracker has handed out a match key that is not in use any more"), *actions]
 
     def _holder(self, event: ev.LeaseReport) -> SessionRecord | None:
-        """The client that has come with a lease."""
+        """The connected client with this lease."""
         lease = event.lease, event.epoch
         return next((each for each in self.slots.clients() if (each.lease, each.epoch) == lease), None)
 
     def renewed(self, event: ev.LeaseRenewed) -> list[do.Action]:
-        """A lease was renewed. Before its session is opened there is nothing to extend but the limit."""
+        """A lease is renewed: set its session's limit, and send it to the session's child if one has it."""
         session = None if self.offers.renewed(event) else self._holder(event)
         if session is None:
             return []
@@ -103,7 +103,7 @@ class TrackerSide:
         return [do.Extend(session.child, None if event.limit_s is None else event.now + event.limit_s)]
 
     def revoked(self, event: ev.LeaseRevoked) -> list[do.Action]:
-        """The tracker ends a lease, or takes back an unused one. It always hears of the end, even a second time."""
+        """The tracker ends a lease, or revokes an unused one. The end is always reported, even a second time."""
         self.offers.revoked(event)
         session = self._holder(event)
         if session is None:
@@ -117,7 +117,7 @@ class TrackerSide:
         return [do.Log("info", line), *self.slots.end(session, "ended")]
 
     def report_end(self, session: SessionRecord, outcome: str) -> list[do.Action]:
-        """Tell our tracker how a session's lease ended, if it has one."""
+        """Report the end of a session's lease, if it has one."""
         lease, epoch, cleaned, removed = session.lease, session.epoch, session.cleaned, session.removed
         if lease is None:
             return []
@@ -127,7 +127,7 @@ class TrackerSide:
         lease = session.lease
         return [] if lease is None else self.offers.report(do.ReportStart(lease, session.epoch, session.peer))
 
-    # What is told of sessions
+    # Reports of sessions
 
     def began(self, session: SessionRecord) -> list[do.Action]:
         fields = session.fields(kind=session.kind, limit_s=session.limit_s)
@@ -151,21 +151,21 @@ class TrackerSide:
         line = do.Log("info", session.ended_text(lasted_s), "ended", fields)
         return [line, *spoilt, *self.report_end(session, session.outcome)]
 
-    # What is offered
+    # Offers
 
     def settle(self) -> list[do.Action]:
-        """Offer what is free, if the board is fit; tell the tracker if it is not."""
+        """Offer the free slots of a fit board; report the problem of one that is not fit."""
         actions = self.health.settle(idle=not self.slots.sessions)
         actions += self._report_problem()
         if self.health.fit:
             held = sum(bool(session.matchkey) for session in self.slots.waiting)
             actions += self.offers.offer(self.slots.free - held)
-        elif self.health.problem and not self.offers.ours:  # ours was told, and holds it back
+        elif self.health.problem and not self.offers.ours:  # our tracker has the report, and holds the offers back
             actions += self.offers.withdraw()
         return actions + self.parking.settle(self._wanted())
 
     def _wanted(self) -> list[tuple[int, str]]:
-        """The connections that should wait: at which proxy, and under which key."""
+        """The proxy and the key of each connection that is to wait at a proxy."""
         policy = self.records.policy
         if not policy.proxies:
             return []
@@ -183,7 +183,7 @@ class TrackerSide:
         return [do.ReportHealth(problem)]
 
     def report_deployed(self) -> list[do.Action]:
-        """Keep the tracker's word on deployed modules up to date."""
+        """Report the deployed modules to our tracker when they change."""
         if self.deployments is None or not self.offers.linked:
             return []
         modules = self.deployments.hosts.table()
@@ -193,12 +193,12 @@ class TrackerSide:
         return [do.ReportDeployed(modules)]
 
     def leave(self) -> list[do.Action]:
-        """The server is being stopped. A tracker that is owed ends of leases hears of them before the link closes."""
+        """The server stops. The link stays open until the ends of all leases are reported."""
         leased = any(session.lease is not None for session in self.slots.sessions.values())
         return self._report_problem() if leased or self.offers.owing() else self.offers.close()
 
     def turn_away(self) -> list[do.Action]:
-        """Nobody gets a board that is not clean."""
+        """Withdraw the offers of a board that is not clean, and refuse the waiting clients."""
         waiting, self.slots.waiting = self.slots.waiting, []
         actions: list[do.Action] = []
         if self.records.policy.tracked:

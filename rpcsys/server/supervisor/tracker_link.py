@@ -1,7 +1,7 @@
-"""The server's words to a tracker, and the tracker's to it, over a :class:`rpcsys.link.Link`.
+"""The server's messages to and from a tracker, over a :class:`rpcsys.link.Link`.
 
-To ours: one registration, then TVM's PUT for every match key. To TVM's: its own codes, whose replies carry
-no id and come in the order of the requests.
+Our tracker gets one registration, then TVM's PUT for every match key. TVM's tracker gets its own codes; the replies
+have no id, and come in the order of the requests.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rpcsys.wire.keys import new_match_key
 
 log = logging.getLogger(__name__)
 
-NOTE_EVERY_S = 10.0  # how often it is logged that the tracker says what cannot be
+NOTE_EVERY_S = 10.0  # between two warnings about invalid messages of the tracker
 MAX_UNANSWERED = 100  # commands without a reply: match keys for every slot, and polls for a minute
-FAREWELL_S = 1.0  # what a tracker is given to take the last reports of a server that ends
+FAREWELL_S = 1.0  # longest wait for the tracker's answers to the last reports of a server that ends
 
 
 class TrackerLink:
@@ -40,11 +40,11 @@ class TrackerLink:
         self._reported_up = False
         self._registration = 0
         self._commands = TvmCommands()
-        self._reported: dict[int, tuple[str, int] | None] = {}  # by the message's number: the lease whose end it tells
+        self._reported: dict[int, tuple[str, int] | None] = {}  # by message number: the lease whose end it reports
         self._note_at = 0.0
 
     def actions(self) -> dict[type, Callable[..., object]]:
-        """What carries out which action, with the action's fields as arguments."""
+        """The function that carries out each kind of action, with the action's fields as arguments."""
         return {
             do.Connect: self.connect,
             do.Disconnect: self.close,
@@ -72,14 +72,14 @@ class TrackerLink:
         self._advance()
 
     def close(self) -> None:
-        """End the connection without a word to anyone."""
+        """Close the connection, posting no event."""
         if self._link is not None:
             self._loop.remove(self._link.fileno())
             self._link.close()
             self._link = None
 
     def register(self, running: tuple[tuple[str, int, float], ...]) -> None:
-        """Say who we are: Registered follows."""
+        """Register this server: Registered follows."""
         if self._link is None:
             return
         if not self._link.ours:
@@ -91,9 +91,9 @@ class TrackerLink:
         self._send(control.Register(self._registration, running=leases, **self._card))
 
     def offer(self, matchkey: str = "") -> None:
-        """Offer a match key, or make one and offer that: then KeyMade follows."""
+        """Offer a match key. Without one, make and offer a new one: KeyMade follows."""
         new = matchkey or new_match_key(self._card["key"])
-        # Behind a proxy there is no port: the tracker knows where the proxy is.
+        # A server behind a proxy has no port: the tracker has the proxy's address.
         port = self._card["port"] or 0
         self._command(tracker.Put(self._card["key"], port, new, self._card["address"]))
         if not matchkey:
@@ -103,7 +103,7 @@ class TrackerLink:
         self._loop.post(ev.KeyMade, new_match_key(self._card["key"]))
 
     def poll(self) -> None:
-        """Ask TVM's tracker which match keys it still has: Pending follows."""
+        """Request the pending match keys from TVM's tracker: Pending follows."""
         if len(self._commands.unanswered) > MAX_UNANSWERED:
             self._down("it does not answer any more")
         else:
@@ -115,7 +115,7 @@ class TrackerLink:
     def report_end(
         self, lease: str, epoch: int, outcome: str, killed: Sequence[str], removed: Sequence[str], fault: str
     ) -> None:
-        """Tell our tracker how a lease ended: EndConfirmed follows."""
+        """Report the end of a lease to our tracker: EndConfirmed follows."""
         cleaned = {what: list(names) for what, names in (("processes", killed), ("removed", removed)) if names}
         self._reported[self._report(control.LeaseEnded, lease, epoch, outcome, cleaned, fault)] = lease, epoch
 
@@ -123,19 +123,19 @@ class TrackerLink:
         self._report(control.Health, problem)
 
     def report_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
-        """Tell our tracker of each deployed module: name, version, whether served, running, waiting, clients."""
+        """Report each deployed module to our tracker: name, version, whether served, running, waiting, clients."""
         kind = control.DeployedModule
         told = tuple(kind(name, version, serving, workers, *load) for name, version, serving, *load in modules)
         self._report(control.Deployed, told, key)
 
     def _report(self, kind: Callable[..., Any], *fields: Any) -> int:
-        """Send our tracker a message of a kind; its number."""
+        """Send a message to our tracker; the message's number."""
         number = 0 if self._link is None else self._link.next_id()
         self._send(kind(number, *fields))
         return number
 
     def finish(self) -> None:
-        """Wait until our tracker has heard of every lease it was told of, for at most `FAREWELL_S`; then close."""
+        """Wait until our tracker has answered all reports on leases, at most `FAREWELL_S`; then close."""
         until = time.monotonic() + FAREWELL_S
         while self._reported and self._link is not None and time.monotonic() < until:
             select.select([self._link.fileno()], [], [], max(0.0, until - time.monotonic()))
@@ -218,7 +218,7 @@ class TrackerLink:
             self._loop.post(ev.Registered)
 
     def _note_refused(self, why: str) -> None:
-        """Log what cannot be obeyed: whom the tracker has sent here for it waits in vain."""
+        """Log an invalid message of the tracker, which may leave a client without its session."""
         now = self._loop.now()
         if now >= self._note_at:
             self._note_at = now + NOTE_EVERY_S
