@@ -1,1 +1,1 @@
-"""What tracker and proxy share beyond :mod:`rpcsys.serve`: the loop, accepting, and HTTP for people and probes."""
+"""Shared by tracker and proxy, beyond :mod:`rpcsys.serve`: the loop, accepting, and HTTP for people and probes."""

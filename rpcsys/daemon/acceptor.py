@@ -1,7 +1,7 @@
-"""Accepting connections, and how many there may be: each costs a descriptor.
+"""Accepts connections, and limits their number: each costs a descriptor.
 
-The loops' own servers do not serve here: out of descriptors, asyncio's logs a traceback for each try, tornado's
-spins, and uvloop's hangs up on whoever waits. This one pauses, and says so now and then.
+The libraries' servers are not used because of their behaviour without descriptors: asyncio's logs a traceback for each
+attempt, tornado's spins, and uvloop's closes waiting connections. This one pauses, and logs a warning now and then.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 log = logging.getLogger(__name__)
-BURST = 64  # connections accepted in one turn; the loop then serves the ones it has
-PAUSE_S = 0.2  # without descriptors or memory nothing is accepted for so long; the kernel's queue holds who comes
-PLENTY = 16384  # descriptors for a very large lab; where fewer are allowed, the log says so at the start
-LOG_EVERY_S = 10.0  # a warning that would come again and again is logged so often
+BURST = 64  # connections accepted in one turn of the loop
+PAUSE_S = 0.2  # pause in accepting without descriptors or memory; the kernel queues new connections
+PLENTY = 16384  # descriptors for a very large lab; a lower limit is logged at the start
+LOG_EVERY_S = 10.0  # between two logs of the same warning
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -55,7 +55,7 @@ class Acceptor:
                 if error.errno in _EXHAUSTED:
                     self._wait(error)
                     return
-                continue  # that one connection was gone before it was accepted
+                continue  # that connection ended before it was accepted
             sock.setblocking(False)
             self._take(sock, address)
 
@@ -64,7 +64,7 @@ class Acceptor:
         self._pause = self._loop.call_later(PAUSE_S, self._resume)
         if time.monotonic() >= self._log_at:
             self._log_at = time.monotonic() + LOG_EVERY_S
-            log.warning("cannot accept connections: %s. Raise `ulimit -n`, or see who keeps so many", error.strerror)
+            log.warning("cannot accept connections: %s. Raise `ulimit -n`, or see what keeps so many", error.strerror)
 
     def _resume(self) -> None:
         self._pause = None
@@ -73,7 +73,7 @@ class Acceptor:
 
 @dataclass
 class ConnectionLimit:
-    """At most ``each`` connections of an address, and ``total`` of all (None: no bound)."""
+    """At most ``each`` connections from one address, and ``total`` in all (None: no limit)."""
 
     each: int
     total: int | None
@@ -83,7 +83,7 @@ class ConnectionLimit:
     _log_at: float = float("-inf")
 
     def admit(self, address: str, at: float) -> bool:
-        """Whether one more may come, which is then counted. A refusal is logged now and then, with the advice."""
+        """Count one more connection, if the limits allow it; whether they do. Logs refusals now and then."""
         count = self.counts[address]
         if count < self.each and (self.total is None or self.counts.total() < self.total):
             self.counts[address] += 1
@@ -95,21 +95,21 @@ class ConnectionLimit:
         return False
 
     def leave(self, address: str) -> None:
-        """One that was admitted has gone."""
+        """Stop counting an admitted connection."""
         self.counts[address] -= 1
         if not self.counts[address]:
             del self.counts[address]
 
 
 def raise_descriptor_limit() -> int:
-    """Raise this process's limit on descriptors as far as it may; how many there are now."""
+    """Raise this process's limit on descriptors as far as possible; the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(soft, PLENTY) if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-        except (OSError, ValueError):  # macOS has a lower limit than it tells
+        except (OSError, ValueError):  # macOS has a lower limit than it reports
             pass
     if soft != resource.RLIM_INFINITY and soft < PLENTY:
         log.warning("room for %d connections only: a higher `ulimit -Hn` gives more", soft)
@@ -117,6 +117,6 @@ def raise_descriptor_limit() -> int:
 
 
 def descriptor_limit() -> int | None:
-    """How many descriptors this process may have now; None for as many as it likes."""
+    """This process's limit on descriptors; None for no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft

@@ -1,6 +1,6 @@
-"""A thread beside an event loop, for writes that may block: the disk, and whoever reads standard error.
+"""A thread beside an event loop, for writes that may block: to the disk, or to standard error.
 
-Its owner keeps what is to be written and bounds it; the thread writes a batch now and then, one at a time.
+The owner holds the pending data and bounds it. The thread writes it in batches, one at a time.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-GATHER_S = 0.2  # how long a batch gathers: many small commits would cost more than one large one
+GATHER_S = 0.2  # seconds to gather a batch: one large commit costs less than many small ones
 
 
 class BatchWriter:
     """Calls ``write`` in a thread of its own, soon after each `wake`, until closed.
 
-    ``write`` writes what there is and returns in how many seconds it wants to be called again even if nothing comes,
-    None for not at all.
+    ``write`` writes the pending data. It returns the seconds until its next call without a `wake`, None for no call.
     """
 
     def __init__(self, name: str, write: Callable[[], float | None], gather_s: float = GATHER_S) -> None:
@@ -27,12 +26,12 @@ class BatchWriter:
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something to write. From any thread."""
-        if not self._something.is_set():  # which is a tenth of the cost of setting it again
+        """Have pending data written. May be called from any thread."""
+        if not self._something.is_set():  # this check costs a tenth of setting it again
             self._something.set()
 
     def close(self, timeout: float) -> bool:
-        """Have what there is written, and end; whether that was done within ``timeout`` seconds."""
+        """Write the pending data and end the thread; whether it ended within ``timeout`` seconds."""
         self._closing.set()
         self._something.set()
         self._thread.join(timeout)

@@ -1,4 +1,4 @@
-"""HTTP for people and probes: a few read-only pages, on the daemon's own loop."""
+"""Serves read-only pages over HTTP for people and probes, on the daemon's own loop."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from rpcsys.daemon.acceptor import Acceptor, ConnectionLimit, descriptor_limit
 log = logging.getLogger(__name__)
 
 Content = tuple[str, bytes]
-Page = Callable[[], Content | Awaitable[Content]]  # makes a page when it is asked for: its content type and its body
+Page = Callable[[], Content | Awaitable[Content]]  # makes a page for a request: its content type and its body
 
-#: What a page of ours may load is what this port serves: a name in it cannot bring code along.
+#: A page may load only what this port serves, so a name shown in a page cannot inject code.
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-REQUEST_TIMEOUT_S = 10.0  # a connection whose next request is not whole after so long is closed
-MAX_CONNECTIONS, MAX_OF_ADDRESS = 512, 128  # for pages: a browser has six, a proxy in front of a lab's people dozens
-_SHARE = 8  # of a daemon's descriptors, pages get one in so many: the others are for boards and clients
-_ADVICE = "see what asks there for pages and keeps its connections open"
+REQUEST_TIMEOUT_S = 10.0  # longest wait for a whole request, before the connection is closed
+MAX_CONNECTIONS, MAX_OF_ADDRESS = 512, 128  # for pages: a browser opens six, a lab's HTTP proxy dozens
+_SHARE = 8  # pages get one in 8 of a daemon's descriptors: the others are for boards and clients
+_ADVICE = "see which program there requests pages and keeps its connections open"
 _MAX_HEADERS = 16 << 10
-_MAX_BODY = 1 << 10  # there is nothing to send here
-MAX_UNREAD = 64 << 20  # bytes of pages not taken yet, in all: who comes then is told to come again
-SEND_TIMEOUT_S = 30.0  # how long a client may take for a page
+_MAX_BODY = 1 << 10  # requests for pages have no body
+MAX_UNREAD = 64 << 20  # bytes of unsent pages in all: beyond it, requests get 503 with Retry-After
+SEND_TIMEOUT_S = 30.0  # longest time to send a page
 
 
 def metrics_page(collector: Collector) -> Page:
     """A page of ``collector``'s metrics, and of the process's own, in Prometheus's text format.
 
-    They are collected on the loop and written down beside it: that takes 20 us for each.
+    They are collected on the loop and formatted in a thread, which takes 20 us for each.
     """
     process = ProcessCollector(registry=None)
 
@@ -57,7 +57,7 @@ def metrics_page(collector: Collector) -> Page:
 
 
 class _Collected(CollectorRegistry):
-    """Metrics that have been collected, where prometheus_client looks for a registry."""
+    """Collected metrics in the form of the registry that prometheus_client requires."""
 
     def __init__(self, metrics: list[Metric], process: Collector) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Collected(CollectorRegistry):
 
 
 def shared(make: Callable[[], Awaitable[Content]]) -> Page:
-    """A page that takes a while: whoever asks while it is being made gets the same one."""
+    """A page that takes long to make: requests that arrive while it is made share the result."""
     making: asyncio.Future[Content] | None = None
 
     async def page() -> Content:
@@ -82,7 +82,7 @@ def shared(make: Callable[[], Awaitable[Content]]) -> Page:
 
 
 def health_page() -> tuple[str, bytes]:
-    """The loop runs, or nobody would read this."""
+    """Answer ``ok``: the answer itself shows that the loop runs."""
     return "text/plain; charset=utf-8", b"ok\n"
 
 
@@ -95,13 +95,12 @@ class CountedStream(IOStream):
         super().__init__(sock, max_buffer_size=max_buffer_size)
 
     def uncount(self) -> None:
-        """It takes nobody's place any more."""
+        """Stop counting this connection."""
         limit, self._limit = self._limit, None
         if limit is not None:
             limit.leave(self._address)
 
     def close_fd(self) -> None:
-        """Called once, when it is closed, whoever closes it."""
         self.uncount()
         super().close_fd()
 
@@ -109,7 +108,7 @@ class CountedStream(IOStream):
 def counted(
     handle: Callable[[CountedStream, Any], object], max_buffer_size: int, of_address: int = MAX_OF_ADDRESS
 ) -> Callable[[socket.socket, Any], None]:
-    """What an `Acceptor` gives connections to that speak HTTP: as many as may come are handled, others are closed."""
+    """A function for an `Acceptor` that handles HTTP connections up to a limit, and closes all beyond it."""
     most = descriptor_limit()
     total = MAX_CONNECTIONS if most is None else min(MAX_CONNECTIONS, most // _SHARE)
     limit = ConnectionLimit(of_address, total, log, _ADVICE)
@@ -124,7 +123,7 @@ def counted(
 
 
 def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
-    """Serve pages by path on a listening socket; closing what is returned ends it."""
+    """Serve pages by path on a listening socket, until the returned acceptor is closed."""
     unread: Counter[str] = Counter()
     server = http_server([(path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()])
     return Acceptor(listener, counted(server.handle_stream, 8 * _MAX_HEADERS))
@@ -132,7 +131,7 @@ def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
 
 def http_server(routes: Sequence[tuple[str, type[RequestHandler], dict[str, Any]]]) -> HTTPServer:
     """A server of ``routes``: paths, handlers and the handlers' arguments."""
-    # Requests are no news, and what strangers send is their own fault.
+    # Requests are not logged, nor are errors in what strangers send.
     logging.getLogger("tornado.access").setLevel(logging.ERROR)
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
     return HTTPServer(
@@ -160,7 +159,7 @@ class _PageHandler(RequestHandler):
         self._unread[self.request.path] += len(body)
         try:
             await asyncio.wait_for(self.finish(body), SEND_TIMEOUT_S)
-        except (OSError, asyncio.TimeoutError):  # a client that has left, or does not read, is no news
+        except (OSError, asyncio.TimeoutError):  # the client hung up or does not read: not logged
             stream = getattr(self.request.connection, "stream", None)
             if stream is not None:
                 stream.close()

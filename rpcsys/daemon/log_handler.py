@@ -1,6 +1,6 @@
-"""Log lines that are written in a thread: a slow reader of standard error does not hold up the loop.
+"""Writes log lines in a thread, so that a slow reader of standard error does not stop the loop.
 
-They are formatted by whoever logs: a thread that did it would compete with the loop for the interpreter, line by line.
+The caller formats each line: a thread that did so would compete with the loop for the interpreter at every line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rpcsys import logs
 from rpcsys.daemon.batch_writer import BatchWriter
 from rpcsys.serve import end_without_memory
 
-#: Lines that may wait to be written, and their characters in all; more are counted and dropped.
+#: Lines that may wait to be written, and their characters in all; lines beyond are counted and dropped.
 MAX_LINES = 100_000
 MAX_CHARACTERS = 32 << 20
 
@@ -23,13 +23,13 @@ _GATHER_S = 0.05
 _CLOSE_S = 2.0
 
 _LEVELS = {logging.INFO: "INFO", logging.WARNING: "WARNING", logging.ERROR: "ERROR"}
-LogEvent = tuple[float, int, str, Mapping[str, Any]]  # when (seconds since 1970), level, what, fields
+LogEvent = tuple[float, int, str, Mapping[str, Any]]  # time (seconds since 1970), level, event, fields
 
 
 class BatchLogHandler(logging.Handler):
-    """Takes the place of logging's stream handler until closed, and writes to its stream in a thread.
+    """Replaces logging's stream handler until closed, and writes to its stream in a thread.
 
-    ``words`` makes texts of events and their fields.
+    ``words`` formats an event and its fields as text.
     """
 
     def __init__(self, words: logs.Words = logs.in_words) -> None:
@@ -49,17 +49,17 @@ class BatchLogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and isinstance(record.exc_info[1], MemoryError):
-            end_without_memory()  # a library has swallowed it
+            end_without_memory()  # a library has caught and logged it
         self._queue((self._form.format(record),))
 
     def note_all(self, events: Iterable[LogEvent]) -> None:
-        """What `rpcsys.logs.note` does, for many events and at a tenth of its cost."""
+        """Log many events as `rpcsys.logs.note` does, at a tenth of its cost."""
         line, lowest, words = self._form.line, self._root.level, self._words
         lines = [line(at, _LEVELS[level], what, fields, words) for at, level, what, fields in events if level >= lowest]
         self._queue(lines)
 
     def close(self) -> None:
-        """Write what is still to be written, for at most 2 s, and put logging back as it was."""
+        """Write the waiting lines, for at most 2 s, and restore logging's own handler."""
         if self in self._root.handlers:
             self._root.removeHandler(self)
             self._root.addHandler(self._replaced)
@@ -88,5 +88,5 @@ class BatchLogHandler(logging.Handler):
                 self._replaced.stream.write("\n".join(lines) + "\n")
                 self._replaced.stream.flush()
             except (OSError, ValueError):
-                pass  # nobody reads any more, or the disk is full: a daemon goes on all the same
+                pass  # the reader has closed the pipe, or the disk is full: the daemon goes on
         self._characters_out += size

@@ -1,4 +1,4 @@
-"""Running a daemon on an event loop: uvloop's where it exists, asyncio's own where not."""
+"""Runs a daemon on an event loop: uvloop's if it is installed, otherwise asyncio's."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rpcsys import logs
 from rpcsys.serve import Signals, Watchdog, end_without_memory, notify
 from rpcsys.serve import run as run_main
 
-SWITCH_S = 0.001  # how long a thread beside the loop may keep the interpreter from it; Python's default is 5 ms
-#: Objects made before the collector looks for cycles. Daemons make few of them, and their records live for long:
-#: with Python's default of 700, looking at those again and again takes an eighth of a busy tracker's time. What a
-#: busy tracker has under way to its log and its history is less than this, and is never looked at.
+SWITCH_S = 0.001  # longest time that a thread keeps the interpreter from the loop; Python's default is 5 ms
+#: New objects before the garbage collector runs. Daemons make few cycles, and their records live long: with Python's
+#: default of 700, scanning the records again and again takes an eighth of a busy tracker's time. The queued lines of
+#: its log and its history are fewer objects than this, so the collector never scans them.
 COLLECT_AFTER = 100_000
 
 
@@ -24,7 +24,7 @@ def run_daemon(
     name: str, parse: Callable[[Sequence[str] | None], Any], serve: Callable[[Any], Coroutine[Any, Any, int]],
     arguments: Sequence[str] | None,
 ) -> int:  # fmt: skip
-    """Parse ``arguments`` (the process's own for None), set up logging as they ask and serve; the exit status."""
+    """Parse ``arguments`` (None: the process's own), set up logging and serve; the exit status."""
 
     def main() -> int:
         config = parse(arguments)
@@ -35,9 +35,9 @@ def run_daemon(
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    """Run a coroutine to its end on a new loop; what it returns (an exit status)."""
+    """Run a coroutine to its end on a new loop; its result (an exit status)."""
     sys.setswitchinterval(SWITCH_S)
-    gc.freeze()  # the modules, which are never garbage
+    gc.freeze()  # imported modules never become garbage
     gc.set_threshold(COLLECT_AFTER, 20, 20)
     try:
         import uvloop
@@ -59,10 +59,10 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 
 
 def end_without_memory_anywhere(loop: asyncio.AbstractEventLoop) -> None:
-    """End the process where a MemoryError would be logged and forgotten: in callbacks, tasks, threads and destructors.
+    """End the process on a MemoryError that would only be logged: in callbacks, tasks, threads and destructors.
 
-    A daemon that goes on after one has lost a part of what it was doing, and mostly meets the next one at once. What is
-    swallowed elsewhere is found where it is logged, see `rpcsys.daemon.log_handler`.
+    A daemon that goes on has lost part of its work, and mostly fails again at once. `rpcsys.daemon.log_handler` ends
+    the process on a MemoryError that a library catches and logs.
     """
 
     def check(error: BaseException | None, report: Callable[[Any], object], argument: Any) -> None:
@@ -77,13 +77,13 @@ def end_without_memory_anywhere(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _notify_watchdog(loop: asyncio.AbstractEventLoop, every_s: float) -> None:
-    """Tell a service manager's watchdog every ``every_s``, from the loop: one that hangs is noticed."""
+    """Notify the service manager's watchdog every ``every_s`` seconds from the loop, so that it detects a hang."""
     notify("WATCHDOG=1")
     loop.call_later(every_s, _notify_watchdog, loop, every_s)
 
 
 async def until_signal(signals: Signals, stopped: asyncio.Event) -> None:
-    """Return when SIGTERM or SIGINT comes, or ``stopped`` is set."""
+    """Return when SIGTERM or SIGINT arrives, or ``stopped`` is set."""
     loop = asyncio.get_running_loop()
     loop.add_reader(signals.fileno(), stopped.set)
     try:

@@ -1,8 +1,7 @@
-"""Many sockets in an epoll of their own, which the loop watches as one descriptor (Linux).
+"""Watches many sockets with an epoll of their own, which the loop watches as one descriptor (Linux).
 
-From the loop to a readable socket's protocol is as long a way as deciding about what was read; from here it is one
-call, and what is read in a turn can be handled together after it, which takes a tenth less time. And the loop does not
-know that a stream which nobody reads has ended or broken.
+A loop's call of a protocol costs as much as the decision about its data. Here it is one direct call, and all data of a
+turn can be handled together, which saves another tenth. Also, a loop does not report the end of an unread stream.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ import asyncio
 import select
 from collections.abc import Callable
 
-READ, WRITE = select.EPOLLIN, select.EPOLLOUT  # what a socket can be watched for; that it is broken is always told
+READ, WRITE = select.EPOLLIN, select.EPOLLOUT  # conditions to watch for; epoll always reports a broken socket
 FAILED, BROKEN = select.EPOLLERR, select.EPOLLERR | select.EPOLLHUP
-ENDED = select.EPOLLRDHUP | select.EPOLLET  # its end, told once, without reading it
-BREAKS = select.EPOLLET  # nothing but that it is broken, told once
-BATCH = 128  # sockets served in one turn; the loop then serves everything else
-Callback = Callable[[int], None]  # takes what is so of its socket, as bits
+ENDED = select.EPOLLRDHUP | select.EPOLLET  # the end of the stream, reported once, without reading it
+BREAKS = select.EPOLLET  # only that the socket is broken, reported once
+BATCH = 128  # sockets served in one turn of the loop
+Callback = Callable[[int], None]  # receives the conditions of its socket, as bits
 
 
 class Sockets:
     """Calls back when sockets are readable, writable, ended or broken. To be made inside the event loop.
 
-    ``after`` is called when all that was found in a turn has been told.
+    ``after`` is called after all callbacks of a turn.
     """
 
     def __init__(self, after: Callable[[], None] | None = None) -> None:
@@ -33,28 +32,27 @@ class Sockets:
         self._loop.add_reader(self._epoll.fileno(), self._turn)
 
     def add(self, number: int, callback: Callback, wanted: int = READ) -> None:
-        """Watch the socket with this descriptor. Raises OSError: the kernel has no room for it."""
+        """Watch the socket with descriptor ``number``. Raises OSError if the kernel's limit on watches is reached."""
         self._epoll.register(number, wanted)
         self._callbacks[number] = callback
 
     def expect(self, number: int, wanted: int) -> None:
-        """Watch it for something else, which may be 0."""
+        """Change the conditions to watch for; 0 for none."""
         self._epoll.modify(number, wanted)
 
     def remove(self, number: int) -> None:
-        """Watch it no more, if it is watched; it is still open."""
+        """Stop watching a socket, if it is watched. To be called before it is closed."""
         if self._callbacks.pop(number, None) is not None:
             self._epoll.unregister(number)
 
     def close(self) -> None:
-        """Watch nothing any more."""
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
     def _turn(self) -> None:
         callbacks = self._callbacks
         for number, found in self._epoll.poll(0, BATCH):
-            callback = callbacks.get(number)  # None if what came just before has removed it
+            callback = callbacks.get(number)  # None if an earlier callback of this turn has removed it
             if callback is not None:
                 callback(found)
         if self._after is not None:

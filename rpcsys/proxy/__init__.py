@@ -1,5 +1,5 @@
-"""The proxy: servers that cannot be reached dial out to it, clients come in, and it joins their streams.
+"""The proxy: servers that clients cannot reach dial out to it, clients connect to it, and it joins their streams.
 
-It never looks inside a session. :mod:`rpcsys.proxy.state` decides who meets whom, :mod:`rpcsys.proxy.service` has the
-sockets, :mod:`rpcsys.proxy.relay` moves bytes.
+It reads no byte of a session. :mod:`rpcsys.proxy.state` decides which streams are joined, :mod:`rpcsys.proxy.service`
+has the sockets, :mod:`rpcsys.proxy.relay` moves bytes.
 """

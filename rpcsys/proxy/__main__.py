@@ -1,4 +1,4 @@
-"""``python -m rpcsys.proxy``."""
+"""``python -m rpcsys.proxy``: run a proxy."""
 
 from __future__ import annotations
 

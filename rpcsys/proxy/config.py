@@ -19,10 +19,10 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True)
 class ProxyConfig:
-    """How a proxy is started. ``port_end`` is exclusive; ``web_port`` and ``http_port`` 0 are off; times are seconds.
+    """A proxy's configuration. ``port_end`` is exclusive; ports of 0 are off, except ``port``; times are in seconds.
 
-    ``public``: the host at which clients find the proxy, None for the one the tracker sees. ``next``: another proxy, to
-    which all that comes is relayed. ``max_waiting``: streams that wait for their other half, in all and of one address.
+    ``public``: the proxy's host for clients, None for the address that the tracker sees. ``next``: another proxy, to
+    which every stream is relayed. ``max_waiting...``: waiting streams in all, and of one address.
     """
 
     host: str = "0.0.0.0"
@@ -44,7 +44,7 @@ class ProxyConfig:
 
 
 def parse(arguments: Sequence[str] | None = None) -> ProxyConfig:
-    """The configuration that the command line asks for; exits with 2 on a bad flag."""
+    """The configuration of a command line; exits with 2 on a bad flag."""
     parser = _parser()
     flags = parser.parse_args(arguments)
     if flags.tracker and flags.next:
@@ -59,19 +59,19 @@ def _parser() -> Parser:
     add("--host", help="address to listen on (default: %(default)s)")
     add("--port", type=port_number, help="first port to try; 0 takes any free one")
     add("--port-end", type=port_number, help="try ports below this one (default: %(default)s)")
-    add("--web-port", type=port_number, help="take WebSockets there, at /ws (TVM: 8888); 0 is off")
+    add("--web-port", type=port_number, help="port for WebSockets, at /ws (TVM: 8888); 0 is off")
     add("--web-origin", dest="web_origins", action="append", metavar="ORIGIN",
-        help="let pages from there open WebSockets, as in https://lab.example; repeatable (default: none but its own)",
+        help="let pages of an origin open WebSockets, as https://lab.example; repeatable (default: its own only)",
     )  # fmt: skip
     add("--http-port", type=port_number, help="/metrics and /healthz; 0 is off")
     add("--tracker", type=_address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
-    add("--next", type=_address, metavar="HOST:PORT", help="relay all that comes to another proxy")
-    where = "the host at which clients find this proxy, for the tracker to tell"
+    add("--next", type=_address, metavar="HOST:PORT", help="relay every stream to another proxy")
+    where = "the host at which clients reach this proxy, which the tracker sends them"
     add("--custom-addr", dest="public", metavar="ADDR", help=where)
     for flag, text in (
         ("--timeout-client", "how long a client waits for its server, without a tracker"),
         ("--timeout-server", "how long a server waits for its client, without a tracker"),
-        ("--grace", "what running sessions get when the proxy stops"),
+        ("--grace", "time for running sessions to end when the proxy stops"),
     ):
         add(flag, type=_seconds, metavar="S", help=f"{text} (default: %(default)g)")
     most: dict[str, Any] = {"type": _count, "metavar": "N"}

@@ -1,7 +1,7 @@
-"""What can happen to a proxy, and what it can do about it.
+"""The events and actions of a proxy.
 
-``at`` is a monotonic clock in seconds; ``conn`` is the service's number for a stream, never used twice. ``fresh`` are
-random parts for match keys, one for each that the event may need: the state has no randomness of its own.
+``at`` is a monotonic clock in seconds; ``conn`` is the service's number for a stream, never reused. ``fresh`` are
+random parts, one for each match key that the event may need: the state has no randomness of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class StreamOpened(NamedTuple):
-    """A stream from ``address`` has said its greeting (see :mod:`rpcsys.wire.handshake`)."""
+    """The greeting of a stream from ``address`` is whole (see :mod:`rpcsys.wire.handshake`)."""
 
     at: float
     conn: int
@@ -23,13 +23,13 @@ class StreamOpened(NamedTuple):
 
 
 class StreamEnded(NamedTuple):
-    """A stream that waited is gone, or a joined pair, which goes by its server's stream."""
+    """A waiting stream has ended, or a joined pair. ``conn`` of a pair is its server's stream."""
 
     conn: int
 
 
 class Draining(NamedTuple):
-    """Nothing new is taken, and nobody waits any more."""
+    """The proxy stops: it refuses new streams and all waiting ones."""
 
 
 class TrackerUp(NamedTuple):
@@ -39,7 +39,7 @@ class TrackerUp(NamedTuple):
 
 
 class TrackerDown(NamedTuple):
-    """The connection to the tracker is gone, and all that was offered on it."""
+    """The connection to the tracker has ended, and with it all offers."""
 
 
 class KeysPending(NamedTuple):
@@ -51,7 +51,7 @@ class KeysPending(NamedTuple):
 
 
 class JoinStreams(NamedTuple):
-    """Tell a server and a client each other's greeting, and relay between them."""
+    """Send a server and a client each other's greeting, and relay between them."""
 
     client: int
     server: int
@@ -67,20 +67,20 @@ class RefuseStream(NamedTuple):
 
 
 class OfferStream(NamedTuple):
-    """Tell the tracker that a server of ``key`` can be had with ``match_key``."""
+    """Offer ``match_key``, of a server of ``key``, to the tracker."""
 
     key: str
     match_key: str
 
 
 class PresentKeys(NamedTuple):
-    """Tell the tracker which keys are served here."""
+    """Report the keys served here to the tracker."""
 
     keys: tuple[str, ...]
 
 
 class Reconnect(NamedTuple):
-    """Connect to the tracker again: that is how an offer is withdrawn."""
+    """Connect to the tracker again, which withdraws all offers of the old connection."""
 
 
 Event = StreamOpened | StreamEnded | Draining | TrackerUp | TrackerDown | KeysPending

@@ -14,14 +14,14 @@ from rpcsys.proxy.relay import BufferPool, Pair
 from rpcsys.proxy.state import ProxyState
 from rpcsys.proxy.tracker_link import ProxyTrackerLink
 
-MAX_KEYS = 500  # keys with metrics of their own: a client may ask for any key, and each would cost memory for ever
+MAX_KEYS = 500  # keys with metrics of their own: clients may request any key, and each costs memory for good
 OTHER = "(other)"
-#: What is relayed: a client with its server, a server's link to the tracker, whatever there is to the next proxy.
+#: Kinds of pairs: a client with its server, a server's link to the tracker, any stream to the next proxy.
 SESSION, LINK, CHAINED = KINDS = ("session", "link", "chained")
 
 
 class ProxyMetrics(Collector):
-    """Counts what happens; what is so now is read from the service's parts when Prometheus asks."""
+    """Counts events. Gauges are read from the service's parts at each request of Prometheus."""
 
     def __init__(self, state: ProxyState, openings: Sized, pairs: Mapping[Pair, str], pool: BufferPool) -> None:
         self.accepted = 0
@@ -36,15 +36,12 @@ class ProxyMetrics(Collector):
         self._bytes: Counter[str] = Counter()
 
     def joined(self, key: str) -> None:
-        """A client and a server of ``key`` were joined."""
         self._joined[key if key in self._joined or len(self._joined) < MAX_KEYS else OTHER] += 1
 
     def ended(self, kind: str, pair: Pair) -> None:
-        """A pair has ended."""
         self._bytes[kind] += sum(flow.moved for flow in pair.flows)
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics at this moment."""
         moved, running, stuck = Counter(self._bytes), Counter(self._pairs.values()), 0
         for pair, kind in self._pairs.items():
             moved[kind] += sum(flow.moved for flow in pair.flows)
@@ -68,7 +65,7 @@ Family = Callable[..., CounterMetricFamily | GaugeMetricFamily]
 
 
 def _family(kind: Family, name: str, text: str, values: Mapping[Any, float] | float, *labels: str) -> Metric:
-    """A metric with one value, or one for each value of its label; of several labels, for each tuple of values."""
+    """A metric with one value, or with a mapping from its label's value (several labels: a tuple) to the value."""
     if not isinstance(values, Mapping):
         return kind("rpcsys_proxy_" + name, text, value=values)
     family = kind("rpcsys_proxy_" + name, text, labels=labels)

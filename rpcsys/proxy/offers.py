@@ -1,8 +1,8 @@
-"""What the proxy offers its tracker for servers that cannot do it themselves, as TVM's proxy does.
+"""The proxy's offers to its tracker, for servers that cannot offer themselves, as TVM's proxy makes them.
 
-The tracker is told one match key for each such stream, and asked every 2 s which of them it has not handed out. TVM's
-protocol cannot take an offer back: when a stream ends whose match key can still be handed out, the proxy connects to
-the tracker again, which ends all offers of the old connection.
+The proxy offers one match key for each such stream, and every 2 s requests the list of those not handed out. TVM's
+protocol has no withdrawal. So when a stream ends and its match key can still be handed out, the proxy connects to the
+tracker again, which ends all offers of the old connection.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from rpcsys.proxy import events as ev
 from rpcsys.proxy.waiting import StreamEvent, StreamState, WaitingStream, WaitingStreams
 
-UNUSED_S = 5.0  # how long a client may take from the tracker to its stream, as TVM's proxy has it
-#: Characters of all keys that the tracker is told to be served here: its frames have a limit. Others are offered
-#: all the same.
+UNUSED_S = 5.0  # longest time from a grant to the client's stream, as with TVM's proxy
+#: Characters of all keys in a report to the tracker, whose frames have a limit. Keys beyond are offered without it.
 MAX_PRESENTED = 64 << 10
 
 
 @dataclass
 class ProxyOffers:
-    """The streams to offer, by number."""
+    """The ``streams`` to offer, by number."""
 
     waiting: WaitingStreams
     up: bool = False  # whether the tracker answers
@@ -30,22 +29,20 @@ class ProxyOffers:
     _withdrawn: set[str] = field(default_factory=set)  # match keys whose streams have ended
 
     def add(self, stream: WaitingStream) -> list[ev.Action]:
-        """A stream waits for the client that the tracker sends."""
+        """Add a stream that waits for a client from the tracker, and offer it."""
         stream.state = StreamState.NOT_OFFERED
         self.streams[stream.conn] = stream
         return [self._offer(stream), *self._present({stream.key})] if self.up else []
 
     def joined(self, stream: WaitingStream) -> None:
-        """Its client is there."""
         self.streams.pop(stream.conn, None)
 
     def ended(self, stream: WaitingStream) -> None:
-        """It has ended."""
         if self.streams.pop(stream.conn, None) is not None and self.up:
             self._withdrawn.add(stream.name)
 
     def tracker_up(self, event: ev.TrackerUp) -> list[ev.Action]:
-        """Offer all, under new match keys, but those that were handed out: their clients are on their way."""
+        """Offer all streams under new match keys, except those handed out: their clients are on their way."""
         self.up = True
         self._presented.clear()
         self._withdrawn.clear()
@@ -53,13 +50,12 @@ class ProxyOffers:
         return [*self._renew(new, event.fresh), *self._present({stream.key for stream in self.streams.values()})]
 
     def tracker_down(self) -> None:
-        """Nothing is offered any more."""
         self.up = False
         for stream in self.streams.values():
             stream.change(StreamEvent.TRACKER_LEFT)
 
     def pending(self, event: ev.KeysPending) -> list[ev.Action]:
-        """Some match keys have not been handed out yet; the others have."""
+        """Update the streams from the tracker's list of match keys that it has not handed out."""
         if not self.up:
             return []
         pending = set(event.match_keys)
@@ -87,7 +83,7 @@ class ProxyOffers:
         return ev.OfferStream(stream.key, stream.name)
 
     def _present(self, keys: set[str]) -> list[ev.Action]:
-        """The keys served, if the tracker has not heard of one of ``keys``."""
+        """Report all keys served, if one of ``keys`` is not reported yet."""
         left = MAX_PRESENTED - sum(map(len, self._presented))
         known = len(self._presented)
         for key in sorted(keys - self._presented):

@@ -1,12 +1,12 @@
-"""Moving bytes between two streams, as they come, until both have ended.
+"""Moves bytes between two streams, as they arrive, until both have ended.
 
-Raw non-blocking sockets on the loop's readiness: transports reach two thirds of this (docs/proxy.md has the figures).
-All streams read into one buffer of 1 MiB, which stays in the processor's cache. Only when a receiver takes less than
-was read does a direction keep the remainder, and reads nothing more until that is gone: a receiver that stops costs
-what it was last sent, and nobody else's time. A large remainder keeps the buffer itself, and another takes its place.
+Raw non-blocking sockets with the loop's readiness: transports reach two thirds of this (docs/proxy.md has the figures).
+All streams read into one buffer of 1 MiB, which stays in the processor's cache. If a receiver takes less than was read,
+the direction keeps the remainder, and reads nothing until it is sent. So a receiver that stops costs one remainder, and
+delays no other stream. A large remainder keeps the buffer itself, and a new buffer replaces it.
 
-The end of a stream travels on behind its last byte, while the other direction goes on. A stream that breaks breaks
-the other at once, whatever is still under way to it.
+The end of a stream is passed on after its last byte, while the other direction continues. When a stream breaks, the
+other gets `LINGER_S` to take its last bytes, then it is closed.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from collections.abc import Callable
 from rpcsys.daemon.sockets import BREAKS, FAILED, Sockets
 
 BUFFER = 1 << 20  # bytes of a buffer, and what one direction keeps at most
-COPIED = 64 << 10  # a remainder of at most so much is copied
-MAX_KEPT = 64  # buffers kept at most, by all directions together. Beyond, each reads and keeps `COPIED` bytes.
-MAX_FREE = 8  # buffers to have in hand for the next slow receiver
+COPIED = 64 << 10  # largest remainder that is copied
+MAX_KEPT = 64  # most buffers kept by all directions together. Beyond, each reads and keeps `COPIED` bytes.
+MAX_FREE = 8  # unused buffers that are kept for the next slow receiver
 ROUNDS = 8  # reads of one direction in one turn; with 1, and without a bound, eight streams are 1.4 times slower
-SMALL = 16 << 10  # less than this at a time is a conversation: asking for more at once would find nothing
-LINGER_S = 5.0  # how long the other stream of one that broke has to take its last bytes and end
+SMALL = 16 << 10  # after a shorter read, the direction waits for the loop: a second read would find nothing
+LINGER_S = 5.0  # after one stream broke, time for the other to take its last bytes and end
 
 
 def _pages() -> memoryview:
-    """A new buffer, at the start of a page, as what an idle connection was sent is in the kernel.
+    """A new buffer that starts at a page's start, as the kernel's data of an idle connection do.
 
-    The kernel copies with one instruction, which on some processors (AMD EPYC of the third generation) moves 2 GB/s in
-    place of 10 where the target lies up to 31 bytes further into its page than the source, as a bytearray does.
+    The kernel copies with one instruction. On some processors (third-generation AMD EPYC) it moves 2 GB/s in place of
+    10 if the target's offset in its page is up to 31 bytes above the source's, as with a bytearray.
     """
     return memoryview(mmap.mmap(-1, BUFFER))
 
 
 class BufferPool:
-    """The buffer everybody reads into, and those that are kept or in hand."""
+    """The ``buffer`` that all streams read into, and the unused ones. ``kept``: how many hold remainders."""
 
     def __init__(self) -> None:
         self.kept = 0
@@ -46,7 +46,7 @@ class BufferPool:
         self.buffer = _pages()
 
     def keep(self, start: int, end: int) -> memoryview:
-        """What stands in the buffer from ``start`` to ``end``, to be given back with `give_back`."""
+        """Keep the buffer's bytes from ``start`` to ``end`` as a remainder, until `give_back`."""
         rest = self.buffer[start:end]
         if end - start <= COPIED:
             return memoryview(bytes(rest))
@@ -58,7 +58,7 @@ class BufferPool:
         return rest
 
     def give_back(self, rest: memoryview) -> None:
-        """A remainder that is gone."""
+        """Release a remainder that has been sent."""
         if rest.readonly:
             return
         self.kept -= 1
@@ -70,7 +70,7 @@ class BufferPool:
 
 
 class Flow:
-    """One direction of a `Pair`. ``moved`` counts its bytes; ``ended``: its source has ended, or its sink is dead."""
+    """One direction of a `Pair`. ``moved``: bytes read; ``ended``: its source has ended, or its sink is dead."""
 
     __slots__ = ("_broken", "_pair", "_rest", "discarding", "ended", "moved", "sink", "source")
 
@@ -86,15 +86,14 @@ class Flow:
 
     @property
     def stuck(self) -> bool:
-        """Whether the sink took less than was sent to it."""
+        """Whether a remainder waits for the sink."""
         return self._rest is not None
 
     def start(self) -> None:
-        """Read from now on."""
         self._pair.loop.add_reader(self.source.fileno(), self.pump)
 
     def pump(self) -> None:
-        """The source has something: pass it on."""
+        """Pass on the bytes of a readable source."""
         pool = self._pair.pool
         buffer = pool.buffer
         receive, send = self.source.recv_into, self.sink.send
@@ -120,7 +119,7 @@ class Flow:
             self._pair.broken(self.source)
 
     def drain(self) -> None:
-        """The sink takes something again."""
+        """Send the remainder to a writable sink."""
         assert self._rest is not None
         sent = _send(self.sink.send, self._rest)
         if sent < 0:
@@ -131,7 +130,7 @@ class Flow:
             self._resume()
 
     def source_broke(self, found: int) -> None:
-        """What is left of the source is read at once: uvloop tells but once of a stream that is broken."""
+        """Read the rest of a broken source at once: uvloop reports a broken stream only once."""
         if found & FAILED:
             self._broken = True
             self._read_rest()
@@ -146,7 +145,7 @@ class Flow:
             self.pump()
 
     def discard(self) -> None:
-        """The sink is dead: what still comes from the source is read, so that it can end in peace, and thrown away."""
+        """The sink is dead: read and discard the source's bytes, so that the source can end normally."""
         self.discarding = True
         if self._rest is not None:
             self._resume()
@@ -185,12 +184,12 @@ class Flow:
         try:
             self.sink.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # it is gone already
+            pass  # it is closed already
         self._pair.finished()
 
 
 def _send(send: Callable[[memoryview], int], data: memoryview) -> int:
-    """How much of ``data`` was taken; -1 if nothing ever will be."""
+    """How many bytes of ``data`` were sent; -1 for a dead socket."""
     try:
         return send(data)
     except BlockingIOError:
@@ -200,9 +199,9 @@ def _send(send: Callable[[memoryview], int], data: memoryview) -> int:
 
 
 class Pair:
-    """Two streams, joined until both have ended; ``on_end(pair)`` is called then. Owns both sockets.
+    """Two streams, joined until both have ended; then ``on_end(pair)`` is called. Owns both sockets.
 
-    ``flows`` are its two directions, and none once it has ended.
+    ``flows``: its two directions; empty once it has ended.
     """
 
     def __init__(self, relay: Relay, left: socket.socket, right: socket.socket, on_end: Callable[[Pair], None]) -> None:
@@ -215,18 +214,17 @@ class Pair:
         self._closed = False
 
     def start(self) -> None:
-        """Relay from now on."""
         for flow in self.flows:
             flow.start()
             self._relay.sockets.add(flow.source.fileno(), flow.source_broke, BREAKS)
 
     def finished(self) -> None:
-        """A direction has ended."""
+        """Close the pair if both directions have ended."""
         if all(flow.ended for flow in self.flows):
             self.close()
 
     def broken(self, sock: socket.socket) -> None:
-        """A stream is dead. What it said last still goes to the other, which then has `LINGER_S` to end."""
+        """A stream is dead. Its last bytes still go to the other, which has `LINGER_S` to end."""
         for flow in self.flows:
             if flow.sink is sock:
                 flow.discard()
@@ -234,7 +232,6 @@ class Pair:
             self._closing = self.loop.call_later(LINGER_S, self.close)
 
     def close(self) -> None:
-        """End both streams."""
         if self._closed:
             return
         self._closed = True
@@ -246,11 +243,11 @@ class Pair:
         for flow in self.flows:
             flow.source.close()
         self._on_end(self)
-        self.flows = ()  # they know the pair: it would wait for the collector, which a daemon's loop seldom calls
+        self.flows = ()  # breaks a reference cycle: the garbage collector seldom runs in a daemon
 
 
 class Relay:
-    """What all pairs share. To be made inside the event loop."""
+    """The objects that all pairs share. To be made inside the event loop."""
 
     def __init__(self, sockets: Sockets) -> None:
         self.loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The proxy's sockets: openings in, events to the state, actions out. It decides nothing about who meets whom."""
+"""The proxy's sockets: reads openings, gives events to the state and carries out its actions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rpcsys.wire import handshake, tracker
 from rpcsys.wire.control import NO_CONTROL_LINK
 
 log = logging.getLogger(__name__)
-OPENING_S = 8.0  # an opening must be whole after so long, so that a stream is dropped within 10 s
+OPENING_S = 8.0  # longest time to a whole opening: a stream without one is dropped within 10 s
 
 SWEEP_S = 1.0
 
@@ -39,14 +39,14 @@ _ANSWERS = {DUPLICATE: handshake.encode_duplicate(), MISMATCH: handshake.encode_
 
 
 class ProxyService:
-    """A running proxy. To be made inside its event loop; `open` begins its work."""
+    """A proxy. To be made inside its event loop; `open` starts it."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self.config = config
         self.loop = asyncio.get_running_loop()
         self.port = 0
         self.state = ProxyState(config)
-        self.openings: dict[ProxyStream, None] = {}  # streams whose opening is not whole, the first to come first
+        self.openings: dict[ProxyStream, None] = {}  # streams whose opening is not whole, oldest first
         self.waiting: dict[int, ProxyStream] = {}
         self.pairs: dict[Pair, str] = {}
         self.idle = asyncio.Event()
@@ -62,7 +62,7 @@ class ProxyService:
         self._keeper = self.loop.call_later(KEEPALIVE_S, self._keep_alive)
 
     def open(self, port: int) -> None:
-        """Streams may come, at ``port``."""
+        """Start: streams are accepted at ``port``. Connects to the tracker, if there is one."""
         self.port = self._upstream.port = port
         if self.config.tracker is not None:
             self.tracker = self.metrics.tracker = ProxyTrackerLink(
@@ -75,10 +75,10 @@ class ProxyService:
     def _fresh(self) -> tuple[str, ...]:
         return _random_parts(len(self.state.offers.streams))
 
-    # Streams come.
+    # New streams
 
     def accept(self, sock: socket.socket, address: Any) -> None:
-        """Take in a stream that has just been accepted; ``address`` as `accept` gave it."""
+        """Add an accepted stream; ``address`` as `accept` returned it."""
         tune(sock)
         stream = ProxyStream(sock, address, self.loop.time() + OPENING_S)
         self.metrics.accepted += 1
@@ -150,10 +150,10 @@ class ProxyService:
             log.info("link of %s refused: %s", stream.where, refusal["message"], extra=stranger)
             drain_and_close(stream.sock, tracker.MAGIC_BYTES + tracker.encode(refusal))
 
-    # Actions.
+    # Actions
 
     def perform(self, event: ev.Event) -> None:
-        """Give an event to the state and do what it says."""
+        """Give an event to the state and carry out its actions."""
         self._act(self.state.apply(event))
 
     def _act(self, actions: Iterable[ev.Action]) -> None:
@@ -179,7 +179,7 @@ class ProxyService:
         client, server = self.waiting[action.client], self.waiting[action.server]
         for one, other in ((server, client), (client, server)):
             if not send_first(one.sock, other.raw):
-                # It has just died: to the other, nobody came yet.
+                # It has just died. The other stream is not joined yet.
                 self._take(one.conn).sock.close()
                 self.loop.call_soon(self._after_hangup, one, other, action.server)
                 return
@@ -192,11 +192,11 @@ class ProxyService:
     def _after_hangup(self, dead: ProxyStream, other: ProxyStream, server: int) -> None:
         self.perform(ev.StreamEnded(server))
         if other.conn not in self.waiting:
-            return  # it has left as well
+            return  # it has ended as well
         if dead.conn == server and other.greeting is not None:
             self._tell_state(other, other.greeting)
         else:
-            self._take(other.conn).sock.close()  # it has been told of a client that is gone
+            self._take(other.conn).sock.close()  # it already has the greeting of the dead client
 
     def _relay(self, left: socket.socket, right: socket.socket, kind: str, on_end: Callable[[], None]) -> None:
         """Relay between two streams; ``on_end`` is called when both have ended."""
@@ -220,13 +220,13 @@ class ProxyService:
         log.info("refused", extra={"fields": fields, "stranger": stream.address})
         drain_and_close(stream.sock, _ANSWERS[action.code])
 
-    # Time.
+    # Timers
 
     def _arm(self) -> None:
         due = self.state.next_deadline
         if self._timer is not None:
             if due is not None and self._timer.when() <= due:
-                return  # too early does no harm, and sets the next
+                return  # an early timer is harmless: it sets the next one
             self._timer.cancel()
         self._timer = None if due is None else self.loop.call_at(due, self._expire)
 
@@ -245,10 +245,10 @@ class ProxyService:
                 keep_alive(flow.sink)
         self._keeper = self.loop.call_later(KEEPALIVE_S, self._keep_alive)
 
-    # The end.
+    # The end
 
     def drain(self) -> None:
-        """Nobody waits any more, and nothing is offered; `idle` is set when no session runs."""
+        """End openings, waiting streams, offers and links; `idle` is set when no session is left."""
         self._draining = True
         self._upstream.stop()
         if self.tracker is not None:
@@ -257,15 +257,15 @@ class ProxyService:
             self._drop_opening(stream, "")
         self.perform(ev.Draining())
         for pair, kind in list(self.pairs.items()):
-            # A link would go on offering what cannot be reached here any more; and a stream that the next proxy has
-            # not answered waits there.
+            # A link would go on offering servers that no client can reach here. A stream that the next proxy has not
+            # answered waits there.
             if kind == LINK or (kind == CHAINED and not pair.flows[1].moved):
                 pair.close()
         if not self.pairs:
             self.idle.set()
 
     def close(self) -> None:
-        """End all that is left."""
+        """End all that is left: timers, dials, pairs and the epoll."""
         for timer in (self._sweeper, self._keeper, self._timer):
             if timer is not None:
                 timer.cancel()
@@ -280,9 +280,9 @@ def _random_parts(count: int) -> tuple[str, ...]:
 
 
 async def serve(config: ProxyConfig) -> int:
-    """Serve until a signal, then for as long as sessions last, at most the grace; the exit status.
+    """Serve until a signal, then until the sessions have ended, at most for the grace; the exit status.
 
-    Raises PortRangeError, ConfigError: as `rpcsys.serve.bind`.
+    Raises PortRangeError or ConfigError, as `rpcsys.serve.bind` does.
     """
     raise_descriptor_limit()
     listener = bind(config.host, config.port, config.port_end)
@@ -311,13 +311,13 @@ async def serve(config: ProxyConfig) -> int:
             acceptor.close()
         service.close()
         signals.close()
-        await asyncio.sleep(0)  # what was cancelled ends in the loop's next turn
+        await asyncio.sleep(0)  # cancelled tasks end in the loop's next turn
         log_handler.close()
     return 0
 
 
 async def _drain(service: ProxyService, signals: Signals, grace: float) -> None:
-    """Let sessions end by themselves, until the grace is over or a second signal comes."""
+    """Wait for sessions to end, until the grace is over or a second signal arrives."""
     signals.received()
     service.drain()
     if service.pairs:

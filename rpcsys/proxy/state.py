@@ -1,18 +1,19 @@
-"""Every decision of the proxy: an event goes in, actions come out. No socket, no clock, no randomness.
+"""The decisions of the proxy: an event goes in, actions come out. No socket, no clock, no randomness.
 
-A stream waits under a **name** until its other half says the same one. A client's name is the key it asks for. A
-server's is its key; or, for one that offers its connections to the tracker itself, the match key; or, for one that the
-proxy has to offer (:mod:`rpcsys.proxy.offers`), a match key that the proxy makes.
+A stream waits under a **name** until a stream of the other role has the same name. A client's name is the key that it
+requests. A server's name is its key; or its match key, if the server itself offers it to the tracker; or a match key
+that the proxy makes and offers (:mod:`rpcsys.proxy.offers`).
 
-Rules kept here:
+Rules:
 
-- Without a tracker a key belongs to one server: a second is a duplicate, and so is a second client that waits, as with
-  TVM's proxy. Streams of one ``-server=ID`` are no duplicates of each other, and clients of such a server queue.
-- Of several streams of one server the newest is taken: an old one may have died without a word.
-- Everybody's waiting ends: by a time, by its end, or with the proxy. How many wait is bounded, by address and in all.
+- Without a tracker a key belongs to one server. A second server is a duplicate, and so is a second waiting client, as
+  with TVM's proxy. Streams with the same ``-server=ID`` are not duplicates, and clients of such a server queue.
+- Of several streams of one server, the newest is joined: an old one may be dead without a sign.
+- No stream waits without end: it has a deadline, its connection ends, or the proxy stops. The number of waiting
+  streams is bounded, by address and in all.
 - The same events give the same state: nothing depends on the order of a hash table.
 
-Known weakness: names are found in a hash table, not compared in constant time; Python keys its hash anew each time.
+Known weakness: names are found in a hash table, not compared in constant time. Each process has its own hash seed.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ from rpcsys.wire import keys
 from rpcsys.wire.handshake import CLIENT, SERVER
 
 DUPLICATE, MISMATCH = "duplicate", "mismatch"
-#: With a tracker, how long a client with an unknown match key waits: the server's own stream may still be on its
-#: way, behind a lost packet. TVM's proxy refuses at once.
+#: With a tracker, longest wait of a client with an unknown match key: a lost packet may delay the server's stream.
+#: TVM's proxy refuses such a client at once.
 EARLY_S = 3.0
 
 _STOPPING = "the proxy is stopping"
 
 
 class ProxyState:
-    """The proxy between two events."""
+    """The proxy's state between two events."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self.tracked = config.tracker is not None
         self.draining = False
         self.waiting = WaitingStreams(config.max_waiting, config.max_waiting_per_address)
         self.offers = ProxyOffers(self.waiting)
-        #: By the number of the server's stream, the name that an rpcsys server keeps while the pair lives, else "".
+        #: Pairs by their server's stream: the name that an rpcsys server keeps while the pair exists, else "".
         self.joined: dict[int, str] = {}
         self._client_s = EARLY_S if self.tracked else config.timeout_client
         self._server_s = None if self.tracked else config.timeout_server
 
     @property
     def next_deadline(self) -> float | None:
-        """When `expire` is wanted at the latest, None if nothing is due."""
+        """When `expire` is to be called at the latest, None for never."""
         return self.waiting.next_deadline
 
     def apply(self, event: ev.Event) -> list[ev.Action]:
-        """Take an event in; what has to be done about it, in order."""
+        """Handle an event; the actions, in order."""
         match event:
             case ev.StreamOpened():
                 return self._opened(event)
@@ -70,7 +71,7 @@ class ProxyState:
                 return self._drain()
 
     def expire(self, now: float) -> list[ev.Action]:
-        """Refuse the streams whose time is over."""
+        """Refuse the streams whose deadline has passed."""
         actions: list[ev.Action] = []
         for stream in self.waiting.expired(now):
             self.waiting.remove(stream)
@@ -79,7 +80,7 @@ class ProxyState:
         return actions
 
     def counts(self) -> Counter[tuple[str, str]]:
-        """How many wait, by role and key."""
+        """The number of waiting streams by role and key."""
         return Counter((stream.role, stream.key) for stream in self.waiting)
 
     def _opened(self, event: ev.StreamOpened) -> list[ev.Action]:
@@ -104,7 +105,7 @@ class ProxyState:
     def _server(self, event: ev.StreamOpened) -> list[ev.Action]:
         to_offer = self.tracked and not event.offered
         key = keys.split_match_key(event.key)[0] if event.offered and ":" in event.key else event.key
-        if to_offer and not keys.is_key(key):  # the tracker would hang up, and take everybody's offers with it
+        if to_offer and not keys.is_key(key):  # the tracker would hang up, which ends all offers of the proxy
             return [ev.RefuseStream(event.conn, MISMATCH, f"{key!r:.60} is no key that a tracker takes")]
         name = f"{key}:{event.fresh[0]}" if to_offer else event.key
         others = self.waiting.named(SERVER, name)

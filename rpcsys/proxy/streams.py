@@ -1,4 +1,4 @@
-"""A connection that came in, and what it opens with: a session's greeting, or a link to the tracker."""
+"""An accepted connection and its opening: a session's greeting, or the first bytes of a link to the tracker."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rpcsys.wire.tracker import MAGIC_BYTES
 
 
 class ProxyStream:
-    """A connection that came in, from ``address`` as `accept` gave it. Its opening must be whole at ``due``.
+    """A connection from ``address``, as `accept` returns it. Its opening must be whole by ``due``.
 
-    ``raw`` is what was read of it, without a byte too much; ``greeting`` stays None for a link to the tracker; ``conn``
+    ``raw`` holds the bytes of its opening, and none beyond it; ``greeting`` is None for a link to the tracker; ``conn``
     is the stream's number for the state, 0 without a greeting.
     """
 
@@ -28,11 +28,10 @@ class ProxyStream:
 
     @property
     def where(self) -> str:
-        """Its address, for people."""
         return f"{self.address}:{self.port}"
 
     def read_opening(self) -> bool:
-        """Read what is there; whether the opening is whole.
+        """Read the bytes that have arrived; whether the opening is whole.
 
         Raises ProtocolError: neither a session nor a link to the tracker, or a length beyond its limit; EOFError: the
         stream ended; OSError: it broke.
@@ -60,7 +59,7 @@ class ProxyStream:
 
 
 def send_first(sock: socket.socket, data: bytes | bytearray) -> bool:
-    """Send what is the first thing in an empty buffer; whether the stream took it."""
+    """Send ``data`` as the first bytes of a stream, whose send buffer is empty; whether it took all of them."""
     try:
         return sock.send(data) == len(data)
     except OSError:

@@ -1,6 +1,6 @@
-"""The proxy's own connection to the tracker: made again for ever, with growing pauses.
+"""The proxy's own connection to the tracker, made again without end, with growing pauses.
 
-It speaks TVM's messages, which TVM's tracker and ours both know; replies come in the order of the requests.
+It sends TVM's messages, which both TVM's tracker and ours understand. Replies come in the order of the requests.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from rpcsys.link.link import TvmCommands
 from rpcsys.wire import tracker
 
 log = logging.getLogger(__name__)
-POLL_S = 2.0  # how often the tracker is asked what it has handed out, as TVM's proxy does
-REPLY_TIMEOUT_S = 10.0  # a tracker that answers nothing for so long is as good as gone
-FIRST_S, LONGEST_S = 0.25, 15.0  # pauses between tries, each up to half longer by chance, so that proxies spread out
+POLL_S = 2.0  # between two requests for the pending match keys, as with TVM's proxy
+REPLY_TIMEOUT_S = 10.0  # longest wait for a reply, before the connection is closed
+FIRST_S, LONGEST_S = 0.25, 15.0  # pauses between attempts. Each is randomly up to half longer, to spread proxies out
 
 
 class ProxyTrackerLink:
-    """``on_up()``, ``on_down()`` and ``on_pending(match keys)`` are called as it happens.
+    """Calls ``on_up()`` and ``on_down()`` as the link changes, and ``on_pending(match keys)`` for each reply to a poll.
 
-    ``ours``: whether the tracker is rpcsys's; None while nobody knows, and kept while the connection is away.
+    ``ours``: whether the tracker is rpcsys's; None until the first answer, and kept while the connection is down.
     """
 
     def __init__(
@@ -46,23 +46,22 @@ class ProxyTrackerLink:
         self._connect()
 
     def give(self, command: tracker.TvmMessage) -> None:
-        """Send the tracker a command, if it is there."""
+        """Send a command to the tracker, if the link is up."""
         if not self.up or self._link is None:
             return
         try:
             self._commands.give(self._link, command)
         except RpcsysError as error:
-            # Not here: the caller is in the middle of something.
+            # Not called here: the caller's work is unfinished.
             self._loop.call_soon(self._failed, str(error))
 
     def reconnect(self) -> None:
-        """Connect again at once."""
         if not self._closed:
             self._disconnect()
             self._connect()
 
     def close(self) -> None:
-        """End it: what was offered vanishes at the tracker."""
+        """Close the link for good, which ends its offers at the tracker."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -80,7 +79,7 @@ class ProxyTrackerLink:
         self._timer = self._loop.call_later(seconds, callback)
 
     def _poll(self) -> None:
-        """Ask the tracker what is pending, and have the link look at its own timeouts."""
+        """Request the pending match keys, and have the link check its own timeouts."""
         self._after(POLL_S, self._poll)
         if self.up:
             unanswered = self._commands.unanswered
@@ -108,7 +107,7 @@ class ProxyTrackerLink:
 
     def _receive(self, message: Any) -> None:
         if isinstance(message, dict) or self._link is None:
-            return  # nothing of ours was asked
+            return  # no reply to a TVM command
         try:
             command, match_keys = self._commands.answered(message)
         except TrackerError as error:

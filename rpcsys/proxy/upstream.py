@@ -1,4 +1,4 @@
-"""Streams that are relayed to another daemon: links to the tracker, and all that come where there is a next proxy."""
+"""Streams that are relayed to another daemon: links to the tracker, and with ``--next`` every stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rpcsys.wire import tracker
 from rpcsys.wire.control import Via
 
 log = logging.getLogger(__name__)
-CONNECT_S = 5.0  # for one of a host's addresses. Whoever waits for the connection gives up after about twice that.
+CONNECT_S = 5.0  # for each of a host's addresses. Clients and servers give up after about twice that.
 
 _ADVICE = "see what dials there, or raise --max-waiting and --max-waiting-per-address"
 
@@ -24,9 +24,9 @@ Join = Callable[[socket.socket, socket.socket, str, Callable[[], None]], None]
 
 
 class Upstream:
-    """Dials for streams and has them joined: ``join(stream, connection, kind, what to call at their end)``.
+    """Dials another daemon for a stream and joins the two: ``join(stream, connection, kind, callback at the end)``.
 
-    ``port`` is the proxy's own, which the tracker is told. Limits are those of streams that wait.
+    ``port`` is the proxy's own, which the tracker receives. The limits are those of waiting streams.
     """
 
     def __init__(self, config: ProxyConfig, join: Join) -> None:
@@ -39,7 +39,7 @@ class Upstream:
         self._dialling: set[asyncio.Task[None]] = set()
 
     def relay(self, stream: ProxyStream, target: Address, kind: str) -> None:
-        """Relay a stream, unless too many are."""
+        """Relay a stream; close it if the limits are reached."""
         if not self._limit.admit(stream.address, self._loop.time()):
             stream.sock.close()
             return
@@ -48,7 +48,7 @@ class Upstream:
         task.add_done_callback(self._dialling.discard)
 
     def stop(self) -> None:
-        """Dial no more."""
+        """Cancel all dials, and close streams that are relayed later."""
         self._stopping = True
         for task in self._dialling:
             task.cancel()
@@ -70,7 +70,7 @@ class Upstream:
         self._join(stream.sock, sock, kind, lambda: self._limit.leave(stream.address))
 
     def _introduction(self, stream: ProxyStream) -> bytes:
-        """What another daemon hears first: what was read here and, of a link, where it is from."""
+        """The first bytes for the other daemon: the bytes read so far and, for a link, its address."""
         via = Via((stream.address, stream.port), (self._public, self.port))
         return bytes(stream.raw) + (b"" if stream.greeting is not None else tracker.encode(via))
 
@@ -88,7 +88,7 @@ async def dial(host: str, port: int) -> socket.socket:
         except asyncio.TimeoutError:
             problem = TimeoutError(f"no answer in {CONNECT_S:g} s")
         except OSError as error:
-            problem = error.with_traceback(None)  # whose frames have it: they would wait for the collector
+            problem = error.with_traceback(None)  # its frames refer to it: a cycle for the garbage collector
     try:
         raise problem
     finally:

@@ -1,13 +1,13 @@
-"""The streams that wait for their other half: the state of each, and by what it is found.
+"""The streams that wait for their other half: the state of each, and the indexes to find them.
 
 Rules:
 
-1. A stream that goes by what it said itself waits until it is over.
-2. A server's stream that the proxy has to offer waits until the tracker is there, and is offered under a new match key.
-   When the tracker is gone, so is the offer.
-3. The tracker says which match keys it has not handed out: the others it has, until it says otherwise. One that was
-   handed out and brought no client is offered again.
-4. A stream is over once: joined, refused or gone.
+1. A stream under its own name waits until it is over.
+2. A server's stream that the proxy offers waits for the link to the tracker. Then it is offered under a new match key.
+   The offer ends with the link.
+3. The tracker lists the match keys that it has not handed out; all others are handed out, until a list holds them
+   again. A match key that was handed out and brought no client is replaced by a new offer.
+4. A stream is over once: joined, refused or ended.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class StreamState(Enum):
 class StreamEvent(Enum):
     """What happens to a stream that waits."""
 
-    OFFER = "the tracker is told of it"
+    OFFER = "it is offered to the tracker"
     TRACKER_LEFT = "the tracker's connection ended"
     TAKEN = "the tracker has handed out its match key"
-    RETURNED = "the tracker has its match key, again or still"
-    END = "it is joined, refused or gone"
+    RETURNED = "the tracker lists its match key as pending"
+    END = "it is joined, refused or ended"
 
 
 WAITING, NOT_OFFERED, OFFERED, HANDED_OUT, OVER = StreamState
@@ -57,7 +57,7 @@ TRANSITIONS: Mapping[StreamState, Mapping[StreamEvent, StreamState]] = MappingPr
 
 @dataclass
 class WaitingStream:
-    """A stream without its other half; it waits under its ``name`` until that says the same one."""
+    """A stream that waits under ``name`` for a stream of the other role with the same name."""
 
     conn: int
     address: str
@@ -66,25 +66,25 @@ class WaitingStream:
     name: str
     server: str  # the identity of an rpcsys server, else ""
     since: float
-    until: float | None  # when its time is over, None for never
+    until: float | None  # its deadline, None for no deadline
     state: StreamState = WAITING
     handed_out_at: float = 0.0
 
     def change(self, event: StreamEvent) -> None:
-        """Something happens to it. KeyError for what cannot happen now."""
+        """Apply an event. Raises KeyError for an event that its state does not allow."""
         self.state = TRANSITIONS[self.state][event]
 
 
 @dataclass
 class WaitingStreams:
-    """All that wait, at most ``limit`` in all and ``limit_per_address`` of one address."""
+    """All waiting streams: at most ``limit`` in all, and ``limit_per_address`` of one address."""
 
     limit: int
     limit_per_address: int
     by_conn: dict[int, WaitingStream] = field(default_factory=dict)
     owned: Counter[str] = field(default_factory=Counter)  # streams, waiting or joined, of rpcsys servers, by name
     _by_name: dict[tuple[str, str], dict[int, WaitingStream]] = field(default_factory=dict)
-    #: All of one role have the same time to wait, so the first to come is the first whose time is over.
+    #: Streams of one role have the same time to wait, so the oldest has the earliest deadline.
     _timed: dict[str, dict[int, WaitingStream]] = field(default_factory=lambda: {CLIENT: {}, SERVER: {}})
     _addresses: Counter[str] = field(default_factory=Counter)
 
@@ -96,16 +96,16 @@ class WaitingStreams:
 
     @property
     def next_deadline(self) -> float | None:
-        """When the next stream's time is over, None if none's ever is."""
+        """The earliest deadline of all streams, None for no deadline."""
         firsts = (next(iter(timed.values())) for timed in self._timed.values() if timed)
         return min((first.until for first in firsts if first.until is not None), default=None)
 
     def named(self, role: str, name: str) -> dict[int, WaitingStream]:
-        """Those that wait under a name, the first to come first."""
+        """The streams that wait under a name, oldest first."""
         return self._by_name.get((role, name), {})
 
     def full(self, address: str) -> str:
-        """Why no stream from ``address`` may wait now, "" if one may."""
+        """Why no further stream from ``address`` may wait; "" if one may."""
         if len(self) >= self.limit:
             return f"{len(self)} streams wait already (--max-waiting)"
         count = self._addresses[address]
@@ -114,7 +114,6 @@ class WaitingStreams:
         return ""
 
     def add(self, stream: WaitingStream) -> None:
-        """A stream waits."""
         self.by_conn[stream.conn] = stream
         self._addresses[stream.address] += 1
         if stream.until is not None:
@@ -122,7 +121,6 @@ class WaitingStreams:
         self._enter(stream)
 
     def remove(self, stream: WaitingStream) -> None:
-        """A stream waits no more."""
         stream.change(END)
         del self.by_conn[stream.conn]
         self._timed[stream.role].pop(stream.conn, None)
@@ -130,17 +128,16 @@ class WaitingStreams:
         self._leave(stream)
 
     def rename(self, stream: WaitingStream, name: str) -> None:
-        """A stream waits under another name."""
         self._leave(stream)
         stream.name = name
         self._enter(stream)
 
     def disown(self, name: str) -> None:
-        """One of a server's streams under a name is over."""
+        """Stop counting one of a server's streams under a name."""
         _count_down(self.owned, name)
 
     def expired(self, now: float) -> Iterator[WaitingStream]:
-        """Those whose time is over, each to be removed before the next is asked for."""
+        """The streams whose deadline has passed. Remove each before the next iteration."""
         for timed in self._timed.values():
             while timed and (first := next(iter(timed.values()))).until is not None and first.until <= now:
                 yield first

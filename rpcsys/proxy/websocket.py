@@ -1,9 +1,9 @@
-"""WebSockets (RFC 6455, the server's side), each made an ordinary stream by a socket pair between it and the proxy.
+"""WebSockets (RFC 6455, the server's side). A socket pair makes each an ordinary stream of the proxy.
 
-Bytes wait in the pair's buffers, a piece of each direction here, and otherwise where they came from, so a slow end
-slows the other, however they are connected. No message is gathered: a frame may be 2^63 bytes long and a message has
-any number of them, so what has come of one is passed on in pieces of at most `CHUNK`. Nothing is compressed: a peer
-cannot send little that becomes much. A WebSocket has no half-close: the end of either direction closes it.
+Bytes wait in the pair's buffers, one piece of each direction here, and the rest at their sender. So a slow receiver
+slows its sender down, as on an ordinary stream. No message is gathered: a frame may have 2^63 bytes and a message any
+number of frames, so received bytes are passed on in pieces of at most `CHUNK`. Compression is off, so that no small
+message becomes a large one. A WebSocket has no half-close: the end of either direction closes it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from rpcsys.link import tune
 Take = Callable[[socket.socket, Any], object]
 
 PATH = "/ws"
-SEND_TIMEOUT_MS = 120_000  # how long a WebSocket may take nothing: a page in the background is slow
-CHUNK = 64 << 10  # bytes of a message held at a time: more makes nothing faster
-LINGER_S = 5.0  # for a peer to close after it was told: closed earlier, it might lose what it has not read yet
+SEND_TIMEOUT_MS = 120_000  # longest time in which a WebSocket takes nothing: a page in the background is slow
+CHUNK = 64 << 10  # bytes of a message held at a time: more is no faster
+LINGER_S = 5.0  # time for a peer to close after our close frame: it might lose unread bytes if closed earlier
 
 NORMAL, VIOLATION, NOT_BINARY = 1000, 1002, 1003
 
-_OPENING = 256  # connections of an address that have not become WebSockets yet: a page may open many at once
-_MESSAGE = 256 << 10  # bytes that are sent as one message at most: each costs a browser an event
+_OPENING = 256  # connections of an address that are not WebSockets yet: a page may open many at once
+_MESSAGE = 256 << 10  # largest message that is sent, in bytes: each message costs a browser an event
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 
 _CONTINUED, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
@@ -44,14 +44,14 @@ _FINAL, _MASKED, _LENGTH, _OPCODE, _RESERVED = 0x80, 0x80, 0x7F, 0x0F, 0x70
 _CONTROL = 8  # opcodes from here on
 _MAX_CONTROL = 125
 
-# tornado's own, in C where it can be; no public name leads to it.
+# tornado's private function, in C where that is built; it has no public name.
 _masked: Any = util._websocket_mask
 
 
 def serve_websockets(listener: socket.socket, take: Take, origins: tuple[str, ...] = ()) -> Acceptor:
-    """Hand ``take(sock, address)`` a stream for each WebSocket; closing what is returned ends it.
+    """Call ``take(sock, address)`` with a stream for each WebSocket, until the returned acceptor is closed.
 
-    ``origins``: pages from where may open one, beside the proxy's own; programs that are no browsers always may.
+    ``origins``: whose pages may open WebSockets, beside the proxy's own. Clients that send no origin always may.
     """
     relays: set[asyncio.Task[None]] = set()
     arguments = {"take": take, "origins": origins, "relays": relays}
@@ -103,12 +103,12 @@ class _Handler(RequestHandler):
         self.finish()
         stream = self.detach()
         assert isinstance(stream, CountedStream)
-        stream.uncount()  # the proxy's own bounds hold for it from now on
+        stream.uncount()  # from now on the proxy's own limits hold for it
         return stream
 
 
 async def _relay(websocket: WebSocket, address: Any, take: Take) -> None:
-    """Have a stream taken, and pass on what comes in both directions until either ends."""
+    """Hand the proxy a stream, and pass on the bytes of both directions until either ends."""
     inner, outer = socket.socketpair()
     inner.setblocking(False)
     outer.setblocking(False)
@@ -116,7 +116,7 @@ async def _relay(websocket: WebSocket, address: Any, take: Take) -> None:
     outward = asyncio.ensure_future(_outward(websocket, inner))
     await _inward(websocket, inner)
     with contextlib.suppress(OSError):
-        inner.shutdown(socket.SHUT_RDWR)  # which ends the other direction
+        inner.shutdown(socket.SHUT_RDWR)  # ends the other direction
     await outward
     inner.close()
     await websocket.close()
@@ -132,14 +132,14 @@ async def _inward(websocket: WebSocket, inner: socket.socket) -> None:
                     if wanted:
                         await loop.sock_sendall(inner, piece)
                 except OSError:
-                    wanted = False  # the peer is being told; until it has read that, it may go on
+                    wanted = False  # a close frame is on its way; the peer may send until it has read that
         except WebSocketError as problem:
             await websocket.tell_end(problem.code, str(problem))
 
 
 async def _outward(websocket: WebSocket, inner: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    with contextlib.suppress(OSError):  # either end is gone
+    with contextlib.suppress(OSError):  # one end is closed
         while data := await loop.sock_recv(inner, _MESSAGE):
             await websocket.send(data)
     with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ async def _outward(websocket: WebSocket, inner: socket.socket) -> None:
 
 
 class WebSocketError(Exception):
-    """The peer sends what it may not. ``code`` is what it is told."""
+    """The peer breaks the protocol. ``code``: the close code to send to it."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -155,17 +155,17 @@ class WebSocketError(Exception):
 
 
 class WebSocket:
-    """A stream on which the WebSocket's opening handshake is over."""
+    """A WebSocket on ``stream``, after the opening handshake."""
 
     def __init__(self, stream: IOStream) -> None:
         self._stream = stream
-        self._within = False  # a message of which more frames come
+        self._within = False  # whether the present message has more frames
         self._told = self._closed = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes of all binary messages, as they come, until the peer closes.
+        """The bytes of all binary messages, as they arrive, until the peer closes.
 
-        Raises WebSocketError: it sends text, or what is no frame; OSError: the connection ended.
+        Raises WebSocketError: the peer sends text or an invalid frame; OSError: the connection ended.
         """
         while True:
             opcode, length, mask = await self._head()
@@ -181,11 +181,11 @@ class WebSocket:
                 await self._stream.write(_head_of(_PONG, len(data)) + data)
 
     async def send(self, data: bytes) -> None:
-        """Send a binary message; returns when the peer's side has taken it."""
+        """Send a binary message; returns when the kernel has taken it."""
         await self._stream.write(_head_of(_BINARY, len(data)) + data)
 
     async def tell_end(self, code: int = NORMAL, reason: str = "") -> None:
-        """Say that nothing more comes, once; the peer has a moment to close, then it is closed."""
+        """Send a close frame, once. The connection is closed `LINGER_S` later, if the peer does not close it before."""
         if not self._told:
             self._told = True
             asyncio.get_running_loop().call_later(LINGER_S, self._stream.close)
@@ -193,7 +193,7 @@ class WebSocket:
             await self._stream.write(_head_of(_CLOSE, len(data)) + data)
 
     async def close(self) -> None:
-        """Say so and close, at once if the peer has. Not to be called while `pieces` are waited for."""
+        """Send a close frame, wait for the peer's, and close. Not to be called while `pieces` is read."""
         with contextlib.suppress(OSError):
             await self.tell_end()
             while not self._closed:
@@ -235,7 +235,7 @@ class WebSocket:
 
 
 def _head_of(opcode: int, length: int) -> bytes:
-    """The head of an unmasked frame that is a message of its own."""
+    """The head of an unmasked frame that is a whole message."""
     first = _FINAL | opcode
     if length <= _MAX_CONTROL:
         return bytes((first, length))

@@ -1,4 +1,4 @@
-"""The device server: takes connections, and gives each session a process of its own."""
+"""The device server: accepts connections, and runs each session in a process of its own."""
 
 from rpcsys.server.session.registry import register
 

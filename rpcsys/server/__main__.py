@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
     if "--self-test" in arguments:
-        # It is a part above this one, which knows the client, too.
+        # Not a static import: rpcsys.selftest imports the client, which this package may not import.
         run: Callable[[Sequence[str]], int] = importlib.import_module("rpcsys.selftest").run
         return run(arguments)
     settings = config.parse(arguments)

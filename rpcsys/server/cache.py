@@ -1,6 +1,6 @@
 """Files kept between sessions by their SHA-256, so that the same model is sent to a board once.
 
-Sessions share the folder: objects appear by rename, who writes a partial file locks it, only plain files are opened.
+Sessions share the folder: objects appear by rename, a writer locks its partial file, only plain files are opened.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rpcsys.errors import ConfigError
 
 _NAME = re.compile(r"[0-9a-f]{64}\Z")
 PIECE = 1 << 20  # bytes of a file that are read at a time
-#: Room is made for so many bytes at a time, or for this part of the cap if that is more: each time costs a listing.
+#: Bytes freed at a time, or the cap divided by the second number if that is more: each time costs a listing.
 _ROOM, _ROOM_PART = 1 << 20, 64
 
 
@@ -26,16 +26,16 @@ def valid(digest: Any) -> bool:
 
 
 def new_hash() -> Any:
-    """An empty SHA-256. Loaded when it is first needed: it brings OpenSSL along, 3.5 MB of a board's memory."""
+    """An empty SHA-256. hashlib is imported at the first call: it loads OpenSSL, 3.5 MB of a board's memory."""
     import hashlib
 
     return hashlib.sha256()
 
 
 class Cache:
-    """A folder of files by content, at most ``cap`` bytes of them; what was not used for longest goes first.
+    """A folder of files by content, at most ``cap`` bytes in all. The least recently used file is removed first.
 
-    ``objects/HASH`` are whole files, read-only; ``partial/HASH`` are uploads that broke off, which a later session
+    ``objects/HASH`` are whole files, read-only; ``partial/HASH`` are interrupted uploads, which a later session
     resumes. Raises `ConfigError` when the folder cannot be made or written to.
     """
 
@@ -50,15 +50,15 @@ class Cache:
             raise ConfigError(f"cannot use {folder} as a cache: {error.strerror or error}") from None
 
     def place(self, digest: str, target: str) -> bool:
-        """Put a copy of the file of that content at the path ``target``; False when it is not here, or damaged.
+        """Copy the file with this SHA-256 to the path ``target``; False when it is missing or damaged.
 
-        The hash is computed while it is copied. A link would be changed under the sessions that have it
+        The hash is computed during the copy. A link would let one session change the file of others
         (docs/decisions/0013-cached-files-are-copied.md). Raises OSError when ``target`` cannot be written.
         """
         path, fresh = os.path.join(self._objects, digest), target + ".rpcsys-new"
         try:
             source = _open(path, os.O_RDONLY)
-        except OSError:  # perhaps only now: another session made room, or a link of its own
+        except OSError:  # missing, removed by another session, or replaced by a link
             return False
         try:
             actual = new_hash()
@@ -79,7 +79,7 @@ class Cache:
         return True
 
     def resume(self, digest: str) -> Optional[Partial]:
-        """The upload of that content, as far as an earlier session got; None while one writes it. Raises OSError."""
+        """The partial upload with this SHA-256, new or interrupted; None while a session writes it. Raises OSError."""
         path = os.path.join(self._partial, digest)
         stream = _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         if not _lock(stream):
@@ -89,7 +89,7 @@ class Cache:
         return Partial(self, path, stream, os.path.join(self._objects, digest))
 
     def offset(self, digest: str, size: int) -> int:
-        """How many of the ``size`` bytes of that content an earlier session left."""
+        """How many of the ``size`` bytes of this file an earlier session has uploaded."""
         try:
             left = os.lstat(os.path.join(self._partial, digest))
         except FileNotFoundError:
@@ -97,7 +97,7 @@ class Cache:
         return left.st_size if stat.S_ISREG(left.st_mode) and left.st_size <= size else 0
 
     def room(self, wanted: int, spared: str) -> int:
-        """Make room for ``wanted`` bytes of the file ``spared``, and more: so many it may have. Raises OSError."""
+        """Free space so that the file ``spared`` may have ``wanted`` bytes; how many it may have. Raises OSError."""
         files = [entry for entry in self._files() if entry[2] != spared]
         total = sum(size for _, size, _ in files)
         more = min(wanted + max(_ROOM, self._cap // _ROOM_PART), self._cap)
@@ -119,7 +119,7 @@ class Cache:
         return False
 
     def _files(self) -> list[tuple[float, int, str]]:
-        """Time of last use, bytes and path of all that is kept."""
+        """Time of last use, size in bytes and path of every file in the cache."""
         found = []
         for folder in (self._objects, self._partial):
             for entry in os.scandir(folder):
@@ -130,7 +130,7 @@ class Cache:
 
 
 class Partial:
-    """An upload under way, of which every byte that arrived outlives its session. Locked while open."""
+    """An upload under way. Every received byte is kept if its session ends. Locked while open."""
 
     def __init__(self, cache: Cache, path: str, stream: BinaryIO, goal: str) -> None:
         self._cache = cache
@@ -138,10 +138,10 @@ class Partial:
         self._goal = goal
         self._stream = stream
         self._have = self._room = 0
-        self.wanted = os.path.basename(path)  # the SHA-256 that it must have in the end
+        self.wanted = os.path.basename(path)  # the SHA-256 of the whole file
 
     def rewind(self, offset: int, take: Callable[[memoryview], None]) -> bool:
-        """Give the first ``offset`` bytes to ``take``, and go on behind them; False if there are not so many."""
+        """Pass the first ``offset`` bytes to ``take`` and cut the file there; False if it is shorter."""
         if os.fstat(self._stream.fileno()).st_size < offset:
             return False
         self._stream.truncate(offset)
@@ -152,45 +152,45 @@ class Partial:
         return True
 
     def write(self, piece: memoryview) -> None:
-        """Append bytes, in room that is made for them as they come. Raises OSError."""
+        """Append bytes, freeing space in the cache for them. Raises OSError."""
         self._have += len(piece)
         if self._have > self._room:
             self._room = self._cache.room(self._have, self._path)
         write_all(self._stream, piece)
 
     def finish(self) -> None:
-        """It is whole, and kept from now on. Raises OSError."""
+        """Move the whole file to the cache's objects. Raises OSError."""
         os.fchmod(self._stream.fileno(), 0o444)
         os.replace(self._path, self._goal)
         self._stream.close()
 
     def leave(self) -> None:
-        """Keep what there is for a later session."""
+        """Close the upload; a later session resumes it."""
         self._stream.close()
 
     def discard(self) -> None:
-        """Remove it: its content is not what it was said to be, or there is no room for it."""
+        """Remove the upload: its SHA-256 is wrong, or the cache is full."""
         if not self._stream.closed:
             _forget(self._path)
             self._stream.close()
 
 
 def write_all(stream: BinaryIO, piece: Any) -> None:
-    """Write to an unbuffered file, which may take a part at a time. Raises OSError."""
+    """Write all of ``piece`` to an unbuffered file, whose writes may be partial. Raises OSError."""
     left = memoryview(piece)
     while left:
         left = left[stream.write(left) :]
 
 
 def pieces_of(stream: BinaryIO) -> Iterator[memoryview]:
-    """The rest of ``stream``, in pieces that share one buffer."""
+    """The rest of ``stream`` in pieces. All share one buffer: each is valid until the next."""
     buffer = memoryview(bytearray(PIECE))
     while count := stream.readinto(buffer):  # type: ignore[attr-defined]
         yield buffer[:count]
 
 
 def _open(path: str, flags: int) -> BinaryIO:
-    """A plain file, unbuffered, and nothing that waits or leads elsewhere. Raises OSError."""
+    """Open a plain file, unbuffered. Raises OSError, also for links, pipes and devices."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

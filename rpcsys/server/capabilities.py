@@ -1,4 +1,4 @@
-"""What this device can do beyond the standard library: probed here, announced in HELLO and to the tracker."""
+"""What this device can do beyond the standard library: probed here, sent in HELLO and to the tracker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rpcsys.ffi import library
 from rpcsys.module import elf, loading
 from rpcsys.wire import encoding
 
-STUB = "numpy_stub"  # the folder of what stands in for numpy where there is none: it has names, and no arrays
+STUB = "numpy_stub"  # the folder of the stub that replaces a missing numpy: names without arrays
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 
@@ -25,20 +25,20 @@ def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]
         "cache": cache,
         "tvm_runtime": library.has_runtime(),  # whether TVM's libraries are there, with the package or without
         "loads": loads(),
-        "kinds": kinds(pickle=pickle),  # of the modules that those files may hold
+        "kinds": kinds(pickle=pickle),  # of modules in those files
         "encodings": encoding.known(installed),  # of arrays
         "target": list(elf.here()),  # machine and bits of native code
     }
 
 
 def warm() -> None:
-    """Find out now what processes forked from this one will announce: searching takes longer than opening a session."""
+    """Fill the caches before forking sessions from this process: the search takes longer than opening a session."""
     capabilities()
     machine()
 
 
 def installed(package: str) -> bool:
-    """Whether ``package`` can be imported, and is no stub; does not import it."""
+    """Whether ``package`` can be imported and is no stub; does not import it."""
     if package in sys.modules:
         module = sys.modules[package]
         return module is not None and not hasattr(module, "__rpcsys_stub__")
@@ -55,18 +55,18 @@ def _found(package: str) -> bool:
 
 
 def loads() -> list[str]:
-    """Endings of the files that `session.load_module` takes on this device."""
+    """Suffixes of the files that `session.load_module` accepts on this device."""
     return [suffix for suffix, packages in loading.SUFFIXES.items() if all(map(installed, packages))]
 
 
 def kinds(*, pickle: bool = False) -> list[str]:
-    """Kinds of modules in a library that `session.load_module` takes here, but for those that TVM's runtime knows."""
+    """Kinds of modules in a library that `session.load_module` accepts here, except those of TVM's runtime."""
     return [kind for kind in loading.kinds(installed) if pickle or kind != "rpcsys.python"]
 
 
 def machine() -> dict[str, Any]:
-    """What kind of board this is: architecture, cores this process may use, memory in bytes, system."""
-    import platform  # an idle server goes without
+    """This board's architecture, cores this process may use, memory in bytes, system and host name."""
+    import platform  # not at the top: an idle server does not need it
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     board = {"arch": platform.machine(), "cores": cores, "memory": memory()}
@@ -74,7 +74,7 @@ def machine() -> dict[str, Any]:
 
 
 def memory() -> int:
-    """Bytes of memory that the board has; 0 where the system does not show it."""
+    """Bytes of memory of the board; 0 where the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -82,7 +82,7 @@ def memory() -> int:
 
 
 def labels(name: str) -> dict[str, str]:
-    """What a request for a device can ask for, beside what its keeper adds: memory is in MB (2**20 bytes)."""
+    """The labels that every server has, beside the operator's own. ``memory_mb`` is in MB (2**20 bytes)."""
     board = machine()
     numbers = {"cores": str(board["cores"] or 0), "memory_mb": str(board["memory"] >> 20)}
     return {"name": name, "arch": board["arch"], "system": board["system"], **numbers}

@@ -20,9 +20,9 @@ from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-server"
-MAX_SLOTS = 64  # each slot has a waiting process; more sessions at once than this, no board has the cores for
-MAX_LABELS = 24  # trackers take 32, and a server has some by itself
-MIN_MEMORY = 32 << 20  # less than this, and Python itself cannot work in a session
+MAX_SLOTS = 64  # each slot has a waiting process; no board has cores for more sessions at once
+MAX_LABELS = 24  # trackers accept 32, and every server has some of its own
+MIN_MEMORY = 32 << 20  # bytes; with less, Python itself cannot run in a session
 AUTO = "auto"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
@@ -30,12 +30,12 @@ _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?\Z")
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """What the command line says."""
+    """The configuration of a device server, from its command line."""
 
     host: str = "0.0.0.0"
     port: int = 9090
     port_end: int = 9199
-    proxies: tuple[tuple[str, int], ...] = ()  # where clients are waited for, not on a port of its own
+    proxies: tuple[tuple[str, int], ...] = ()  # where connections wait for clients, in place of a port
     key: str = ""
     tracker: tuple[str, int] | None = None
     custom_addr: str | None = None
@@ -59,7 +59,7 @@ class ServerConfig:
     cache: str | None = None
     cache_bytes: int = 1 << 30
     deploy: str | None = None
-    deploy_workers: int | None = None  # None: a core each
+    deploy_workers: int | None = None  # None: one for each core
     deploy_queue: int = 64
     health_check: str = ""
     recover: str = ""
@@ -106,25 +106,25 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What knows the flags, and no more: whether a file is there, is for the machine to say that serves."""
+    """The parser of the flags. It does not check files: another machine may be the one that serves."""
     repeatable: dict[str, Any] = {"action": "append", "default": []}
     parser = serve.Parser(prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients.")
     add = parser.add_argument
-    add("--host", action="append", help="the address to listen on (default: all), or of the proxy; repeatable then")
+    add("--host", action="append", help="the address to listen on (default: all), or the proxy's (repeatable)")
     add("--port", type=serve.port_number, default=9090, help="the first port to try; 0 takes any free one")
     add("--port-end", type=int, default=9199, metavar="N", help="the first port not to try")
     add("--key", default="", help="what kind of device this is, such as rpi4")
     add("--tracker", metavar="HOST:PORT", help="the tracker to register with")
     add("--through-proxy", action="store_true", help="wait for clients at the proxy at --host and --port")
-    add("--custom-addr", metavar="ADDR", help="the address at which clients reach this device, if another")
+    add("--custom-addr", metavar="ADDR", help="the address at which clients reach this device, if it differs")
     add("--load-library", default="", metavar="A.so:B.so", help="libraries to load in every TVM session")
-    add("--no-fork", action="store_false", dest="fork", help="a fresh interpreter for every session")
+    add("--no-fork", action="store_false", dest="fork", help="start a new interpreter for every session")
     add("--silent", action="store_true", help="log warnings and errors only")
     slots = _whole(MAX_SLOTS, f"of slots (1 to {MAX_SLOTS})")
     add("--slots", type=slots, default=1, metavar="N", help="sessions at once (default: 1)")
     add("--cpus", metavar="SET,SET", help="the CPUs of each slot's sessions, such as 0-1,2-3 (or 0+2,1+3)")
     memory = functools.partial(_size, least=MIN_MEMORY)
-    add("--session-memory", type=memory, metavar="SIZE", help="what a session may take, such as 512M or 2G")
+    add("--session-memory", type=memory, metavar="SIZE", help="memory limit of a session, such as 512M or 2G")
     add("--read-only", action="store_true", help="sessions can write to their own directories only, and leave no file")
     sees = "sessions see the host's /tmp, /dev/shm and System V IPC"
     add("--no-isolation", action="store_false", dest="isolation", help=sees)
@@ -132,27 +132,27 @@ def parser() -> argparse.ArgumentParser:
     add("--tvm-library", metavar="DIR", help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
     add("--name", default="", help="this server's name in summaries (default: the host's)")
     add("--label", **repeatable, dest="labels", metavar="K=V", help="a fact about the device; repeatable")
-    add("--preload", default=AUTO, metavar="auto|none|A,B", help="modules that sessions find already imported")
+    add("--preload", default=AUTO, metavar="auto|none|A,B", help="modules to import before sessions start")
     registers = "a module that registers functions for sessions; repeatable"
     add("--import", **repeatable, dest="imports", metavar="MODULE", help=registers)
-    took = "what one of these imports may take"
+    took = "longest time for one of these imports"
     add("--import-timeout", type=_seconds, default=60.0, dest="import_timeout_s", metavar="S", help=took)
     add("--allow-pickle", action="store_true", help="let clients send functions to run (session.run)")
     add("--cache", metavar="DIR", help="where files are kept between sessions, so that each is uploaded once")
-    holds = "what the cache may take, such as 2G (default: 1G)"
+    holds = "the largest size of the cache, such as 2G (default: 1G)"
     add("--cache-size", type=_size, dest="cache_bytes", metavar="SIZE", help=holds)
-    add("--health-check", metavar="COMMAND", help="run before the board is offered; if it fails, it is not")
-    add("--recover", metavar="COMMAND", help="run to bring a board back that is not fit, such as a power switch")
-    add("--self-test", action="store_true", help="say what works on this board and what is missing, and exit")
+    add("--health-check", metavar="COMMAND", help="run before the board is offered; a failure holds it back")
+    add("--recover", metavar="COMMAND", help="run to recover a board that is not fit, such as a power switch")
+    add("--self-test", action="store_true", help="report what works on this board and what is missing, and exit")
     add("--http-port", type=serve.port_number, default=0, metavar="N", help="/metrics and /healthz; 0 is off")
     add("--log-format", choices=FORMATS, default="text", help="lines for people (default) or JSON")
-    grace = "what sessions get when the server stops"
+    grace = "time for sessions to end when the server stops"
     add("--grace", type=_seconds, default=10.0, dest="grace_s", metavar="S", help=grace)
-    add("--deploy", metavar="DIR", help="where deployed modules are kept, which many clients share (rpcsys deploy)")
+    add("--deploy", metavar="DIR", help="the folder of deployed modules, which many clients share (rpcsys deploy)")
     count = _whole(1024, "from 1 to 1024")
-    workers = "calls at once of each deployed module (default: a core each)"
+    workers = "calls at once of each deployed module (default: one for each core)"
     add("--deploy-workers", type=count, metavar="N", help=workers)
-    add("--deploy-queue", type=count, metavar="N", help="calls that may wait for these (default: 64)")
+    add("--deploy-queue", type=count, metavar="N", help="calls of each that may wait (default: 64)")
     return parser
 
 
@@ -196,7 +196,7 @@ def _whole(most: int, what: str) -> Callable[[str], int]:
 
 
 def _size(text: str, least: int = 0) -> int:
-    """Bytes, with K, M or G for the powers of 1024."""
+    """Parse a size in bytes; K, M and G are powers of 1024."""
     number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
     if not (number.isascii() and number.isdigit() and len(number) <= 15 and unit in _UNITS):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: a number of bytes, or one with K, M or G such as 512M")
@@ -206,7 +206,7 @@ def _size(text: str, least: int = 0) -> int:
 
 
 def _cpus(text: str, slots: int) -> tuple[tuple[int, ...], ...]:
-    """A set of CPUs for each slot: ``0-1,2-3``; parts of one set are joined by ``+``."""
+    """Parse a set of CPUs for each slot, as in ``0-1,2-3``; ``+`` joins the parts of one set."""
     sets = tuple(_cpu_set(text, part) for part in text.split(","))
     count = f"--cpus {text}: {len(sets)} sets of CPUs for {slots} slots; give each slot one (--slots)"
     _refuse(len(sets) != slots, count)
@@ -240,7 +240,7 @@ def _seconds(text: str) -> float:
 
 
 def _proxies(hosts: list[str], port: int) -> tuple[tuple[str, int], ...]:
-    """The proxies of the hosts, each with a port of its own or with ``port``."""
+    """The addresses of the proxies: each host with its own port, or with ``port``."""
     proxies = tuple(parse_address(host, port) for host in hosts)
     for proxy in proxies:
         twice = f"--host {proxy[0]} is given twice: one connection for each slot waits there"
@@ -261,9 +261,9 @@ def _labels(texts: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _tvm(wanted: str, folder: str | None) -> str:
-    """How TVM's clients are served: as wanted; of ``auto``, the first way that this board has.
+    """How TVM's clients are served: as ``wanted``; for ``auto``, the first way that this board has.
 
-    A folder of libraries that is named is meant to be used: then ``auto`` does not look for the package.
+    With a ``folder`` of libraries, ``auto`` means ctypes and ignores the tvm package.
     """
     if wanted == "off":
         return wanted
@@ -284,7 +284,7 @@ def _tvm(wanted: str, folder: str | None) -> str:
 
 
 def _preload(text: str, tvm: str) -> tuple[str, ...]:
-    """``auto`` is what sessions will want and this board has; the zygote checks that names given are there."""
+    """The modules to import in advance: the given names or, for ``auto``, those of this board that sessions use."""
     if text == "none":
         return ()
     if text != AUTO:

@@ -251,7 +251,7 @@ class DeviceServer:
 
     def _announce(self) -> None:
         if self._port is not None and not self._host.startswith("127.") and self._host != "::1":
-            log.warning("listening on %s: whoever reaches port %d may run code here", self._host, self._port)
+            log.warning("listening on %s: anyone who reaches port %d may run code here", self._host, self._port)
         host = self._config.proxies[0][0] if self._config.proxies else self._config.host
         serve.announce("server", host, self._port, http_port=self._config.http_port or None)
 

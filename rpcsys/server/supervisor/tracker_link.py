@@ -223,8 +223,8 @@ class TrackerLink:
         if now >= self._note_at:
             self._note_at = now + NOTE_EVERY_S
             log.warning(
-                "what the tracker says is refused: %s. It is broken, or of another version: restart it, or install "
-                "the same version on both",
+                "refused a message of the tracker: %s. The tracker is broken, or of another version: restart it, or "
+                "install the same version on both",
                 why,
             )
 
