@@ -75,7 +75,7 @@ class ProxyState:
         actions: list[ev.Action] = []
         for stream in self.waiting.expired(now):
             self.waiting.remove(stream)
-            reason = f"nobody came for {stream.name!r} in {now - stream.since:.0f} s"
+            reason = f"no partner for {stream.name!r} within {now - stream.since:.0f} s"
             actions.append(ev.RefuseStream(stream.conn, MISMATCH, reason))
         return actions
 

@@ -84,7 +84,7 @@ class _Handler(RequestHandler):
             self.finish()
         elif not self._may_come_from(headers.get("Origin")):
             self.set_status(403)
-            self.finish("pages from there may not: see --web-origin\n")
+            self.finish("pages of this origin may not open WebSockets: see --web-origin\n")
         else:
             address = getattr(connection, "context").address  # noqa: B009 (the protocol's type hides it)
             relay = asyncio.ensure_future(_relay(WebSocket(self._accept(key)), address, self._take))

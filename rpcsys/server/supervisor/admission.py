@@ -102,7 +102,7 @@ class ClientAdmission:
         if self.slots.processes.unclean:
             return "the board is not clean"
         if event.role != CLIENT:
-            return "it is a server itself; servers go to a proxy or a tracker"
+            return "it is a server, not a client; servers connect to a proxy or a tracker"
         if key is None and (keyed or not (policy.proxies or same(event.key, policy.key))):
             return NOT_FREE
         if len(self.slots.waiting) >= MAX_WAITING:

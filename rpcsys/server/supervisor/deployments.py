@@ -239,7 +239,7 @@ class Deployments:
     def _hand(self, child: int, client: ModelClient) -> do.Action:
         host = self.hosts.by_child[child]
         if host.load[2] + host.given >= MAX_CLIENTS:
-            all_taken = f"has {MAX_CLIENTS} clients here, which is all that it takes; try again later"
+            all_taken = f"has {MAX_CLIENTS} clients here, which is its limit; try again later"
             return client.turn_away("Busy", f"the module {client.name!r} {all_taken}")
         host.given += 1
         host.handed += 1

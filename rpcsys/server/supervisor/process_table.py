@@ -179,7 +179,7 @@ class ProcessTable:
         if self.unclean and not before:
             return [do.Log("error", f"this board is not clean and is not offered until it is: {self.unclean}")]
         if before and not self.unclean:
-            return [do.Log("info", "this board is clean again and is offered: what no signal ended has ended")]
+            return [do.Log("info", "this board is clean again and is offered: its stuck processes have ended")]
         return []
 
     def spoil(self, why: str) -> list[do.Action]:
@@ -187,5 +187,5 @@ class ProcessTable:
         if self._spoilt:
             return []
         self._spoilt = why
-        line = f"this board is not clean and is not offered any more: {why}; see to it, then start this server again"
+        line = f"this board is not clean and is not offered any more: {why}; fix this, then start this server again"
         return [do.Log("error", line)]
