@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tests.proxy.transcripts import Scene
+from tests.proxy.transcripts import ProxyTranscript
 
 KEYS = st.sampled_from(["a", "a:b"])
 IDS = st.sampled_from(["", "7", "8"])
@@ -20,7 +20,7 @@ class DirectMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scene = Scene(
+        self.proxy = ProxyTranscript(
             timeout_client=20, timeout_server=50, max_waiting=LIMIT, max_waiting_per_address=LIMIT_PER_ADDRESS
         )
         self.said: dict[int, tuple[str, str]] = {}
@@ -28,11 +28,11 @@ class DirectMachine(RuleBasedStateMachine):
 
     @rule(target=streams, key=KEYS, id=IDS)
     def server_comes(self, key, id):
-        return self.came(self.scene.server(key, id), "server", key)
+        return self.came(self.proxy.server(key, id), "server", key)
 
     @rule(target=streams, key=KEYS)
     def client_comes(self, key):
-        return self.came(self.scene.client(key), "client", key)
+        return self.came(self.proxy.client(key), "client", key)
 
     def came(self, conn, role, key):
         self.said[conn] = role, key
@@ -40,27 +40,27 @@ class DirectMachine(RuleBasedStateMachine):
 
     @rule(conn=consumes(streams))
     def leaves(self, conn):
-        self.scene.leave(conn)
+        self.proxy.leave(conn)
         self.gone.add(conn)
 
     @rule(seconds=st.integers(0, 30))
     def time_passes(self, seconds):
-        self.scene.wait(seconds)
+        self.proxy.wait(seconds)
 
     def joined(self):
-        return [conn for pair in self.scene.pairs for conn in pair]
+        return [conn for pair in self.proxy.pairs for conn in pair]
 
     @invariant()
     def each_stream_has_one_fate(self):
         joined = self.joined()
         assert len(set(joined)) == len(joined)
-        assert not set(joined) & set(self.scene.refused)
-        waiting = set(self.scene.state.waiting.by_conn)
-        assert waiting == set(self.said) - set(joined) - set(self.scene.refused) - self.gone
+        assert not set(joined) & set(self.proxy.refused)
+        waiting = set(self.proxy.state.waiting.by_conn)
+        assert waiting == set(self.said) - set(joined) - set(self.proxy.refused) - self.gone
 
     @invariant()
     def pairs_fit(self):
-        for client, server in self.scene.pairs:
+        for client, server in self.proxy.pairs:
             assert self.said[client][0] == "client"
             assert self.said[server][0] == "server"
             assert self.fits(self.said[client][1], self.said[server][1])
@@ -70,29 +70,29 @@ class DirectMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_who_is_there(self):
-        waiting = [self.said[conn] for conn in self.scene.state.waiting.by_conn]
+        waiting = [self.said[conn] for conn in self.proxy.state.waiting.by_conn]
         for key in {key for _, key in waiting}:
             assert not {("client", key), ("server", key)} <= set(waiting)
 
     @invariant()
     def bounds_hold(self):
-        state = self.scene.state
+        state = self.proxy.state
         assert len(state.waiting) <= LIMIT
         for address in {one.address for one in state.waiting}:
             assert sum(one.address == address for one in state.waiting) <= LIMIT_PER_ADDRESS
-        assert all(one.until is not None and one.until > self.scene.now for one in state.waiting)
+        assert all(one.until is not None and one.until > self.proxy.now for one in state.waiting)
 
     @invariant()
     def a_key_has_one_owner(self):
         parked = {}
-        for one in self.scene.state.waiting:
+        for one in self.proxy.state.waiting:
             if one.role == "server":
                 parked.setdefault(one.name, []).append(one.server)
         for ids in parked.values():
             assert len(ids) == 1 or (len(set(ids)) == 1 and ids[0])
 
     def teardown(self):
-        assert self.scene.is_replayed()
+        assert self.proxy.is_replayed()
 
 
 class TrackedMachine(RuleBasedStateMachine):
@@ -102,7 +102,7 @@ class TrackedMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scene = Scene(tracked=True)
+        self.proxy = ProxyTranscript(tracked=True)
         self.alive: set[int] = set()
         self.pending: set[str] = set()
         self.up = False
@@ -112,19 +112,19 @@ class TrackedMachine(RuleBasedStateMachine):
 
     def listen(self):
         """What the proxy has told the tracker since."""
-        if self.scene.reconnects > self.reconnects:
-            self.reconnects = self.scene.reconnects
+        if self.proxy.reconnects > self.reconnects:
+            self.reconnects = self.proxy.reconnects
             self.goes_down()
             self.comes_up()
             return
-        offered = self.scene.offered[self.seen :]
-        self.seen = len(self.scene.offered)
+        offered = self.proxy.offered[self.seen :]
+        self.seen = len(self.proxy.offered)
         assert not set(offered) & self.pending
         self.pending |= set(offered)
 
     @rule(target=servers, key=KEYS, id=IDS)
     def server_comes(self, key, id):
-        conn = self.scene.server(key, id)
+        conn = self.proxy.server(key, id)
         self.alive.add(conn)
         self.listen()
         return conn
@@ -132,21 +132,21 @@ class TrackedMachine(RuleBasedStateMachine):
     @rule(target=servers, key=KEYS)
     def offering_server_comes(self, key):
         self.own += 1
-        conn = self.scene.server(f"{key}:own{self.own}", "9", offered=True)
+        conn = self.proxy.server(f"{key}:own{self.own}", "9", offered=True)
         self.alive.add(conn)
         self.listen()
         return conn
 
     @rule(conn=consumes(servers))
     def server_goes(self, conn):
-        self.scene.leave(conn)
+        self.proxy.leave(conn)
         self.alive.discard(conn)
 
     @rule()
     def comes_up(self):
         if not self.up:
             self.up, self.seen = True, 0
-            self.scene.tracker_up()
+            self.proxy.tracker_up()
             self.listen()
 
     @rule()
@@ -154,15 +154,15 @@ class TrackedMachine(RuleBasedStateMachine):
         if self.up:
             self.up = False
             self.pending.clear()
-            self.scene.tracker_down()
-            self.scene.offered.clear()
+            self.proxy.tracker_down()
+            self.proxy.offered.clear()
             self.seen = 0
 
     @rule(seconds=st.integers(0, 8))
     def polls(self, seconds):
-        self.scene.wait(seconds)
+        self.proxy.wait(seconds)
         if self.up:
-            self.scene.pending(*sorted(self.pending))
+            self.proxy.pending(*sorted(self.pending))
             self.listen()
 
     @rule()
@@ -172,26 +172,26 @@ class TrackedMachine(RuleBasedStateMachine):
             return
         match_key = min(self.pending)
         self.pending.discard(match_key)
-        before = len(self.scene.pairs)
-        client = self.scene.client(match_key)
-        if len(self.scene.pairs) > before:
-            assert self.scene.pairs[-1][0] == client
-            server = self.scene.pairs[-1][1]
+        before = len(self.proxy.pairs)
+        client = self.proxy.client(match_key)
+        if len(self.proxy.pairs) > before:
+            assert self.proxy.pairs[-1][0] == client
+            server = self.proxy.pairs[-1][1]
             assert server in self.alive
         else:
-            assert client in self.scene.state.waiting.by_conn
+            assert client in self.proxy.state.waiting.by_conn
 
     @invariant()
     def a_server_is_met_once(self):
-        servers = [server for _, server in self.scene.pairs]
+        servers = [server for _, server in self.proxy.pairs]
         assert len(set(servers)) == len(servers)
 
     @invariant()
     def parked_servers_are_alive_and_not_taken(self):
-        taken = {server for _, server in self.scene.pairs}
-        parked = {conn for conn, one in self.scene.state.waiting.by_conn.items() if one.role == "server"}
+        taken = {server for _, server in self.proxy.pairs}
+        parked = {conn for conn, one in self.proxy.state.waiting.by_conn.items() if one.role == "server"}
         assert parked == self.alive - taken
-        assert set(self.scene.state.offers.streams) <= parked
+        assert set(self.proxy.state.offers.streams) <= parked
 
     @rule()
     def settles(self):
@@ -199,10 +199,10 @@ class TrackedMachine(RuleBasedStateMachine):
         for _ in range(4):
             self.polls(6)
         if self.up:
-            assert self.pending == {one.name for one in self.scene.state.offers.streams.values()}
+            assert self.pending == {one.name for one in self.proxy.state.offers.streams.values()}
 
     def teardown(self):
-        assert self.scene.is_replayed()
+        assert self.proxy.is_replayed()
 
 
 TestDirect = DirectMachine.TestCase

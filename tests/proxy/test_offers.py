@@ -5,138 +5,138 @@ from __future__ import annotations
 import pytest
 
 from rpcsys.proxy.offers import MAX_PRESENTED, UNUSED_S
-from tests.proxy.transcripts import Scene
+from tests.proxy.transcripts import ProxyTranscript
 
 
 @pytest.fixture
-def scene() -> Scene:
-    scene = Scene(tracked=True)
-    scene.tracker_up()
-    return scene
+def transcript() -> ProxyTranscript:
+    transcript = ProxyTranscript(tracked=True)
+    transcript.tracker_up()
+    return transcript
 
 
 def test_what_parked_before_the_tracker_was_there_is_offered_then() -> None:
-    scene = Scene(tracked=True)
-    server = scene.server()
-    assert scene.offered == []
-    scene.tracker_up()
-    (match_key,) = scene.offered
-    assert scene.presented == [("rpi4",)]
-    client = scene.client(match_key)
-    assert scene.pairs == [(client, server)]
+    transcript = ProxyTranscript(tracked=True)
+    server = transcript.server()
+    assert transcript.offered == []
+    transcript.tracker_up()
+    (match_key,) = transcript.offered
+    assert transcript.presented == [("rpi4",)]
+    client = transcript.client(match_key)
+    assert transcript.pairs == [(client, server)]
 
 
-def test_a_tracker_that_comes_back_hears_all_anew(scene: Scene) -> None:
-    scene.server()
-    (old,) = scene.offered
-    scene.tracker_down()
-    scene.server("rpi3")
-    assert scene.offered == [old]  # nobody there to tell
-    scene.tracker_up()
-    assert len(scene.offered) == 2
-    assert old not in scene.offered
-    assert scene.presented[-1] == ("rpi3", "rpi4")
+def test_a_tracker_that_comes_back_hears_all_anew(transcript: ProxyTranscript) -> None:
+    transcript.server()
+    (old,) = transcript.offered
+    transcript.tracker_down()
+    transcript.server("rpi3")
+    assert transcript.offered == [old]  # nobody there to tell
+    transcript.tracker_up()
+    assert len(transcript.offered) == 2
+    assert old not in transcript.offered
+    assert transcript.presented[-1] == ("rpi3", "rpi4")
 
 
-def test_a_match_key_that_brought_nobody_is_replaced(scene: Scene) -> None:
-    server = scene.server()
-    (first,) = scene.offered
-    scene.pending(first)
-    scene.wait(100)
-    scene.pending()  # handed out
-    scene.wait(UNUSED_S)
-    scene.pending()
-    assert scene.offered == [first]
-    scene.wait(0.1)
-    scene.pending()
-    _, second = scene.offered
-    scene.client(first)
-    assert scene.pairs == []
-    client = scene.client(second)
-    assert scene.pairs == [(client, server)]
+def test_a_match_key_that_brought_nobody_is_replaced(transcript: ProxyTranscript) -> None:
+    server = transcript.server()
+    (first,) = transcript.offered
+    transcript.pending(first)
+    transcript.wait(100)
+    transcript.pending()  # handed out
+    transcript.wait(UNUSED_S)
+    transcript.pending()
+    assert transcript.offered == [first]
+    transcript.wait(0.1)
+    transcript.pending()
+    _, second = transcript.offered
+    transcript.client(first)
+    assert transcript.pairs == []
+    client = transcript.client(second)
+    assert transcript.pairs == [(client, server)]
 
 
-def test_one_that_is_pending_again_was_not_handed_out(scene: Scene) -> None:
-    scene.server()
-    (match_key,) = scene.offered
-    scene.pending()
-    scene.wait(UNUSED_S + 1)
-    scene.pending(match_key)
-    scene.pending()
-    assert scene.offered == [match_key]
+def test_one_that_is_pending_again_was_not_handed_out(transcript: ProxyTranscript) -> None:
+    transcript.server()
+    (match_key,) = transcript.offered
+    transcript.pending()
+    transcript.wait(UNUSED_S + 1)
+    transcript.pending(match_key)
+    transcript.pending()
+    assert transcript.offered == [match_key]
 
 
-def test_an_offer_whose_server_died_is_withdrawn(scene: Scene) -> None:
-    dead = scene.server()
-    scene.server()
-    first, second = scene.offered
-    scene.leave(dead)
-    assert scene.reconnects == 0
-    scene.pending(first, second)
-    assert scene.reconnects == 1
-    scene.tracker_down()
-    scene.tracker_up()
-    assert len(scene.offered) == 1
-    assert first not in scene.offered
-    scene.pending(*scene.offered)
-    assert scene.reconnects == 1
+def test_an_offer_whose_server_died_is_withdrawn(transcript: ProxyTranscript) -> None:
+    dead = transcript.server()
+    transcript.server()
+    first, second = transcript.offered
+    transcript.leave(dead)
+    assert transcript.reconnects == 0
+    transcript.pending(first, second)
+    assert transcript.reconnects == 1
+    transcript.tracker_down()
+    transcript.tracker_up()
+    assert len(transcript.offered) == 1
+    assert first not in transcript.offered
+    transcript.pending(*transcript.offered)
+    assert transcript.reconnects == 1
 
 
-def test_one_that_was_handed_out_needs_no_withdrawal(scene: Scene) -> None:
-    scene.leave(scene.server())
-    scene.pending()
-    scene.pending()
-    assert scene.reconnects == 0
+def test_one_that_was_handed_out_needs_no_withdrawal(transcript: ProxyTranscript) -> None:
+    transcript.leave(transcript.server())
+    transcript.pending()
+    transcript.pending()
+    assert transcript.reconnects == 0
 
 
-def test_a_client_on_its_way_finds_its_server_through_a_reconnect(scene: Scene) -> None:
-    server, dead = scene.server(), scene.server()
-    taken, offered = scene.offered
-    scene.leave(dead)
-    scene.pending(offered)
-    assert scene.reconnects == 1
-    scene.tracker_down()
-    scene.tracker_up()
-    assert scene.offered == []
-    client = scene.client(taken)
-    assert scene.pairs == [(client, server)]
+def test_a_client_on_its_way_finds_its_server_through_a_reconnect(transcript: ProxyTranscript) -> None:
+    server, dead = transcript.server(), transcript.server()
+    taken, offered = transcript.offered
+    transcript.leave(dead)
+    transcript.pending(offered)
+    assert transcript.reconnects == 1
+    transcript.tracker_down()
+    transcript.tracker_up()
+    assert transcript.offered == []
+    client = transcript.client(taken)
+    assert transcript.pairs == [(client, server)]
 
 
-def test_names_of_our_servers_move_with_their_match_keys(scene: Scene) -> None:
+def test_names_of_our_servers_move_with_their_match_keys(transcript: ProxyTranscript) -> None:
     """One that has no link to the tracker parks under its key, with its identity."""
-    server = scene.server(id="7")
-    scene.tracker_down()
-    scene.tracker_up()
-    assert dict(scene.state.waiting.owned) == {scene.offered[0]: 1}
-    client = scene.client(scene.offered[0])
-    scene.leave(server)
-    assert scene.pairs == [(client, server)]
-    assert not scene.state.waiting.owned
-    assert scene.is_replayed()
+    server = transcript.server(id="7")
+    transcript.tracker_down()
+    transcript.tracker_up()
+    assert dict(transcript.state.waiting.owned) == {transcript.offered[0]: 1}
+    client = transcript.client(transcript.offered[0])
+    transcript.leave(server)
+    assert transcript.pairs == [(client, server)]
+    assert not transcript.state.waiting.owned
+    assert transcript.is_replayed()
 
 
-def test_a_draining_proxy_offers_nothing(scene: Scene) -> None:
-    scene.server()
-    scene.drain()
-    scene.offered.clear()
-    scene.pending()
-    scene.tracker_up()
-    assert scene.offered == []
+def test_a_draining_proxy_offers_nothing(transcript: ProxyTranscript) -> None:
+    transcript.server()
+    transcript.drain()
+    transcript.offered.clear()
+    transcript.pending()
+    transcript.tracker_up()
+    assert transcript.offered == []
 
 
 @pytest.mark.parametrize("key", ["a,b", "a]", "", "k" * 256])
-def test_what_is_no_key_is_refused(scene: Scene, key: str) -> None:
+def test_what_is_no_key_is_refused(transcript: ProxyTranscript, key: str) -> None:
     """The tracker would hang up, and everybody's offers would be gone."""
-    server = scene.server(key)
-    assert scene.refused == {server: "mismatch"}
-    assert scene.offered == []
+    server = transcript.server(key)
+    assert transcript.refused == {server: "mismatch"}
+    assert transcript.offered == []
 
 
-def test_what_the_tracker_is_told_fits_a_frame(scene: Scene) -> None:
+def test_what_the_tracker_is_told_fits_a_frame(transcript: ProxyTranscript) -> None:
     count = 2 * MAX_PRESENTED // 250
     for number in range(count):
-        scene.server(f"{number:0250}", address=str(number))
-    assert len(scene.offered) == count
-    assert MAX_PRESENTED - 250 < sum(map(len, scene.presented[-1])) <= MAX_PRESENTED
-    scene.server("short")
-    assert "short" in scene.presented[-1]  # for which there is room
+        transcript.server(f"{number:0250}", address=str(number))
+    assert len(transcript.offered) == count
+    assert MAX_PRESENTED - 250 < sum(map(len, transcript.presented[-1])) <= MAX_PRESENTED
+    transcript.server("short")
+    assert "short" in transcript.presented[-1]  # for which there is room

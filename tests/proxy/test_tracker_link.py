@@ -19,7 +19,7 @@ from rpcsys.wire import tracker as wire
 MAGIC = struct.pack("<i", 0x2F271)
 
 
-class Played:
+class ScriptedTracker:
     """A tracker. What is said to it is in ``said``; ``pending`` is its answer to the question for that."""
 
     def __init__(self, hello: Any) -> None:
@@ -60,7 +60,7 @@ class Played:
         self.server.close()
 
 
-class Heard:
+class RecordedLink:
     """A link, and what it has called."""
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -78,10 +78,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def linked(hello: Any = 0) -> AsyncIterator[tuple[Played, Heard]]:
-    tracker = Played(hello)
+async def linked(hello: Any = 0) -> AsyncIterator[tuple[ScriptedTracker, RecordedLink]]:
+    tracker = ScriptedTracker(hello)
     await tracker.start()
-    heard = Heard(tracker.address)
+    heard = RecordedLink(tracker.address)
     try:
         await until(lambda: heard.events == ["up"])
         yield tracker, heard
@@ -146,12 +146,12 @@ def test_a_tracker_that_is_not_there_yet_is_waited_for() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        heard = Heard(("127.0.0.1", port))
+        heard = RecordedLink(("127.0.0.1", port))
         await asyncio.sleep(0.3)
         assert heard.events == []
         assert heard.link.ours is None
         heard.link.give(wire.Put("k", 1, "k:1", None))  # to nobody
-        tracker = Played(0)
+        tracker = ScriptedTracker(0)
         await tracker.start(port)
         await until(lambda: heard.events == ["up"])
         heard.link.close()
@@ -200,7 +200,7 @@ def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker_link, "LONGEST_S", 1.0)
 
     async def main() -> None:
-        heard = Heard(("127.0.0.1", 1))
+        heard = RecordedLink(("127.0.0.1", 1))
         again = heard.link._after
 
         def note(seconds: float, what) -> None:

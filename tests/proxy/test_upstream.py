@@ -95,7 +95,7 @@ def test_a_name_that_is_no_host() -> None:
 # --- links to the tracker, and chains ----------------------------------------------------------------------
 
 
-class ToldTracker:
+class ScriptedTracker:
     """Takes connections and shows what they say; ``hello`` is its answer to a hello. Keeps them open."""
 
     def __init__(self, hello) -> None:
@@ -136,14 +136,14 @@ def read_frame(probe: Probe):
 
 @pytest.fixture
 def ours():
-    with_hello = ToldTracker({"ok": True, "tracker": "rpcsys"})
+    with_hello = ScriptedTracker({"ok": True, "tracker": "rpcsys"})
     yield with_hello
     with_hello.close()
 
 
 @pytest.fixture
 def theirs():
-    without = ToldTracker(0)
+    without = ScriptedTracker(0)
     yield without
     without.close()
 

@@ -11,7 +11,7 @@ from rpcsys.proxy.state import ProxyState
 START = 1000.0
 
 
-class Scene:
+class ProxyTranscript:
     """Events go in, and are noted; ``tracked``: there is a tracker."""
 
     def __init__(self, *, tracked: bool = False, **options: Any) -> None:

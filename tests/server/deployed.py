@@ -15,7 +15,7 @@ ONE = Version("head", "0001-aaaaaaaaaaaa", "head.so", "a" * 64)
 TWO = Version("head", "0002-bbbbbbbbbbbb", "head.so", "b" * 64)
 
 
-class Script:
+class DeploymentsTranscript:
     """Deployments with a clock, where each word is followed by what it leads to."""
 
     def __init__(self, *versions: Version) -> None:
@@ -25,9 +25,9 @@ class Script:
         self.handlers = self.deployments.handlers()
         self.now = 100.0
         self.zygote(True)
-        self.first = self.say(ev.Catalogue, versions)
+        self.first = self.post(ev.Catalogue, versions)
 
-    def say(self, event: type, *fields) -> list[do.Action]:
+    def post(self, event: type, *fields) -> list[do.Action]:
         self.records.now = self.now
         return self.act(self.handlers[event](event(self.now, *fields)))
 
@@ -35,13 +35,13 @@ class Script:
         self.records.now = self.now
         return [action for action in actions + self.deployments.settle() if not isinstance(action, do.Log)]
 
-    def visit(self, conn: int, name: str = "head") -> list[do.Action]:
+    def greet(self, conn: int, name: str = "head") -> list[do.Action]:
         return self.act(self.deployments.visit(conn, f"peer{conn}", name))
 
     def serving(self, child: int) -> list[do.Action]:
         """A child comes up and loads what it is given."""
         assert isinstance(self.act(self.deployments.ready(child))[0], do.BeHost)
-        return self.say(ev.Loaded, child)
+        return self.post(ev.Loaded, child)
 
     def dies(self, child: int) -> list[do.Action]:
         self.records.now = self.now

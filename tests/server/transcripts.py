@@ -15,7 +15,7 @@ QUIET = (do.Log,)
 
 
 class Transcript:
-    """A `DeviceServerState` with a clock, and without spare children if none are asked for. ``say`` sends an event of a class and returns what it leads to, logs aside."""
+    """A `DeviceServerState` with a clock, and without spare children if none are asked for. ``post`` sends an event of a class and returns what it leads to, logs aside."""
 
     def __init__(self, **policy):
         self.policy = Policy(**{"key": "k", "spares": 0, "quiet_s": 0.0, **policy})
@@ -24,7 +24,7 @@ class Transcript:
         self.log = []
         self.out = list(self.state.start())
 
-    def say(self, kind, *args, after=0.0, **fields):
+    def post(self, kind, *args, after=0.0, **fields):
         self.now += after
         event = kind(self.now, *args, **fields)
         actions = self.state.handle(event)
@@ -41,7 +41,7 @@ class Transcript:
             if due is None or due > end:
                 break
             self.now = max(self.now, due)
-            actions += self.say(ev.Tick)
+            actions += self.post(ev.Tick)
         else:
             raise AssertionError("the deadline does not move: the loop would spin")
         self.now = end
@@ -54,14 +54,14 @@ class Transcript:
 
     def boot(self):
         """A zygote with a ready child for every slot; returns what these led to."""
-        spawned = self.say(ev.ZygoteUp)
+        spawned = self.post(ev.ZygoteUp)
         assert spawned == [do.Spawn(number + 1) for number in range(self.policy.slots)]
-        return [action for child in spawned for action in self.say(ev.ChildReady, child.child)]
+        return [action for child in spawned for action in self.post(ev.ChildReady, child.child)]
 
     def register(self, ours=True):
         """Up to the offers of a tracker; the match keys are ``k:1`` and so on."""
-        assert isinstance(self.say(ev.LinkUp, ours)[0], do.RegisterServer)
-        offers = self.say(ev.Registered)
+        assert isinstance(self.post(ev.LinkUp, ours)[0], do.RegisterServer)
+        offers = self.post(ev.Registered)
         return self.offers(offers)
 
     def offers(self, actions):
@@ -70,19 +70,19 @@ class Transcript:
             if isinstance(action, do.Offer):
                 self._keys = getattr(self, "_keys", 0) + 1
                 keys.append(f"k:{self._keys}")
-                self.say(ev.KeyMade, keys[-1])
+                self.post(ev.KeyMade, keys[-1])
         return keys
 
-    def visit(self, conn, key="k", session="rpcsys/1", **fields):
-        self.say(ev.Accepted, conn, f"peer{conn}")
-        return self.say(ev.Opened, conn, f"peer{conn}", "client", key, session, **fields)
+    def greet(self, conn, key="k", session="rpcsys/1", **fields):
+        self.post(ev.Accepted, conn, f"peer{conn}")
+        return self.post(ev.Opened, conn, f"peer{conn}", "client", key, session, **fields)
 
-    def bury(self, child, status=0, cleaned=()):
+    def child_dies(self, child, status=0, cleaned=()):
         """A child dies, and its session's directory is removed."""
-        actions = self.say(ev.ChildDead, child, status, cleaned)
+        actions = self.post(ev.ChildDead, child, status, cleaned)
         for action in actions:
             if isinstance(action, do.Finish):
-                actions += self.say(ev.Removed, action.session)
+                actions += self.post(ev.Removed, action.session)
         return actions
 
     def replay(self):
@@ -129,4 +129,4 @@ def only(actions, kind):
 
 
 def taken(script, key="k:1", lease="L1", epoch=1, limit_s=None):
-    return script.say(ev.KeyTaken, lease, epoch, key, "user", "10.0.0.1", limit_s)
+    return script.post(ev.KeyTaken, lease, epoch, key, "user", "10.0.0.1", limit_s)

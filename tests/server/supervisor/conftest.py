@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from rpcsys.server.supervisor import actions as do
-from tests.server.deployed import HOST, ONE, Script
+from tests.server.deployed import HOST, ONE, DeploymentsTranscript
 
 
 @pytest.fixture
 def script():
     """Its host is child 1."""
-    script = Script(ONE)
+    script = DeploymentsTranscript(ONE)
     assert script.first == [do.Spawn(1, HOST)]
     script.serving(1)
     return script

@@ -13,7 +13,7 @@ from rpcsys.server.supervisor.child_output import BURST, CRASH_BYTES, LINE, PER_
 from rpcsys.server.supervisor.loop import Loop
 
 
-class Script:
+class PipedOutput:
     """Output with a clock, and a pipe to print into."""
 
     def __init__(self) -> None:
@@ -40,63 +40,63 @@ class Script:
 
 
 @pytest.fixture
-def script():
-    made = Script()
+def piped():
+    made = PipedOutput()
     yield made
     made.close()
 
 
 @pytest.fixture
-def said(caplog):
+def logged(caplog):
     caplog.set_level(logging.INFO, "rpcsys.server")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_lines(script, said):
-    script.print(b"one\ntwo\nth")
-    script.print(b"ree\n\nlast")
-    assert said() == ["printed: one", "printed: two", "printed: three"]
-    os.close(script.writing)
-    script.loop.run_once(0)
-    assert said()[-1] == "printed: last"
-    script.writing = script.output.open()  # of the next zygote
-    script.print(b"more\n")
-    assert said()[-1] == "printed: more"
+def test_printed_lines_are_logged(piped, logged):
+    piped.print(b"one\ntwo\nth")
+    piped.print(b"ree\n\nlast")
+    assert logged() == ["printed: one", "printed: two", "printed: three"]
+    os.close(piped.writing)
+    piped.loop.run_once(0)
+    assert logged()[-1] == "printed: last"
+    piped.writing = piped.output.open()  # of the next zygote
+    piped.print(b"more\n")
+    assert logged()[-1] == "printed: more"
 
 
-def test_a_line_without_an_end(script, said):
-    script.print(b"x" * 3 * LINE)
-    assert said()
-    assert max(map(len, said())) <= LINE + len("printed: ")
+def test_an_unfinished_line_is_logged_by_flush(piped, logged):
+    piped.print(b"x" * 3 * LINE)
+    assert logged()
+    assert max(map(len, logged())) <= LINE + len("printed: ")
 
 
-def test_who_output_without_end_is_left_out_and_that_is_told(script, said):
-    script.print(b"flood\n" * (2 * BURST // 6))
-    assert sum(map(len, said())) < 4 * BURST
-    before = len(said())
-    script.print(b"more\n" * 100)
-    assert len(said()) == before
-    script.now += 10
-    script.print(b"quiet\n")
-    assert "lines were printed that are left out here" in said()[before]
-    assert said()[before + 1 :] == ["printed: quiet"]
-    script.print(b"x\n" * (10 * PER_S))
-    assert len(said()) - before < PER_S
+def test_output_beyond_the_rate_is_omitted_and_counted(piped, logged):
+    piped.print(b"flood\n" * (2 * BURST // 6))
+    assert sum(map(len, logged())) < 4 * BURST
+    before = len(logged())
+    piped.print(b"more\n" * 100)
+    assert len(logged()) == before
+    piped.now += 10
+    piped.print(b"quiet\n")
+    assert "lines were printed that are left out here" in logged()[before]
+    assert logged()[before + 1 :] == ["printed: quiet"]
+    piped.print(b"x\n" * (10 * PER_S))
+    assert len(logged()) - before < PER_S
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes(data):
-    script = Script()
+def test_any_bytes_are_logged(data):
+    piped = PipedOutput()
     try:
-        script.print(data)
+        piped.print(data)
     finally:
-        script.close()
+        piped.close()
 
 
-def test_what_a_crash_leaves_is_told_behind_a_flood(script, said):
-    script.print(b"flood\n" * (2 * BURST // 6))
-    script.output.crash(b"x\n" * 30_000 + b"terminate called\nafter throwing")
-    assert said()[-2:] == ["printed: terminate called", "printed: after throwing"]
+def test_crash_output_is_logged_after_a_flood(piped, logged):
+    piped.print(b"flood\n" * (2 * BURST // 6))
+    piped.output.crash(b"x\n" * 30_000 + b"terminate called\nafter throwing")
+    assert logged()[-2:] == ["printed: terminate called", "printed: after throwing"]
 
 
 # What a crash leaves
@@ -117,7 +117,7 @@ def is_closed(descriptor):
     return False
 
 
-def test_what_is_left_is_told(pipe):
+def test_a_dead_sessions_output_is_logged(pipe):
     told: list[bytes] = []
     words = CrashOutput(told.append)
     words.keep(1, pipe[0])
@@ -128,7 +128,7 @@ def test_what_is_left_is_told(pipe):
     assert is_closed(pipe[0])
 
 
-def test_nothing_is_left(pipe):
+def test_an_empty_pipe_logs_nothing(pipe):
     told: list[bytes] = []
     words = CrashOutput(told.append)
     words.keep(1, pipe[0])
@@ -138,7 +138,7 @@ def test_nothing_is_left(pipe):
     assert is_closed(pipe[0])
 
 
-def test_no_more_than_a_few_lines(pipe):
+def test_crash_output_is_bounded_to_a_few_lines(pipe):
     told: list[bytes] = []
     words = CrashOutput(told.append)
     words.keep(1, pipe[0])
@@ -152,7 +152,7 @@ def test_no_more_than_a_few_lines(pipe):
     assert sum(map(len, told)) <= CRASH_BYTES
 
 
-def test_descriptors_that_are_no_pipes_or_too_many(pipe, tmp_path):
+def test_descriptors_other_than_one_pipe_are_returned(pipe, tmp_path):
     told: list[bytes] = []
     words = CrashOutput(told.append)
     file = os.open(tmp_path / "f", os.O_CREAT | os.O_RDWR)

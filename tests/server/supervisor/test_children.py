@@ -111,7 +111,7 @@ def open_descriptors() -> int:
 
 @pytest.mark.parametrize("child", [SESSION, HOST])
 @pytest.mark.parametrize("data", ODD)
-def test_odd_words_end_nobody_else(supervisor, child, data):
+def test_an_invalid_message_ends_only_its_sender(supervisor, child, data):
     try:
         supervisor.ends[child].send(data)
     except OSError:
@@ -123,7 +123,7 @@ def test_odd_words_end_nobody_else(supervisor, child, data):
 
 
 @given(data=st.data())
-def test_any_words_of_any_child(tmp_path_factory, data):
+def test_random_messages_of_children_do_no_harm(tmp_path_factory, data):
     supervisor = Supervisor(tmp_path_factory.mktemp("deployed"))
     try:
         for child in (SESSION, HOST):
@@ -143,7 +143,7 @@ def test_any_words_of_any_child(tmp_path_factory, data):
 
 
 @given(words=anything.filter(bool))
-def test_any_words_of_a_zygote(tmp_path_factory, words):
+def test_random_messages_of_a_zygote_do_no_harm(tmp_path_factory, words):
     supervisor = Supervisor(tmp_path_factory.mktemp("deployed"))
     try:
         supervisor.spawn(SESSION, KINDS[SESSION])
@@ -155,7 +155,7 @@ def test_any_words_of_a_zygote(tmp_path_factory, words):
 
 
 @pytest.mark.parametrize("child", [SESSION, HOST])
-def test_descriptors_of_any_kind_are_let_go_of(supervisor, child, tmp_path):
+def test_unwanted_descriptors_are_closed(supervisor, child, tmp_path):
     kinds = [os.open(tmp_path, os.O_RDONLY), os.open("/dev/null", os.O_RDWR), *os.pipe()]
     listener, (one, two) = socket.socket(), socket.socketpair()
     kinds += [listener.detach(), one.detach(), two.detach(), socket.socket(type=socket.SOCK_DGRAM).detach()]
@@ -183,7 +183,7 @@ def flood(supervisor, child: int, words: bytes, times: int) -> None:
         pytest.fail("it is listened to for ever")
 
 
-def test_a_session_says_a_bounded_number_of_things(supervisor):
+def test_a_sessions_messages_are_bounded(supervisor):
     flood(supervisor, SESSION, b'{"outcome": "closed", "removed": ["x"]}', 10 * messages.ALLOWED)
     heard = [event for event in supervisor.loop.events if isinstance(event, ev.ChildDone)]
     assert len(heard) <= messages.ALLOWED
@@ -196,7 +196,7 @@ def test_a_host_that_floods_is_killed(supervisor):
     assert supervisor._control_of(SESSION) is not None
 
 
-def test_one_message_of_each_in_turn(supervisor):
+def test_children_take_turns_of_one_message(supervisor):
     for _ in range(3):
         supervisor.ends[HOST].send(b'{"load": [0, 0, 0]}')
     supervisor.ends[SESSION].send(b'{"ready": true, "pid": 8}')
@@ -208,7 +208,7 @@ def test_one_message_of_each_in_turn(supervisor):
     assert supervisor.roots(SESSION) == (7,)
 
 
-def test_a_waiting_process_may_fail_and_a_session_may_not(supervisor):
+def test_failed_is_valid_before_ready_only(supervisor):
     supervisor.ends[SESSION].send(b'{"failed": "cannot import it"}')
     supervisor.loop.run_once(0)
     assert [event.why for event in supervisor.loop.events if isinstance(event, ev.Failed)] == ["cannot import it"]

@@ -13,7 +13,7 @@ from tests.live.daemons import wait_until
 AHEAD = 3
 
 
-class Scene:
+class CleanerHarness:
     def __init__(self, tmp_path):
         self.loop = Loop()
         self.folder = work_folders.make_folder(str(tmp_path))
@@ -30,36 +30,36 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path):
-    return Scene(tmp_path)
+def harness(tmp_path):
+    return CleanerHarness(tmp_path)
 
 
-def test_directories_for_the_next_sessions_are_made_when_one_has_ended(scene):
-    scene.cleaner.make_folder(1)
-    assert scene.ready() == []
-    scene.finish(1)
-    assert [type(event) for event in scene.told] == [ev.Removed]
-    wait_until(lambda: len(scene.cleaner._ready) == AHEAD, 15, "directories are made ahead")
-    assert len(scene.ready()) == AHEAD
-    folders = [scene.cleaner.make_folder(session) for session in range(2, 4 + AHEAD)]
+def test_directories_for_the_next_sessions_are_made_when_one_has_ended(harness):
+    harness.cleaner.make_folder(1)
+    assert harness.ready() == []
+    harness.finish(1)
+    assert [type(event) for event in harness.told] == [ev.Removed]
+    wait_until(lambda: len(harness.cleaner._ready) == AHEAD, 15, "directories are made ahead")
+    assert len(harness.ready()) == AHEAD
+    folders = [harness.cleaner.make_folder(session) for session in range(2, 4 + AHEAD)]
     assert len(set(folders)) == AHEAD + 2
     assert all(os.listdir(folder) == [] and os.path.isdir(work_folders.temporary(folder)) for folder in folders)
-    assert scene.ready() == []
+    assert harness.ready() == []
 
 
-def test_what_was_made_ahead_may_be_gone(scene):
-    scene.cleaner.make_folder(1)
-    scene.finish(1)
-    wait_until(lambda: len(scene.cleaner._ready) == AHEAD, 15, "directories are made ahead")
-    assert len(scene.ready()) == AHEAD
-    for name in scene.ready():
-        for _ in work_folders.removal(os.path.join(scene.folder, name)):
+def test_a_removed_directory_is_made_again(harness):
+    harness.cleaner.make_folder(1)
+    harness.finish(1)
+    wait_until(lambda: len(harness.cleaner._ready) == AHEAD, 15, "directories are made ahead")
+    assert len(harness.ready()) == AHEAD
+    for name in harness.ready():
+        for _ in work_folders.removal(os.path.join(harness.folder, name)):
             pass
-    assert os.path.isdir(scene.cleaner.make_folder(2))
+    assert os.path.isdir(harness.cleaner.make_folder(2))
 
 
-def test_nothing_is_made_ahead_that_another_session_could_see(scene):
+def test_with_shared_folders_no_directory_is_made_ahead(harness):
     for session in (1, 2):
-        scene.cleaner.make_folder(session)
-        scene.finish(session, sweep="busy")
-    assert os.listdir(scene.folder) == []
+        harness.cleaner.make_folder(session)
+        harness.finish(session, sweep="busy")
+    assert os.listdir(harness.folder) == []

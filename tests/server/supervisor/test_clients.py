@@ -20,7 +20,7 @@ def listener():
         yield listener
 
 
-def test_connections_are_kept_every_few_seconds(listener, monkeypatch: pytest.MonkeyPatch):
+def test_keepalive_runs_every_few_seconds(listener, monkeypatch: pytest.MonkeyPatch):
     now, looked = [100.0], []
     loop = Loop(lambda: now[0])
     monkeypatch.setattr(clients_module, "keep_alive", looked.append)

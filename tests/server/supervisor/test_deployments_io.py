@@ -24,7 +24,7 @@ HOST = 4
 VERSION = Version("head", "0001-aaaaaaaaaaaa", "head.so", "a" * 64)
 
 
-class Scene:
+class HostHarness:
     """A host whose end of the control socket a test holds, and a client."""
 
     def __init__(self, folder) -> None:
@@ -55,8 +55,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path):
-    made = Scene(tmp_path)
+def harness(tmp_path):
+    made = HostHarness(tmp_path)
     yield made
     made.close()
 
@@ -74,44 +74,44 @@ def scene(tmp_path):
         ({"states": True}, ev.Asked(100.0, HOST)),
     ],
 )
-def test_what_is_said(scene, said, event):
-    assert scene.io.hear(HOST, said, None) is None
-    assert list(scene.loop.events) == [event]
+def test_each_message_posts_its_event(harness, said, event):
+    assert harness.io.hear(HOST, said, None) is None
+    assert list(harness.loop.events) == [event]
 
 
-def test_a_version_that_has_no_name_is_not_tried(scene):
-    scene.io.hear(HOST, {"try": ["../head", *VERSION[1:]]}, None)
-    assert not scene.loop.events
+def test_a_version_with_an_invalid_name_is_not_tested(harness):
+    harness.io.hear(HOST, {"try": ["../head", *VERSION[1:]]}, None)
+    assert not harness.loop.events
 
 
-def test_a_client_is_handed_over_and_comes_back(scene):
-    scene.do(do.Hand(HOST, scene.conn, "peer", True, False))
-    data, descriptor = messages.receive(scene.host)
+def test_a_client_is_handed_over_and_returned(harness):
+    harness.do(do.Hand(HOST, harness.conn, "peer", True, False))
+    data, descriptor = messages.receive(harness.host)
     assert json.loads(data) == {"client": "peer", "reply": "", "greeted": False}
-    assert scene.io.hear(HOST, {"moved": "peer", "greeted": True}, descriptor) is None
-    (moved,) = scene.loop.events
+    assert harness.io.hear(HOST, {"moved": "peer", "greeted": True}, descriptor) is None
+    (moved,) = harness.loop.events
     assert (type(moved), moved.peer, moved.greeted) == (ev.Moved, "peer", True)
-    scene.clients.drop(moved.conn)
+    harness.clients.drop(moved.conn)
 
 
-def test_what_comes_back_is_a_connection_or_nothing(scene):
+def test_a_returned_descriptor_must_be_a_connection(harness):
     reading, writing = os.pipe()
     with pytest.raises(ProtocolError):
-        scene.io.hear(HOST, {"moved": "peer", "greeted": True}, reading)
+        harness.io.hear(HOST, {"moved": "peer", "greeted": True}, reading)
     os.close(reading)
     os.close(writing)
 
 
-def test_a_client_that_no_host_takes_waits_for_another(scene):
-    scene.spawner.children[HOST].control.close()
-    scene.do(do.Hand(HOST, scene.conn, "peer", True, False))
-    assert list(scene.loop.events) == [ev.NotTaken(100.0, HOST, scene.conn, "peer", True, False)]
+def test_a_client_that_no_host_takes_is_posted_as_not_taken(harness):
+    harness.spawner.children[HOST].control.close()
+    harness.do(do.Hand(HOST, harness.conn, "peer", True, False))
+    assert list(harness.loop.events) == [ev.NotTaken(100.0, HOST, harness.conn, "peer", True, False)]
 
 
-def test_what_the_disk_says_and_what_a_tracker_is_told(scene):
-    scene.do(do.Reread())
-    assert list(scene.loop.events) == [ev.Catalogue(100.0, ())]
-    scene.do(do.ReportDeployed(()))
-    assert scene.told == [((), 2)]
-    scene.do(do.SendToChild(HOST, "leave", ""))
-    assert json.loads(messages.receive(scene.host)[0]) == {"leave": ""}
+def test_the_disk_is_read_and_modules_are_reported(harness):
+    harness.do(do.Reread())
+    assert list(harness.loop.events) == [ev.Catalogue(100.0, ())]
+    harness.do(do.ReportDeployed(()))
+    assert harness.told == [((), 2)]
+    harness.do(do.SendToChild(HOST, "leave", ""))
+    assert json.loads(messages.receive(harness.host)[0]) == {"leave": ""}

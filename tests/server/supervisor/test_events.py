@@ -17,7 +17,7 @@ def test_every_event_is_handled():
     assert handled == below(ev.Event) - {ev.ChildReport, ev.LeaseReport}
 
 
-def test_what_is_not_deployed_here_is_not_heard():
+def test_events_of_deployments_have_no_handler_without_deploy():
     handled = DeviceServerState(Policy("k"))._on_event.keys()
     assert ev.Catalogue not in handled
     assert ev.Opened in handled

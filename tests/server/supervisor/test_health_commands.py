@@ -33,25 +33,25 @@ def run():
     loop.close()
 
 
-def test_all_is_well(run):
+def test_a_command_that_succeeds_has_no_problem(run):
     assert run("true") == ""
     assert run("echo 42 degrees", RECOVER) == ""
 
 
-def test_what_is_wrong_is_the_last_line_it_prints(run):
+def test_the_problem_is_the_last_printed_line(run):
     assert run("echo one; echo 'it is too hot' >&2; exit 3") == "status 3: it is too hot"
     assert run("exit 1") == "status 1"
     assert run("kill -9 $$") == "signal 9"
     assert run("no-such-command-here").startswith("status 127: ")
 
 
-def test_it_may_print_what_it_likes(run):
+def test_any_output_is_accepted(run):
     problem = run("head -c 3000000 /dev/zero | tr '\\0' x; echo; printf 'a\\tb\\033[0m\\n'; exit 1")
     assert problem == "status 1: a b [0m"
     assert len(run("head -c 5000 /dev/zero | tr '\\0' y; exit 1")) <= 200
 
 
-def test_what_takes_too_long_is_killed_with_all_it_started(run, monkeypatch, tmp_path):
+def test_a_late_command_is_killed_with_its_process_group(run, monkeypatch, tmp_path):
     monkeypatch.setitem(module.TIMEOUT_S, CHECK, 1.0)
     note = tmp_path / "pid"
     assert run(f"sleep 1000 & echo $! > {note}; wait") == "it was not done after 1 s"
@@ -62,7 +62,7 @@ def test_what_takes_too_long_is_killed_with_all_it_started(run, monkeypatch, tmp
         time.sleep(0.01)
 
 
-def test_what_stays_behind_holds_nobody_up(run):
+def test_a_background_process_does_not_delay_the_end(run):
     began = time.monotonic()
     assert run("sleep 5 & exit 4") == "status 4"
     assert time.monotonic() - began < 4

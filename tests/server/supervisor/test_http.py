@@ -49,7 +49,7 @@ def running():
     made.loop.close()
 
 
-def test_pages(running):
+def test_pages_are_served_by_path(running):
     assert running.get("/healthz") == ("text/plain", b"ok\n")
     assert running.get("/healthz?x=y")[1] == b"ok\n"
     assert len(running.get("/big")[1]) == 9000
@@ -57,7 +57,7 @@ def test_pages(running):
         running.get("/etc/passwd")
 
 
-def test_byte_by_byte_and_other_methods(running):
+def test_slow_requests_and_other_methods_are_answered(running):
     with running.dial() as sock:
         for byte in b"HEAD /healthz HTTP/1.0\r\nHost: x\r\n\r\n":
             sock.sendall(bytes([byte]))
@@ -71,7 +71,7 @@ def test_byte_by_byte_and_other_methods(running):
         assert sock.recv(100).startswith(b"HTTP/1.1 405 ")
 
 
-def test_whoever_asks_for_much_or_nothing_is_dropped(running, monkeypatch):
+def test_a_large_or_silent_request_is_dropped(running, monkeypatch):
     with running.dial() as sock:
         with pytest.raises(ConnectionError):
             sock.sendall(b"x" * 10_000_000)
@@ -85,7 +85,7 @@ def test_whoever_asks_for_much_or_nothing_is_dropped(running, monkeypatch):
     assert running.get("/healthz")[1] == b"ok\n"
 
 
-def test_a_crowd_gives_way(running):
+def test_one_connection_too_many_drops_the_oldest(running):
     crowd = [running.dial() for _ in range(3 * http.MAX_ASKING)]
     assert running.get("/healthz")[1] == b"ok\n"
     assert len(running.web._asking) <= http.MAX_ASKING
@@ -93,7 +93,7 @@ def test_a_crowd_gives_way(running):
         sock.close()
 
 
-def test_what_prometheus_reads():
+def test_metrics_are_in_prometheus_format():
     metrics = ServerMetrics('rpi"4\\', lambda: {"slots": 2, "running": 1})
     metrics.ended("closed", 0.1, "")
     metrics.ended("closed", 2.0, "")

@@ -1,4 +1,4 @@
-"""Sessions with too much memory are told of, the dead are forgotten."""
+"""Sessions with too much memory are reported of, the dead are forgotten."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.memory_watch import EVERY_S, SLICE_S, MemoryWatch
 
 
-class Scene:
+class WatchHarness:
     """A watch with a clock: each of its children has this process, unless ``roots`` says otherwise."""
 
     def __init__(self, limit, roots=lambda child: (os.getpid(),), step_s=0.0):
@@ -30,58 +30,58 @@ class Scene:
         self.now = self.due
         self.loop.run_once(0.0)
 
-    def told(self):
+    def reported(self):
         return [event.child for event in self.loop.events]
 
 
-def test_the_watch_reports_those_above_their_limit():
-    scene = Scene(1 << 20, {7: (os.getpid(),), 8: ()}.get)
-    assert scene.due is None
-    scene.watch.add(7)
-    scene.watch.add(8)
-    scene.loop.run_once(0.0)
-    assert scene.told() == []
-    assert scene.due == pytest.approx(100 + EVERY_S)
-    scene.scan()
-    assert scene.told() == [7]
+def test_a_session_above_its_limit_is_reported():
+    harness = WatchHarness(1 << 20, {7: (os.getpid(),), 8: ()}.get)
+    assert harness.due is None
+    harness.watch.add(7)
+    harness.watch.add(8)
+    harness.loop.run_once(0.0)
+    assert harness.reported() == []
+    assert harness.due == pytest.approx(100 + EVERY_S)
+    harness.scan()
+    assert harness.reported() == [7]
 
 
-def test_the_watch_forgets_the_dead():
-    scene = Scene(1 << 20, lambda child: ())
-    scene.watch.add(7)
-    scene.scan()
-    assert scene.due is None
+def test_dead_children_are_not_watched():
+    harness = WatchHarness(1 << 20, lambda child: ())
+    harness.watch.add(7)
+    harness.scan()
+    assert harness.due is None
 
 
-def test_without_a_limit_nobody_is_watched():
-    scene = Scene(None)
-    scene.watch.add(7)
-    assert scene.due is None
+def test_without_a_limit_no_child_is_watched():
+    harness = WatchHarness(None)
+    harness.watch.add(7)
+    assert harness.due is None
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU here")
-def test_who_is_on_other_cpus_is_set_back_and_reported():
+def test_a_session_on_other_cpus_is_set_back_and_reported():
     mine = frozenset(sorted(os.sched_getaffinity(0))[:1])
     with subprocess.Popen(["sleep", "100"]) as process:
         try:
-            scene = Scene(None, lambda child: (process.pid,))
-            scene.watch.add(7, mine)
+            harness = WatchHarness(None, lambda child: (process.pid,))
+            harness.watch.add(7, mine)
             for _ in range(3):
-                scene.scan()
-            assert list(scene.loop.events) == [ev.CpusLeft(100.0 + EVERY_S, 7)]
+                harness.scan()
+            assert list(harness.loop.events) == [ev.CpusLeft(100.0 + EVERY_S, 7)]
             assert os.sched_getaffinity(process.pid) == mine
         finally:
             process.kill()
 
 
-def test_a_long_look_lets_the_loop_work_in_between():
-    scene = Scene(1 << 20, step_s=SLICE_S)  # every step takes so long
+def test_a_long_scan_yields_to_the_loop():
+    harness = WatchHarness(1 << 20, step_s=SLICE_S)  # every step takes so long
     for child in range(5):
-        scene.watch.add(child)
+        harness.watch.add(child)
     scans = 0
-    while len(scene.told()) < 5:
-        scene.scan()
+    while len(harness.reported()) < 5:
+        harness.scan()
         scans += 1
         assert scans < 50
     assert scans >= 5
-    assert scene.told() == list(range(5))
+    assert harness.reported() == list(range(5))

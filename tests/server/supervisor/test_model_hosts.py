@@ -7,7 +7,7 @@ import pytest
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.model_hosts import LASTED_S
-from tests.server.deployed import HOST, ONE, Script, hand
+from tests.server.deployed import HOST, ONE, DeploymentsTranscript, hand
 
 
 def test_a_host_that_dies_is_started_again_after_growing_pauses(script):
@@ -26,33 +26,33 @@ def test_a_host_that_dies_is_started_again_after_growing_pauses(script):
     assert script.deployments.deadline() - script.now == pytest.approx(pauses[0])
 
 
-def test_a_module_that_cannot_be_loaded_here_any_more():
-    script = Script(ONE)
-    script.visit(1)
+def test_a_module_that_cannot_be_loaded_is_refused():
+    script = DeploymentsTranscript(ONE)
+    script.greet(1)
     script.deployments.ready(1)
-    (away,) = script.say(ev.Unloadable, 1, "onnxruntime is gone")
+    (away,) = script.post(ev.Unloadable, 1, "onnxruntime is gone")
     assert (away.kind, "onnxruntime is gone" in away.text) == ("Busy", True)
 
 
-def test_a_stuck_host_is_succeeded_by_one_of_the_same_version(script):
-    assert script.say(ev.Stuck, 1) == [do.Spawn(2, HOST)]
-    assert script.visit(1) == []
+def test_a_stuck_host_is_replaced_by_one_of_the_same_version(script):
+    assert script.post(ev.Stuck, 1) == [do.Spawn(2, HOST)]
+    assert script.greet(1) == []
     assert script.serving(2) == [do.SendToChild(1, "leave", "successor"), hand(2, 1)]
 
 
-def test_withdrawn(script):
-    assert script.say(ev.Catalogue, ()) == [do.SendToChild(1, "leave", "")]
-    (away,) = script.visit(1)
+def test_a_withdrawn_modules_host_leaves(script):
+    assert script.post(ev.Catalogue, ()) == [do.SendToChild(1, "leave", "")]
+    (away,) = script.greet(1)
     assert "nothing is deployed" in away.text
 
 
-def test_the_zygote_takes_all_hosts_along(script):
+def test_the_zygotes_death_ends_all_hosts(script):
     assert script.zygote(False) == [do.Reread()]
-    assert script.visit(1) == []
+    assert script.greet(1) == []
     assert script.zygote(True) == [do.Spawn(2, HOST)]
 
 
-def test_what_trackers_are_told_of_each_module(script):
+def test_the_report_has_each_modules_state_and_load(script):
     assert script.deployments.hosts.table() == (("head", ONE.version, True, 0, 0, 0),)
-    script.say(ev.Load, 1, 1, 2, 3)
+    script.post(ev.Load, 1, 1, 2, 3)
     assert script.deployments.hosts.table() == (("head", ONE.version, True, 1, 2, 3),)

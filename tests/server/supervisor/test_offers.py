@@ -10,59 +10,59 @@ from rpcsys.server.supervisor.offers import CLOSED, DOWN, MAX_UNREPORTED, TRANSI
 from tests.server.transcripts import Transcript, kinds, taken
 
 
-def test_a_match_key_serves_once(tracked):
+def test_a_match_key_is_valid_once(tracked):
     taken(tracked)
-    tracked.visit(5, "k:1")
-    assert tracked.visit(6, "k:1") == [do.Refuse(6, "mismatch")]
+    tracked.greet(5, "k:1")
+    assert tracked.greet(6, "k:1") == [do.Refuse(6, "mismatch")]
 
 
-def test_the_plain_key_is_no_match_key(tracked):
-    assert tracked.visit(5, "k") == [do.Refuse(5, "mismatch")]
+def test_the_plain_key_is_refused_with_a_tracker(tracked):
+    assert tracked.greet(5, "k") == [do.Refuse(5, "mismatch")]
 
 
-def test_a_key_taken_and_not_used_is_renewed(tracked):
+def test_a_taken_and_unused_key_is_replaced(tracked):
     taken(tracked)
     assert tracked.tick(7.9) == []
     actions = tracked.tick(0.2)
     assert actions == [do.ReportEnd("L1", 1, "unused"), do.Offer()]
-    assert tracked.visit(5, "k:1") == [do.Refuse(5, "mismatch")]
+    assert tracked.greet(5, "k:1") == [do.Refuse(5, "mismatch")]
 
 
-def test_connecting_again_never_takes_five_seconds(tracked):
-    tracked.say(ev.LinkDown, "gone")
+def test_reconnecting_takes_less_than_five_seconds(tracked):
+    tracked.post(ev.LinkDown, "gone")
     before = tracked.now
     for _ in range(12):
         while tracked.state.offers.link is DOWN:
             tracked.tick(0.1)
         assert tracked.now - before < 5
         before = tracked.now
-        tracked.say(ev.LinkDown, "refused")
+        tracked.post(ev.LinkDown, "refused")
 
 
-def test_a_tracker_that_never_answers_is_given_up(tracked):
-    tracked.say(ev.LinkDown, "gone")
+def test_a_silent_tracker_is_disconnected(tracked):
+    tracked.post(ev.LinkDown, "gone")
     assert kinds(tracked.tick(0.15)) == [do.Connect]
     assert kinds(tracked.tick(5.1)) == [do.Disconnect]
     assert kinds(tracked.tick(1)) == [do.Connect]
 
 
-def test_offered_keys_die_with_the_link_and_taken_ones_do_not():
+def test_a_lost_link_voids_offered_keys_but_not_taken_ones():
     script = Transcript(tracked=True, slots=2)
     script.boot()
     assert script.register() == ["k:1", "k:2"]
     taken(script, "k:1")
-    script.say(ev.LinkDown, "gone")
-    assert script.visit(1, "k:2") == [do.Refuse(1, "mismatch")]
-    assert kinds(script.visit(2, "k:1")) == [do.Start]
+    script.post(ev.LinkDown, "gone")
+    assert script.greet(1, "k:2") == [do.Refuse(1, "mismatch")]
+    assert kinds(script.greet(2, "k:1")) == [do.Start]
     script.replay()
 
 
-def test_a_lingering_key_keeps_its_slot():
+def test_a_taken_key_keeps_its_slot_after_a_reconnect():
     script = Transcript(tracked=True)
     script.boot()
     script.register()
     taken(script, "k:1")
-    script.say(ev.LinkDown, "gone")
+    script.post(ev.LinkDown, "gone")
     script.tick(0.2)
     assert script.register() == []
     assert script.offers(script.tick(8)) == ["k:2"]
@@ -70,7 +70,7 @@ def test_a_lingering_key_keeps_its_slot():
 
 def test_unconfirmed_ends_are_bounded(tracked):
     for number in range(2 * MAX_UNREPORTED):
-        tracked.say(ev.LeaseRevoked, f"L{number}", 1, "unused")
+        tracked.post(ev.LeaseRevoked, f"L{number}", 1, "unused")
     assert len(tracked.state.offers.unreported) == MAX_UNREPORTED
 
 
@@ -86,30 +86,30 @@ def on_tvm():
     script.replay()
 
 
-def test_a_session_without_a_lease(on_tvm):
-    (started,) = on_tvm.visit(1, "k:1", None)
+def test_a_session_from_tvms_tracker_has_no_lease(on_tvm):
+    (started,) = on_tvm.greet(1, "k:1", None)
     assert (started.kind, started.lease) == ("tvm", None)
-    on_tvm.say(ev.ChildDone, 1, "closed")
-    assert on_tvm.offers(on_tvm.bury(1)) == ["k:2"]
+    on_tvm.post(ev.ChildDone, 1, "closed")
+    assert on_tvm.offers(on_tvm.child_dies(1)) == ["k:2"]
 
 
-def test_polls_find_a_key_that_was_taken_and_not_used(on_tvm):
+def test_a_key_that_polls_show_as_taken_is_replaced(on_tvm):
     assert on_tvm.tick(2.1) == [do.Poll()]
-    on_tvm.say(ev.Pending, ("k:1",))
+    on_tvm.post(ev.Pending, ("k:1",))
     on_tvm.tick(2)
-    on_tvm.say(ev.Pending, ())
-    on_tvm.say(ev.Pending, (), after=4)
+    on_tvm.post(ev.Pending, ())
+    on_tvm.post(ev.Pending, (), after=4)
     actions = on_tvm.tick(2.1)
     assert do.Offer() in actions
     assert on_tvm.offers(actions) == ["k:2"]
 
 
-def test_a_key_that_is_back_was_never_taken(on_tvm):
-    on_tvm.say(ev.Pending, ())
-    on_tvm.say(ev.Pending, ("k:1",))
+def test_a_key_that_is_pending_again_is_not_taken(on_tvm):
+    on_tvm.post(ev.Pending, ())
+    on_tvm.post(ev.Pending, ("k:1",))
     assert do.Offer() not in on_tvm.tick(20)
 
 
-def test_every_state_of_the_link_can_be_left_but_the_last():
+def test_only_closed_is_a_final_state():
     assert all(DOWN in after.values() or state in (DOWN, CLOSED) for state, after in TRANSITIONS.items() if after)
     assert {state for after in TRANSITIONS.values() for state in after.values()} == TRANSITIONS.keys()

@@ -14,14 +14,14 @@ from tests.server.transcripts import Transcript, only
 # Processes that die
 
 
-def test_a_child_that_dies_waiting_is_replaced_with_growing_pauses(direct):
-    assert direct.say(ev.ChildDead, 1, -9) == []
+def test_a_dead_waiting_child_is_replaced_with_growing_pauses(direct):
+    assert direct.post(ev.ChildDead, 1, -9) == []
     assert direct.tick(0.2) == [do.Spawn(3)]
-    assert direct.say(ev.ChildDead, 3, 1) == []
+    assert direct.post(ev.ChildDead, 3, 1) == []
     assert direct.tick(0.15) == []
     assert direct.tick(0.1) == [do.Spawn(4)]
     for child in range(4, 12):
-        direct.say(ev.ChildDead, child, 1)
+        direct.post(ev.ChildDead, child, 1)
         assert direct.tick(11) == [do.Spawn(child + 1)]
     assert sum("waiting session process died" in line for line in direct.logged()) == 1
 
@@ -29,21 +29,21 @@ def test_a_child_that_dies_waiting_is_replaced_with_growing_pauses(direct):
 def test_the_zygotes_death_ends_its_sessions_and_only_them():
     script = Transcript(slots=2)
     script.boot()
-    script.visit(1)
-    actions = script.say(ev.ZygoteDown, ("sleep",))
+    script.greet(1)
+    actions = script.post(ev.ZygoteDown, ("sleep",))
     assert actions == [do.Finish(1, 1)]
-    script.say(ev.Removed, 1)
-    assert script.visit(2) == []
+    script.post(ev.Removed, 1)
+    assert script.greet(2) == []
     assert script.tick(0.2) == [do.StartZygote()]
-    assert script.say(ev.ZygoteUp) == [do.Spawn(3), do.Spawn(4)]
-    assert script.say(ev.ChildReady, 3)[0].conn == 2
+    assert script.post(ev.ZygoteUp) == [do.Spawn(3), do.Spawn(4)]
+    assert script.post(ev.ChildReady, 3)[0].conn == 2
     script.replay()
 
 
-def test_a_zygote_that_dies_at_once_is_not_started_at_once():
+def test_a_zygote_that_dies_at_once_is_restarted_after_a_pause():
     script = Transcript()
     for _ in range(6):
-        script.say(ev.ZygoteDown)
+        script.post(ev.ZygoteDown)
         script.tick(5)
     pauses = [event.now for event, actions in script.log if do.StartZygote() in actions]
     gaps = [late - early for early, late in itertools.pairwise(pauses)]
@@ -54,10 +54,10 @@ def test_a_zygote_that_dies_at_once_is_not_started_at_once():
 # Imports that hang
 
 
-def test_an_import_that_hangs_before_the_server_serves_ends_it():
+def test_a_hanging_import_at_the_start_ends_the_server():
     script = Transcript(import_s=5.0)
-    script.say(ev.Importing, "--preload a")
-    script.say(ev.Importing, "--preload b", after=4.0)
+    script.post(ev.Importing, "--preload a")
+    script.post(ev.Importing, "--preload b", after=4.0)
     assert script.tick(4.0) == []
     (kill, leave) = script.tick(2.0)
     assert kill == do.KillZygote()
@@ -65,21 +65,21 @@ def test_an_import_that_hangs_before_the_server_serves_ends_it():
     script.replay()
 
 
-def test_an_import_that_hangs_later_is_logged_and_tried_again(direct):
-    direct.say(ev.ZygoteDown)
+def test_a_later_hanging_import_is_logged_and_tried_again(direct):
+    direct.post(ev.ZygoteDown)
     direct.tick(5.0)
-    direct.say(ev.Importing, "--import slow")
+    direct.post(ev.Importing, "--import slow")
     assert direct.tick(61.0) == [do.KillZygote()]
     assert any(line.startswith("--import slow:") for line in direct.logged())
-    assert do.StartZygote() in direct.say(ev.ZygoteDown) + direct.tick(10.0)
+    assert do.StartZygote() in direct.post(ev.ZygoteDown) + direct.tick(10.0)
 
 
-def test_an_import_of_a_child_hangs():
+def test_a_child_whose_import_hangs_is_killed():
     script = Transcript()
     script.boot()
-    script.visit(1)
-    script.say(ev.ChildDone, 1, "closed")
-    script.say(ev.Importing, "--preload numpy", 2)
+    script.greet(1)
+    script.post(ev.ChildDone, 1, "closed")
+    script.post(ev.Importing, "--preload numpy", 2)
     assert do.Kill(2) in script.tick(61.0)
     script.replay()
 
@@ -89,57 +89,57 @@ def test_an_import_of_a_child_hangs():
 
 @pytest.mark.parametrize("how", ["left", "stuck", "its own", "after the zygote"])
 def test_a_board_that_is_not_clean_is_not_offered_again(tracked, how):
-    tracked.say(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
-    tracked.visit(1, key="k:1")
+    tracked.post(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.greet(1, key="k:1")
     if how == "left":
-        tracked.say(ev.ChildDead, 1, 0)
-        tracked.say(ev.Removed, 1, (), ("/tmp/x (Operation not permitted)",))
+        tracked.post(ev.ChildDead, 1, 0)
+        tracked.post(ev.Removed, 1, (), ("/tmp/x (Operation not permitted)",))
     elif how == "stuck":
-        tracked.say(ev.Unkilled, ("dd",))
+        tracked.post(ev.Unkilled, ("dd",))
     elif how == "its own":
-        tracked.say(ev.Unkilled, ("dd",), 1)
+        tracked.post(ev.Unkilled, ("dd",), 1)
     else:
-        tracked.say(ev.ZygoteDown)
-        tracked.say(ev.Unkilled, ("dd",))
+        tracked.post(ev.ZygoteDown)
+        tracked.post(ev.Unkilled, ("dd",))
     assert tracked.state.slots.free == 0
     assert sum("this board is not clean and is not offered" in line for line in tracked.logged()) == 1
     before = len(tracked.out)
     if tracked.state.offers.link is DOWN:
         tracked.tick(5.0)
-        tracked.say(ev.LinkUp, True)
-        tracked.say(ev.Registered)
+        tracked.post(ev.LinkUp, True)
+        tracked.post(ev.Registered)
     assert only(tracked.out[before:], do.Offer) == []
-    assert only(tracked.visit(9, key="k:2"), do.Refuse)
+    assert only(tracked.greet(9, key="k:2"), do.Refuse)
 
 
 @pytest.mark.parametrize("whose", ["its own", "others"])
-def test_a_board_is_offered_again_when_what_no_signal_ended_has_ended(tracked, whose):
-    tracked.say(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
-    tracked.visit(1, key="k:1")
-    tracked.say(ev.Unkilled, ("dd",), 1 if whose == "its own" else None)
+def test_a_board_is_offered_again_after_stuck_processes_have_ended(tracked, whose):
+    tracked.post(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.greet(1, key="k:1")
+    tracked.post(ev.Unkilled, ("dd",), 1 if whose == "its own" else None)
     assert tracked.state.processes.unclean == "no signal ends dd"
-    tracked.bury(1)
+    tracked.child_dies(1)
     if whose == "others":
         assert tracked.state.processes.unclean
-        tracked.say(ev.Unkilled, ())
+        tracked.post(ev.Unkilled, ())
     assert tracked.state.processes.unclean == ""
     assert any("clean again" in line for line in tracked.logged())
     before = len(tracked.out)
-    tracked.say(ev.LinkDown, "it went")
+    tracked.post(ev.LinkDown, "it went")
     tracked.tick(5.0)
-    tracked.say(ev.LinkUp, True)
-    tracked.say(ev.Registered)
+    tracked.post(ev.LinkUp, True)
+    tracked.post(ev.Registered)
     assert only(tracked.out[before:], do.Offer)
     tracked.replay()
 
 
-def test_a_zygote_without_a_turn_is_no_reason_to_take_a_board_back(tracked):
-    tracked.say(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
-    tracked.visit(1, key="k:1")
-    tracked.say(ev.HungUp, 1)
+def test_a_slow_zygote_does_not_withdraw_the_board(tracked):
+    tracked.post(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.greet(1, key="k:1")
+    tracked.post(ev.HungUp, 1)
     for _ in range(12):
         tracked.tick(5.0)
     assert len(only(tracked.out, do.Kill)) > 2
     assert tracked.state.processes.unclean == ""
-    tracked.bury(1)
+    tracked.child_dies(1)
     assert tracked.state.slots.free > 0

@@ -19,7 +19,7 @@ CLIENT = handshake.encode_greeting(
 )
 
 
-class Script:
+class ScriptedProxy:
     """A proxy that says what a test has it say, and connections that dial it."""
 
     def __init__(self):
@@ -35,7 +35,7 @@ class Script:
         self.adopted.append((sock, rpcsys))
         return 70 + len(self.adopted)
 
-    def told(self):
+    def next_event(self):
         """The next event."""
         end = time.monotonic() + SOON_S
         while not self.events:
@@ -46,7 +46,7 @@ class Script:
     def park(self, number=1, key="k", offered=False):
         """Dial, and take the connection; the greeting it says."""
         self.connections.park(number, 0, key, offered)
-        assert isinstance(self.told(), ev.Parked)
+        assert isinstance(self.next_event(), ev.Parked)
         self.sock, _ = self.listener.accept()
         self.sock.settimeout(SOON_S)
         reader = handshake.OpeningReader()
@@ -66,12 +66,12 @@ class Script:
 
 @pytest.fixture
 def script():
-    script = Script()
+    script = ScriptedProxy()
     yield script
     script.close()
 
 
-def test_what_a_connection_says(script):
+def test_the_greeting_has_key_and_options(script):
     said = script.park(key="k:1", offered=True)
     assert (said.role, said.key) == ("server", "k:1")
     assert (said.options.session, said.options.offered) == ("rpcsys/1", True)
@@ -79,10 +79,10 @@ def test_what_a_connection_says(script):
     assert not script.park(2).options.offered
 
 
-def test_a_client_and_not_a_byte_beyond_its_greeting(script):
+def test_no_byte_beyond_a_clients_greeting_is_read(script):
     script.park()
     script.sock.sendall(CLIENT + b"the session's")
-    paired = script.told()
+    paired = script.next_event()
     assert (paired.parked, paired.conn, paired.role, paired.key) == (1, 71, "client", "k:1")
     assert (paired.session, paired.serve, paired.timeout_s) == (None, None, 2.5)
     assert paired.peer == "a client through {}:{}".format(*script.listener.getsockname())
@@ -91,13 +91,13 @@ def test_a_client_and_not_a_byte_beyond_its_greeting(script):
     assert sock.recv(100) == b"the session's"
 
 
-def test_a_greeting_byte_by_byte(script):
+def test_a_greeting_may_arrive_byte_by_byte(script):
     script.park()
     for byte in CLIENT[:-1]:
         script.sock.sendall(bytes([byte]))
-        assert isinstance(script.told(), ev.Answering)
+        assert isinstance(script.next_event(), ev.Answering)
     script.sock.sendall(CLIENT[-1:])
-    assert isinstance(script.told(), ev.Opened)
+    assert isinstance(script.next_event(), ev.Opened)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_a_greeting_byte_by_byte(script):
         (b"", "lost", "closed the connection"),
     ],
 )
-def test_answers_that_are_no_client(script, answer, how, why):
+def test_an_answer_without_a_client_unparks(script, answer, how, why):
     script.park()
     script.sock.sendall(answer)
     script.sock.shutdown(socket.SHUT_WR)
-    lost = script.told()
+    lost = script.next_event()
     assert isinstance(lost, ev.Unparked)
     assert (lost.number, lost.how) == (1, how)
     assert why in lost.why
@@ -132,31 +132,31 @@ def test_random_bytes_end_a_connection_or_leave_it_waiting(script):
         script.park(number)
         script.sock.sendall(os.urandom(1 + number % 40))
         script.sock.close()
-        event = script.told()
+        event = script.next_event()
         while isinstance(event, ev.Answering):
-            event = script.told()
+            event = script.next_event()
         assert isinstance(event, ev.Unparked)
     assert not script.adopted
 
 
 @pytest.mark.parametrize("proxy", [1, 2])
-def test_a_proxy_that_is_not_there(script, proxy):
+def test_an_unreachable_proxy_unparks(script, proxy):
     script.connections.park(1, proxy, "k", False)
-    lost = script.told()
+    lost = script.next_event()
     assert (lost.number, lost.how) == (1, "lost")
     assert lost.why
 
 
-def test_no_descriptors_left(script, monkeypatch):
+def test_without_descriptors_a_connection_is_lost(script, monkeypatch):
     def none(*_):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("rpcsys.server.supervisor.proxies.Dialling", none)
     script.connections.park(1, 0, "k", False)
-    assert script.told().why == "Too many open files"
+    assert script.next_event().why == "Too many open files"
 
 
-def test_a_connection_that_is_closed_says_nothing(script):
+def test_a_closed_connection_posts_no_event(script):
     script.park()
     script.connections.unpark(1)
     script.connections.unpark(1)
@@ -178,7 +178,7 @@ def test_connections_leave_no_descriptors(script):
     for number in range(100):
         script.park(number)
         script.sock.close()
-        script.told()
+        script.next_event()
         script.connections.park(1000 + number, 2, "k", False)
-        assert isinstance(script.told(), ev.Unparked)
+        assert isinstance(script.next_event(), ev.Unparked)
     assert count() <= before

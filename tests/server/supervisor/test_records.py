@@ -31,7 +31,7 @@ from rpcsys.server.supervisor.records import (
         ((DRAIN, READY, STOP, LEAVE), EXITED, True),
     ],
 )
-def test_phases(events, phase, stopping):
+def test_events_change_the_phase(events, phase, stopping):
     records = ServerRecords(Policy("k"))
     for event in events:
         records.move(event)
@@ -43,7 +43,7 @@ def test_a_server_that_stops_never_serves_again():
         assert not {STARTING, SERVING} & set(TRANSITIONS[phase].values())
 
 
-def test_a_start_that_fails_is_the_end():
+def test_a_failed_start_ends_the_server():
     records = ServerRecords(Policy("k"))
     assert records.exit("no such module") == [do.Exit("no such module")]
     assert records.phase is EXITED

@@ -116,7 +116,7 @@ def test_a_fresh_interpreter_for_every_session(daemons):
     gone(*rest)
 
 
-def test_a_time_limit(server):
+def test_a_time_limit_ends_a_session(server):
     with session(server, session_timeout=1) as one:
         pid = ask(one, "pid")
         with pytest.raises(rpcsys.errors.SessionTimeout):
@@ -124,7 +124,7 @@ def test_a_time_limit(server):
     gone(pid)
 
 
-def test_a_time_limit_where_no_other_thread_has_a_turn(server):
+def test_a_time_limit_holds_while_the_interpreter_is_blocked(server):
     with session(server, session_timeout=1) as one:
         pid = ask(one, "pid")
         with pytest.raises(rpcsys.errors.SessionTimeout, match="limit of 1 s"):
@@ -139,7 +139,7 @@ def test_the_directory_of_sessions_may_vanish(server, daemons):
         assert os.path.isdir(ask(one, "files"))
 
 
-def test_a_session_that_talks_nonsense_to_the_server(server):
+def test_invalid_messages_of_a_session_end_only_it(server):
     for which in range(7):
         with session(server) as one:
             assert ask(one, "babble", which)
@@ -150,7 +150,7 @@ def test_a_session_that_talks_nonsense_to_the_server(server):
     assert all(line.isprintable() and " rpcsys-server " in line for line in lines)
 
 
-def test_sessions_are_the_first_to_go_when_memory_ends(server):
+def test_sessions_have_a_higher_oom_score_than_the_server(server):
     def score(pid):
         with open(f"/proc/{pid}/oom_score_adj") as file:
             return int(file.read())
@@ -163,7 +163,7 @@ def test_sessions_are_the_first_to_go_when_memory_ends(server):
 # Processes that are killed
 
 
-def test_a_killed_session_ends_alone(server):
+def test_a_killed_session_does_not_affect_others(server):
     with session(server) as one, session(server) as two:
         pids = [ask(one, "pid"), ask(one, "daemon")]
         os.kill(pids[0], signal.SIGKILL)
@@ -187,7 +187,7 @@ def test_a_killed_zygote_is_replaced(server):
     assert "the zygote died" in server.stderr()
 
 
-def test_a_killed_server_leaves_nobody(server, daemons):
+def test_a_killed_server_leaves_no_process(server, daemons):
     folder = folder_of(server, daemons)
     one = session(server)
     pids = [*server.tree(), ask(one, "daemon")]
@@ -199,7 +199,7 @@ def test_a_killed_server_leaves_nobody(server, daemons):
     one.close()
 
 
-def test_what_a_server_leaves_that_is_killed_with_its_zygote_is_removed_by_the_next(server, daemons):
+def test_the_next_server_removes_the_folder_of_a_killed_one(server, daemons):
     living = daemons.server("k2", *BARE)
     folder, other = folder_of(server, daemons), folder_of(living, daemons)
     pids = [zygote_of(server), *server.tree()]
@@ -218,7 +218,7 @@ def test_what_a_server_leaves_that_is_killed_with_its_zygote_is_removed_by_the_n
 
 
 @pytest.mark.parametrize("module", ["tests.server.sleeper", "tests.server.boardfunctions"])
-def test_a_server_that_is_killed_while_it_starts_leaves_nobody(daemons, module):
+def test_a_server_killed_at_its_start_leaves_no_process(daemons, module):
     flags = ("--host", "127.0.0.1", "--port", "0", *BARE, "--import", module)
     server = daemons.launch("starting", [sys.executable, "-m", "rpcsys.server", *flags])
     pids = wait_until(lambda: [child.pid for child in server.children()], SOON_S, "its zygote is there")
@@ -244,7 +244,7 @@ def test_waiting_children_that_are_killed_are_replaced(server):
 
 
 @pytest.mark.slow
-def test_silence_after_half_a_greeting(server):
+def test_half_a_greeting_is_dropped_after_its_timeout(server):
     sock = knock(server, opening()[:9])
     start = time.monotonic()
     sock.settimeout(60)
@@ -253,7 +253,7 @@ def test_silence_after_half_a_greeting(server):
     assert "no greeting within 8 s" in server.stderr()
 
 
-def test_random_bytes(server):
+def test_random_bytes_do_no_harm(server):
     pids = server.tree()
     for size in (1, 4, 7, 100, 100_000):
         for _ in range(10):
@@ -271,7 +271,7 @@ def test_random_bytes(server):
         assert ask(one, "pid")
 
 
-def test_what_comes_behind_the_greeting_is_the_sessions(server):
+def test_bytes_after_the_greeting_reach_the_session(server):
     """A client that sends its HELLO at once: not a byte of it may be lost."""
     with session(server) as one:
         hello_first = opening(session="rpcsys/1")
@@ -299,7 +299,7 @@ def test_what_comes_behind_the_greeting_is_the_sessions(server):
         (opening(session="rpcsys/2"), handshake.MAGIC),
     ],
 )
-def test_refused_with_the_right_code(server, greeting, code):
+def test_each_refusal_has_its_code(server, greeting, code):
     with knock(server, greeting + b"more that nobody will read") as sock:
         answer = sock.recv(4)
         assert int.from_bytes(answer, "little") == code
@@ -307,7 +307,7 @@ def test_refused_with_the_right_code(server, greeting, code):
             pass
 
 
-def test_running_out_of_descriptors_is_no_end(daemons):
+def test_a_server_survives_a_lack_of_descriptors(daemons):
     def few():
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 
@@ -355,7 +355,7 @@ def test_stop_ends_a_session_after_the_grace(daemons):
     one.close()
 
 
-def test_stop_while_starting(daemons):
+def test_a_server_can_be_stopped_while_it_starts(daemons):
     command = [sys.executable, "-m", "rpcsys.server", "--host", "127.0.0.1", "--port", "0", *BARE]
     server = daemons.launch("starting", command)
     wait_until(lambda: server.children() or not server.running(), SOON_S, "its zygote is there")
@@ -374,7 +374,7 @@ def listens(server):
 # Starting
 
 
-def test_a_port_range_that_is_full(server, daemons):
+def test_a_full_port_range_is_exit_status_3(server, daemons):
     port = server.address[1]
     command = [sys.executable, "-m", "rpcsys.server", "--host", "127.0.0.1", *BARE]
     full = daemons.launch("full", [*command, "--port", str(port), "--port-end", str(port + 1)])
@@ -383,13 +383,13 @@ def test_a_port_range_that_is_full(server, daemons):
     assert str(port) in full.stderr()
 
 
-def test_listening_for_everybody_is_said_once(daemons):
+def test_listening_on_all_addresses_is_logged_once(daemons):
     server = daemons.server("k", *BARE, "--host", "0.0.0.0")
     assert server.ready["host"] == "0.0.0.0"
     assert server.stderr().count("may run code here") == 1
 
 
-def test_on_loopback_there_is_nothing_to_say(server):
+def test_listening_on_loopback_is_not_logged(server):
     assert "may run code" not in server.stderr()
 
 

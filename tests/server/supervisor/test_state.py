@@ -18,24 +18,24 @@ from tests.server.transcripts import Transcript, taken
 def test_ready_is_announced_when_a_session_could_be_served():
     script = Transcript()
     assert script.out == [do.StartZygote()]
-    assert script.say(ev.ZygoteUp) == [do.Spawn(1)]
-    assert script.say(ev.ChildReady, 1) == [do.Announce()]
+    assert script.post(ev.ZygoteUp) == [do.Spawn(1)]
+    assert script.post(ev.ChildReady, 1) == [do.Announce()]
 
 
 def test_imports_that_fail_end_a_server_that_never_served():
     script = Transcript()
-    assert script.say(ev.Failed, "--import nope: no such module") == [do.Exit("--import nope: no such module")]
+    assert script.post(ev.Failed, "--import nope: no such module") == [do.Exit("--import nope: no such module")]
 
 
 def test_imports_that_fail_later_are_logged(direct):
-    assert direct.say(ev.Failed, "--import nope: gone") == []
+    assert direct.post(ev.Failed, "--import nope: gone") == []
     assert "--import nope: gone" in direct.logged()
 
 
 # What is unknown
 
 
-def test_messages_about_unknown_things_change_nothing(direct):
+def test_events_with_unknown_ids_change_nothing(direct):
     for kind, args in [
         (ev.ChildReady, (99,)),
         (ev.ChildDone, (99, "closed")),
@@ -49,95 +49,95 @@ def test_messages_about_unknown_things_change_nothing(direct):
         (ev.KeyMade, ("k:9",)),
         (ev.LeaseRevoked, ("L", 1, "")),
     ]:
-        assert direct.say(kind, *args) == []
+        assert direct.post(kind, *args) == []
 
 
 # Stopping
 
 
-def test_stop_without_sessions_is_at_once(tracked):
-    assert tracked.say(ev.StopAsked) == [do.StopListening(), do.Disconnect(), do.Exit()]
+def test_without_sessions_the_server_stops_at_once(tracked):
+    assert tracked.post(ev.StopAsked) == [do.StopListening(), do.Disconnect(), do.Exit()]
 
 
-def test_leases_that_end_while_it_stops_are_still_told(tracked):
-    tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
-    tracked.visit(1, key="k:1")
-    assert tracked.say(ev.StopAsked) == [do.StopListening(), do.ReportHealth("it is being stopped")]
-    assert tracked.say(ev.KeyMade, "k:9") == []
-    tracked.say(ev.ChildDone, 1, "closed")
-    told = tracked.bury(1)
+def test_ends_of_leases_are_reported_while_it_stops(tracked):
+    tracked.post(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
+    tracked.greet(1, key="k:1")
+    assert tracked.post(ev.StopAsked) == [do.StopListening(), do.ReportHealth("it is being stopped")]
+    assert tracked.post(ev.KeyMade, "k:9") == []
+    tracked.post(ev.ChildDone, 1, "closed")
+    told = tracked.child_dies(1)
     assert [action for action in told if isinstance(action, do.ReportEnd)] == [do.ReportEnd("L1", 1, "closed")]
     assert told[-2:] == [do.Disconnect(), do.Exit()]
 
 
-def test_leases_that_nobody_has_used_end_when_it_stops(tracked):
-    tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
-    assert do.ReportEnd("L1", 1, "unused") in tracked.say(ev.StopAsked)
+def test_unused_leases_are_reported_when_it_stops(tracked):
+    tracked.post(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
+    assert do.ReportEnd("L1", 1, "unused") in tracked.post(ev.StopAsked)
 
 
-def test_a_tracker_that_is_away_when_it_stops_is_told_when_it_is_back(tracked):
-    tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
-    tracked.visit(1, key="k:1")
-    tracked.say(ev.LinkDown, "gone")
-    assert tracked.say(ev.StopAsked) == [do.StopListening()]
+def test_a_stopping_server_reports_ends_after_a_reconnect(tracked):
+    tracked.post(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
+    tracked.greet(1, key="k:1")
+    tracked.post(ev.LinkDown, "gone")
+    assert tracked.post(ev.StopAsked) == [do.StopListening()]
     assert tracked.tick(1) == [do.Connect()]
-    tracked.say(ev.ChildDone, 1, "closed")
-    assert do.Exit() not in tracked.bury(1)
-    assert [type(action) for action in tracked.say(ev.LinkUp, True)] == [do.RegisterServer]
-    told = tracked.say(ev.Registered)
+    tracked.post(ev.ChildDone, 1, "closed")
+    assert do.Exit() not in tracked.child_dies(1)
+    assert [type(action) for action in tracked.post(ev.LinkUp, True)] == [do.RegisterServer]
+    told = tracked.post(ev.Registered)
     assert told[0] == do.ReportEnd("L1", 1, "closed")
     assert told[-2:] == [do.Disconnect(), do.Exit()]
 
 
-def test_a_tracker_that_stays_away_holds_up_no_stop(tracked):
-    tracked.say(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
-    tracked.visit(1, key="k:1")
-    tracked.say(ev.LinkDown, "gone")
-    tracked.say(ev.StopAsked)
-    tracked.say(ev.ChildDone, 1, "closed")
-    assert do.Exit() in tracked.bury(1)
+def test_a_lost_tracker_does_not_delay_the_stop(tracked):
+    tracked.post(ev.KeyTaken, "L1", 1, "k:1", "u", "a", None)
+    tracked.greet(1, key="k:1")
+    tracked.post(ev.LinkDown, "gone")
+    tracked.post(ev.StopAsked)
+    tracked.post(ev.ChildDone, 1, "closed")
+    assert do.Exit() in tracked.child_dies(1)
 
 
 def test_stop_lets_sessions_finish(direct):
-    direct.visit(1)
-    direct.say(ev.Accepted, 2, "peer")
-    assert direct.say(ev.StopAsked) == [do.StopListening(), do.Drop(2)]
-    assert direct.say(ev.Accepted, 3, "peer") == [do.Drop(3)]
-    direct.say(ev.ChildDone, 1, "closed")
-    assert direct.bury(1)[-1] == do.Exit()
+    direct.greet(1)
+    direct.post(ev.Accepted, 2, "peer")
+    assert direct.post(ev.StopAsked) == [do.StopListening(), do.Drop(2)]
+    assert direct.post(ev.Accepted, 3, "peer") == [do.Drop(3)]
+    direct.post(ev.ChildDone, 1, "closed")
+    assert direct.child_dies(1)[-1] == do.Exit()
 
 
 def test_a_patient_stop_waits_as_long_as_its_sessions(direct):
-    direct.visit(1)
-    assert direct.say(ev.StopAsked, True) == [do.StopListening()]
+    direct.greet(1)
+    assert direct.post(ev.StopAsked, True) == [do.StopListening()]
     assert direct.tick(100_000) == []
-    assert direct.say(ev.StopAsked, True) == []
-    direct.say(ev.ChildDone, 1, "closed")
-    assert direct.bury(1)[-1] == do.Exit()
+    assert direct.post(ev.StopAsked, True) == []
+    direct.post(ev.ChildDone, 1, "closed")
+    assert direct.child_dies(1)[-1] == do.Exit()
 
 
-def test_a_patient_stop_can_be_hurried(direct):
-    direct.visit(1)
-    direct.say(ev.StopAsked, True)
+def test_a_second_signal_shortens_a_patient_stop(direct):
+    direct.greet(1)
+    direct.post(ev.StopAsked, True)
     direct.tick(100)
-    assert direct.say(ev.StopAsked) == []
+    assert direct.post(ev.StopAsked) == []
     assert direct.tick(9.9) == []
     assert direct.tick(0.2) == [do.Kill(1)]
-    assert direct.bury(1, -9)[-1] == do.Exit()
+    assert direct.child_dies(1, -9)[-1] == do.Exit()
 
 
-def test_and_ends_them_after_the_grace(direct):
-    direct.visit(1)
-    direct.say(ev.StopAsked)
+def test_stop_ends_sessions_after_the_grace(direct):
+    direct.greet(1)
+    direct.post(ev.StopAsked)
     assert direct.tick(9.9) == []
     assert direct.tick(0.2) == [do.Kill(1)]
-    assert direct.bury(1, -9)[-1] == do.Exit()
+    assert direct.child_dies(1, -9)[-1] == do.Exit()
 
 
-def test_or_when_told_twice(direct):
-    direct.visit(1)
-    direct.say(ev.StopAsked)
-    assert direct.say(ev.StopAsked) == [do.Kill(1)]
+def test_a_second_stop_ends_sessions_at_once(direct):
+    direct.greet(1)
+    direct.post(ev.StopAsked)
+    assert direct.post(ev.StopAsked) == [do.Kill(1)]
 
 
 # At random
@@ -151,16 +151,16 @@ def anything(chance, script, step):
     gone = [number for number, session in sessions.items() if session.state is CLEANING]
     key = chance.choice([*script.state.offers.keys, "k", "k:bad"])
     acts = [
-        lambda: script.visit(1000 + step, key, chance.choice(["rpcsys/1", None])),
-        lambda: script.say(ev.ChildReady, child),
-        lambda: script.say(ev.ChildDone, child, "closed"),
-        lambda: script.say(ev.ChildDead, child, chance.choice([0, 1, -9])),
-        lambda: script.say(ev.HungUp, conn),
-        lambda: script.say(ev.Removed, chance.choice([*gone, 99])),
-        lambda: script.say(chance.choice([ev.ZygoteDown, ev.ZygoteUp, ev.ZygoteUp, ev.ZygoteUp])),
-        lambda: script.say(ev.LinkDown, "gone"),
-        lambda: script.say(ev.LinkUp, True),
-        lambda: script.say(ev.Registered),
+        lambda: script.greet(1000 + step, key, chance.choice(["rpcsys/1", None])),
+        lambda: script.post(ev.ChildReady, child),
+        lambda: script.post(ev.ChildDone, child, "closed"),
+        lambda: script.post(ev.ChildDead, child, chance.choice([0, 1, -9])),
+        lambda: script.post(ev.HungUp, conn),
+        lambda: script.post(ev.Removed, chance.choice([*gone, 99])),
+        lambda: script.post(chance.choice([ev.ZygoteDown, ev.ZygoteUp, ev.ZygoteUp, ev.ZygoteUp])),
+        lambda: script.post(ev.LinkDown, "gone"),
+        lambda: script.post(ev.LinkUp, True),
+        lambda: script.post(ev.Registered),
         lambda: taken(script, key, f"L{step}", step),
         lambda: script.tick(chance.random() * 3),
     ]

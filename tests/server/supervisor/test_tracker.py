@@ -14,158 +14,158 @@ from tests.server.transcripts import Transcript, only, taken
 
 def test_a_lease_from_start_to_end(tracked):
     taken(tracked, limit_s=60.0)
-    started, report = tracked.visit(5, "k:1")
+    started, report = tracked.greet(5, "k:1")
     assert (started.lease, started.limit_s) == ("L1", 60.0)
     assert report == do.ReportStart("L1", 1, "peer5")
-    tracked.say(ev.ChildDone, 1, "closed")
-    actions = tracked.bury(1, 0, ("sleep",))
+    tracked.post(ev.ChildDone, 1, "closed")
+    actions = tracked.child_dies(1, 0, ("sleep",))
     assert do.ReportEnd("L1", 1, "closed", ("sleep",)) in actions
     assert tracked.offers(actions) == ["k:2"]
 
 
-def test_a_key_used_for_what_cannot_be_served_is_renewed_at_once(tracked):
+def test_the_match_key_of_a_refused_client_is_replaced_at_once(tracked):
     taken(tracked)
-    assert tracked.visit(5, "k:1", "rpcsys/9") == [do.Refuse(5, "version"), do.ReportEnd("L1", 1, "unused"), do.Offer()]
+    assert tracked.greet(5, "k:1", "rpcsys/9") == [do.Refuse(5, "version"), do.ReportEnd("L1", 1, "unused"), do.Offer()]
 
 
-def test_the_tracker_takes_an_unused_lease_back(tracked):
+def test_the_tracker_revokes_an_unused_lease(tracked):
     taken(tracked)
-    assert tracked.say(ev.LeaseRevoked, "L1", 1, "unused") == [do.ReportEnd("L1", 1, "unused"), do.Offer()]
+    assert tracked.post(ev.LeaseRevoked, "L1", 1, "unused") == [do.ReportEnd("L1", 1, "unused"), do.Offer()]
 
 
-def test_it_hears_of_every_lease_that_it_ends(tracked):
+def test_the_end_of_every_revoked_lease_is_reported(tracked):
     """Whatever has become of it: what the tracker still knows may be a lease whose end it has missed."""
     for reason in ("unused", "released", "operator"):
-        assert tracked.say(ev.LeaseRevoked, "L0", 1, reason) == [do.ReportEnd("L0", 1, "unused")]
+        assert tracked.post(ev.LeaseRevoked, "L0", 1, reason) == [do.ReportEnd("L0", 1, "unused")]
 
 
-def test_but_a_session_that_was_opened_meanwhile_goes_on(tracked):
+def test_an_open_session_survives_the_revocation_of_an_unused_lease(tracked):
     taken(tracked)
-    tracked.visit(5, "k:1")
-    assert tracked.say(ev.LeaseRevoked, "L1", 1, "unused") == []
+    tracked.greet(5, "k:1")
+    assert tracked.post(ev.LeaseRevoked, "L1", 1, "unused") == []
 
 
 def test_the_tracker_ends_a_session(tracked):
     taken(tracked)
-    tracked.visit(5, "k:1")
-    assert tracked.say(ev.LeaseRevoked, "L1", 0, "operator") == [do.ReportEnd("L1", 0, "unused")]  # an older lease
-    assert tracked.say(ev.LeaseRevoked, "L1", 1, "operator") == [do.Kill(1), do.Spawn(2)]
-    assert do.ReportEnd("L1", 1, "ended") in tracked.bury(1, -9)
+    tracked.greet(5, "k:1")
+    assert tracked.post(ev.LeaseRevoked, "L1", 0, "operator") == [do.ReportEnd("L1", 0, "unused")]  # an older lease
+    assert tracked.post(ev.LeaseRevoked, "L1", 1, "operator") == [do.Kill(1), do.Spawn(2)]
+    assert do.ReportEnd("L1", 1, "ended") in tracked.child_dies(1, -9)
 
 
-def test_a_tracker_that_vanishes_and_comes_back(tracked):
+def test_a_server_registers_again_after_a_lost_link(tracked):
     taken(tracked)
-    tracked.visit(5, "k:1")
-    assert tracked.say(ev.LinkDown, "it closed the connection") == []
-    tracked.say(ev.ChildDone, 1, "closed")
-    tracked.bury(1)
+    tracked.greet(5, "k:1")
+    assert tracked.post(ev.LinkDown, "it closed the connection") == []
+    tracked.post(ev.ChildDone, 1, "closed")
+    tracked.child_dies(1)
     assert tracked.tick(0.2) == [do.Connect()]
-    (register,) = tracked.say(ev.LinkUp, True)
+    (register,) = tracked.post(ev.LinkUp, True)
     assert register == do.RegisterServer()
-    assert tracked.say(ev.Registered) == [do.ReportEnd("L1", 1, "closed"), do.Offer()]
+    assert tracked.post(ev.Registered) == [do.ReportEnd("L1", 1, "closed"), do.Offer()]
     assert sum("no tracker" in line for line in tracked.logged()) == 1
 
 
-def test_an_end_is_told_until_the_tracker_confirms_it(tracked):
+def test_an_end_is_reported_until_it_is_confirmed(tracked):
     """What was sent just before a connection broke may have reached nobody."""
     ended = do.ReportEnd("L1", 1, "unused")
     taken(tracked)
     assert ended in tracked.tick(8)
     for _ in range(2):
-        tracked.say(ev.LinkDown, "reset")
+        tracked.post(ev.LinkDown, "reset")
         tracked.tick(5)
-        tracked.say(ev.LinkUp, True)
-        assert ended in tracked.say(ev.Registered)
-    tracked.say(ev.EndConfirmed, "L1", 1)
-    tracked.say(ev.LinkDown, "reset")
+        tracked.post(ev.LinkUp, True)
+        assert ended in tracked.post(ev.Registered)
+    tracked.post(ev.EndConfirmed, "L1", 1)
+    tracked.post(ev.LinkDown, "reset")
     tracked.tick(5)
-    tracked.say(ev.LinkUp, True)
-    assert only(tracked.say(ev.Registered), do.ReportEnd) == []
+    tracked.post(ev.LinkUp, True)
+    assert only(tracked.post(ev.Registered), do.ReportEnd) == []
 
 
-def test_a_board_that_takes_its_offers_back_tells_of_their_leases():
+def test_withdrawing_offers_reports_their_leases():
     """Not on the same connection, which it closes, so that the tracker drops what was offered on it."""
     script = Transcript(tracked=True, slots=2)
     script.boot()
     assert script.register() == ["k:1", "k:2"]
     taken(script, "k:1", "L1")
     taken(script, "k:2", "L2")
-    script.visit(5, "k:1")
-    script.say(ev.ChildDone, 1, "closed")
-    script.say(ev.ChildDead, 1, 0, ())
-    assert do.Disconnect() in script.say(ev.Removed, 1, left=("a folder",))
+    script.greet(5, "k:1")
+    script.post(ev.ChildDone, 1, "closed")
+    script.post(ev.ChildDead, 1, 0, ())
+    assert do.Disconnect() in script.post(ev.Removed, 1, left=("a folder",))
     script.tick(0.2)
-    script.say(ev.LinkUp, True)
-    assert do.ReportEnd("L2", 1, "unused") in script.say(ev.Registered)
+    script.post(ev.LinkUp, True)
+    assert do.ReportEnd("L2", 1, "unused") in script.post(ev.Registered)
     script.replay()
 
 
-def test_running_leases_are_told_again(tracked):
+def test_running_leases_are_in_the_registration(tracked):
     taken(tracked)
-    tracked.visit(5, "k:1")
-    tracked.say(ev.LinkDown, "gone", after=4.0)
+    tracked.greet(5, "k:1")
+    tracked.post(ev.LinkDown, "gone", after=4.0)
     tracked.tick(0.2)
-    (register,) = tracked.say(ev.LinkUp, True)
+    (register,) = tracked.post(ev.LinkUp, True)
     ((lease, epoch, since),) = register.running
     assert (lease, epoch) == ("L1", 1)
     assert since == pytest.approx(4.2)
 
 
-def test_a_session_that_begins_while_its_server_registers_is_told_of(tracked):
+def test_a_session_that_begins_during_the_registration_is_reported(tracked):
     """The registration was sent without it, and the tracker would give its lease up."""
     taken(tracked)
-    tracked.say(ev.LinkDown, "gone")
+    tracked.post(ev.LinkDown, "gone")
     tracked.tick(0.2)
-    assert tracked.say(ev.LinkUp, True) == [do.RegisterServer(())]
-    assert do.ReportStart("L1", 1, "peer5") not in tracked.visit(5, "k:1")
-    assert tracked.say(ev.Registered) == [do.ReportStart("L1", 1, "peer5")]
-    tracked.say(ev.LinkDown, "gone", after=3.0)
+    assert tracked.post(ev.LinkUp, True) == [do.RegisterServer(())]
+    assert do.ReportStart("L1", 1, "peer5") not in tracked.greet(5, "k:1")
+    assert tracked.post(ev.Registered) == [do.ReportStart("L1", 1, "peer5")]
+    tracked.post(ev.LinkDown, "gone", after=3.0)
     tracked.tick(0.2)
-    assert [lease for lease, _, _ in tracked.say(ev.LinkUp, True)[0].running] == ["L1"]
-    assert tracked.say(ev.Registered) == []
+    assert [lease for lease, _, _ in tracked.post(ev.LinkUp, True)[0].running] == ["L1"]
+    assert tracked.post(ev.Registered) == []
 
 
 # What is said of ends
 
 
-def test_the_lease_of_a_tvm_session_says_that_memory_ended_it(tracked):
-    tracked.say(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
-    tracked.visit(1, key="k:1", session=None)
-    tracked.say(ev.MemoryExceeded, 1)
-    (ended,) = only(tracked.bury(1, -9), do.ReportEnd) or only(tracked.out, do.ReportEnd)
+def test_the_lease_of_a_tvm_session_has_the_outcome_memory(tracked):
+    tracked.post(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.greet(1, key="k:1", session=None)
+    tracked.post(ev.MemoryExceeded, 1)
+    (ended,) = only(tracked.child_dies(1, -9), do.ReportEnd) or only(tracked.out, do.ReportEnd)
     assert (ended.lease, ended.outcome) == ("L", "memory")
 
 
-def test_what_was_removed_is_in_the_log_and_in_the_lease(tracked):
-    tracked.say(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
-    tracked.visit(1, key="k:1")
-    tracked.say(ev.ChildDone, 1, "closed", ("/dev/shm/a",))
-    tracked.say(ev.ChildDead, 1, 0, ("sh",), removed=("/dev/shm/b",))
-    (ended,) = only(tracked.say(ev.Removed, 1, ("System V queue 3",)), do.ReportEnd)
+def test_removed_objects_are_in_the_log_and_in_the_lease(tracked):
+    tracked.post(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.greet(1, key="k:1")
+    tracked.post(ev.ChildDone, 1, "closed", ("/dev/shm/a",))
+    tracked.post(ev.ChildDead, 1, 0, ("sh",), removed=("/dev/shm/b",))
+    (ended,) = only(tracked.post(ev.Removed, 1, ("System V queue 3",)), do.ReportEnd)
     assert ended.cleaned == ("sh",)
     assert ended.removed == ("/dev/shm/a", "/dev/shm/b", "System V queue 3")
     assert any("had to be removed: /dev/shm/a, /dev/shm/b, System V" in line for line in tracked.logged())
 
 
-def test_what_is_offered_of_a_board_that_is_not_clean_is_taken_back():
+def test_the_offers_of_a_board_that_is_not_clean_are_withdrawn():
     script = Transcript(tracked=True, slots=2)
     script.boot()
     keys = script.register()
-    script.say(ev.KeyTaken, "L", 1, keys[0], "me", "1.2.3.4")
-    script.visit(1, key=keys[0])
-    script.say(ev.ChildDead, 1, 0)
-    assert do.Disconnect() in script.say(ev.Removed, 1, (), ("/tmp/x",))
+    script.post(ev.KeyTaken, "L", 1, keys[0], "me", "1.2.3.4")
+    script.greet(1, key=keys[0])
+    script.post(ev.ChildDead, 1, 0)
+    assert do.Disconnect() in script.post(ev.Removed, 1, (), ("/tmp/x",))
     assert script.tick(0.1) == [do.Connect()]
     script.replay()
 
 
-def test_our_tracker_is_told_what_changes_of_deployed_modules():
+def test_changes_of_deployed_modules_are_reported():
     script = Transcript(tracked=True, deploy=True)
     script.boot()
-    script.say(ev.Catalogue, (ONE,))
+    script.post(ev.Catalogue, (ONE,))
     script.register()
     (told,) = only(script.out, do.ReportDeployed)
     assert told.modules == (("head", ONE.version, False, 0, 0, 0),)
-    script.say(ev.ChildReady, 2)
-    assert only(script.say(ev.Loaded, 2), do.ReportDeployed)[0].modules == (("head", ONE.version, True, 0, 0, 0),)
+    script.post(ev.ChildReady, 2)
+    assert only(script.post(ev.Loaded, 2), do.ReportDeployed)[0].modules == (("head", ONE.version, True, 0, 0, 0),)
     assert only(script.tick(5.0), do.ReportDeployed) == []

@@ -31,7 +31,7 @@ CARD = {
 SOON_S = 15.0
 
 
-class Script:
+class ScriptedTracker:
     """A tracker that says what a test has it say; ``ours`` decides how it answers the hello."""
 
     def __init__(self, ours):
@@ -42,15 +42,15 @@ class Script:
         self.link = TrackerLink(self.loop, [self.listener.getsockname()], CARD)
         self.reader = tracker.TrackerFrameReader()
 
-    def meet(self):
+    def connect(self):
         """Let the link connect and say hello."""
         self.link.connect()
         self.pump(self._accepted)
         self.sock.sendall(tracker.MAGIC_BYTES)
-        assert self.hear()[0] == tracker.PING
-        self.say({"ok": True, "tracker": "rpcsys", "version": "0"} if self.ours else 0)
+        assert self.receive()[0] == tracker.PING
+        self.send({"ok": True, "tracker": "rpcsys", "version": "0"} if self.ours else 0)
         self.pump(lambda: self.events)
-        (up,) = self.taken()
+        (up,) = self.take_events()
         assert (type(up), up.ours) == (ev.LinkUp, self.ours)
 
     def _accepted(self):
@@ -72,7 +72,7 @@ class Script:
             assert time.monotonic() < end
             self.loop.run_once(0.01)
 
-    def hear(self):
+    def receive(self):
         """The next message the link sends."""
 
         def message():
@@ -85,19 +85,19 @@ class Script:
 
         return self.pump(message)[0]
 
-    def say(self, message):
+    def send(self, message):
         self.sock.sendall(tracker.encode(message))
 
-    def taken(self):
-        """The events so far."""
+    def take_events(self):
+        """Remove and return the events so far."""
         events = list(self.events)
         self.events.clear()
         return events
 
-    def told(self, count=1):
+    def next_events(self, count=1):
         """The next ``count`` events."""
         self.pump(lambda: len(self.events) >= count)
-        return self.taken()
+        return self.take_events()
 
     def close(self):
         self.link.close()
@@ -108,25 +108,25 @@ class Script:
 
 @pytest.fixture
 def ours():
-    script = Script(ours=True)
-    script.meet()
+    script = ScriptedTracker(ours=True)
+    script.connect()
     yield script
     script.close()
 
 
 @pytest.fixture
 def tvms():
-    script = Script(ours=False)
-    script.meet()
+    script = ScriptedTracker(ours=False)
+    script.connect()
     yield script
     script.close()
 
 
 def register(script):
     script.link.register((("L0", 3, 1.5),))
-    said = script.hear()
-    script.say({"id": said["id"], "ok": True, "server": "s1"})
-    assert [type(event) for event in script.told()] == [ev.Registered]
+    said = script.receive()
+    script.send({"id": said["id"], "ok": True, "server": "s1"})
+    assert [type(event) for event in script.next_events()] == [ev.Registered]
     return said
 
 
@@ -139,47 +139,47 @@ def test_registration_with_ours(ours):
     assert said["running"] == [{"lease": "L0", "epoch": 3, "since_s": 1.5}]
 
 
-def test_registration_refused(ours):
+def test_a_refused_registration_ends_the_link(ours):
     ours.link.register(())
-    ours.say({"id": ours.hear()["id"], "ok": False, "error": "BadRequest", "message": "no such key here"})
-    (down,) = ours.told()
+    ours.send({"id": ours.receive()["id"], "ok": False, "error": "BadRequest", "message": "no such key here"})
+    (down,) = ours.next_events()
     assert isinstance(down, ev.LinkDown)
     assert "no such key here" in down.why
 
 
-def test_match_keys_are_offered_and_never_the_same(ours):
+def test_every_offered_match_key_is_new(ours):
     register(ours)
     for _ in range(2):
         ours.link.offer()
-    offered = [event.matchkey for event in ours.told(2)]
-    heard = [ours.hear(), ours.hear()]
+    offered = [event.matchkey for event in ours.next_events(2)]
+    heard = [ours.receive(), ours.receive()]
     assert heard == [[tracker.PUT, "k", [5000, key], None] for key in offered]
     assert len(set(offered)) == 2
     assert all(len(key) == len("k:") + 32 for key in offered)
 
 
-def test_a_match_key_that_was_made_before_is_offered(ours):
+def test_a_given_match_key_is_offered(ours):
     register(ours)
     ours.link.make_key()
-    (made,) = ours.told()
+    (made,) = ours.next_events()
     assert isinstance(made, ev.KeyMade)
     ours.link.offer(made.matchkey)
-    assert ours.hear() == [tracker.PUT, "k", [5000, made.matchkey], None]
-    assert not ours.taken()
+    assert ours.receive() == [tracker.PUT, "k", [5000, made.matchkey], None]
+    assert not ours.take_events()
 
 
-def test_one_of_several_addresses_and_a_proxy_without_a_tracker():
-    script = Script(ours=True)
+def test_a_proxy_without_a_tracker_is_link_down_with_none():
+    script = ScriptedTracker(ours=True)
     script.link = TrackerLink(script.loop, [("127.0.0.1", 1), script.listener.getsockname()], {**CARD, "port": None})
     script.link.connect(1)
     script.pump(script._accepted)
     script.sock.sendall(tracker.MAGIC_BYTES)
-    script.say({"ok": False, "error": "NoControlLink", "message": "this proxy has no tracker"})
-    (down,) = script.told()
+    script.send({"ok": False, "error": "NoControlLink", "message": "this proxy has no tracker"})
+    (down,) = script.next_events()
     assert (down.none, 0 <= down.jitter < 1) == (True, True)
     assert "this proxy has no tracker" in down.why
     script.link.connect(0)
-    (down,) = script.told()
+    (down,) = script.next_events()
     assert not down.none
     script.close()
 
@@ -187,45 +187,45 @@ def test_one_of_several_addresses_and_a_proxy_without_a_tracker():
 def test_orders_are_obeyed_and_answered(ours):
     register(ours)
     lease = {"lease": "L1", "epoch": 7}
-    ours.say({"op": "taken", "id": 1, **lease, "matchkey": "k:1", "user": "u", "address": "a", "limit_s": 9})
-    ours.say({"op": "end", "id": 2, **lease, "reason": "unused"})
-    taken, end = ours.told(2)
+    ours.send({"op": "taken", "id": 1, **lease, "matchkey": "k:1", "user": "u", "address": "a", "limit_s": 9})
+    ours.send({"op": "end", "id": 2, **lease, "reason": "unused"})
+    taken, end = ours.next_events(2)
     assert (taken.lease, taken.epoch, taken.matchkey, taken.limit_s) == ("L1", 7, "k:1", 9)
     assert (end.lease, end.epoch, end.reason) == ("L1", 7, "unused")
-    assert [ours.hear(), ours.hear()] == [{"id": 1, "ok": True}, {"id": 2, "ok": True}]
+    assert [ours.receive(), ours.receive()] == [{"id": 1, "ok": True}, {"id": 2, "ok": True}]
 
 
-def test_it_says_that_it_lives_when_it_is_asked(ours):
+def test_a_heartbeat_is_answered(ours):
     register(ours)
-    ours.say({"op": "keepalive", "id": 0})
-    assert ours.hear() == {"id": 0, "ok": True}
-    assert not ours.taken()
+    ours.send({"op": "keepalive", "id": 0})
+    assert ours.receive() == {"id": 0, "ok": True}
+    assert not ours.take_events()
 
 
-def test_orders_of_later_trackers_are_refused_politely(ours):
+def test_unknown_requests_of_later_trackers_are_refused(ours):
     register(ours)
-    ours.say({"op": "drain", "id": 5, "server": None})
-    ours.say({"op": "dance", "id": 6})
-    answers = [ours.hear(), ours.hear()]
+    ours.send({"op": "drain", "id": 5, "server": None})
+    ours.send({"op": "dance", "id": 6})
+    answers = [ours.receive(), ours.receive()]
     assert [(answer["id"], answer["ok"]) for answer in answers] == [(5, False), (6, False)]
-    assert not ours.taken()
+    assert not ours.take_events()
 
 
-def test_a_lease_that_cannot_be_is_refused_and_logged_now_and_then(ours, caplog):
+def test_an_invalid_lease_is_refused_and_logged_now_and_then(ours, caplog):
     register(ours)
     told = {"op": "taken", "lease": "L1", "matchkey": "k:1", "user": "u", "address": "a", "limit_s": None}
     for number in range(3):
-        ours.say({**told, "id": number, "epoch": 2**53 + 1})
-        assert not ours.hear()["ok"]
-    assert not ours.taken()
+        ours.send({**told, "id": number, "epoch": 2**53 + 1})
+        assert not ours.receive()["ok"]
+    assert not ours.take_events()
     (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
     assert "epoch" in line
 
 
-def test_a_tracker_that_does_not_believe_the_proxy(ours):
+def test_a_tracker_that_does_not_accept_the_proxy_is_link_down(ours):
     ours.link.register(())
-    ours.say({"id": ours.hear()["id"], "ok": False, "error": "NoControlLink", "message": "type --proxy-from"})
-    (down,) = ours.told()
+    ours.send({"id": ours.receive()["id"], "ok": False, "error": "NoControlLink", "message": "type --proxy-from"})
+    (down,) = ours.next_events()
     assert (type(down), down.none, down.why) == (ev.LinkDown, True, "type --proxy-from")
 
 
@@ -233,82 +233,82 @@ def test_reports_about_leases(ours):
     register(ours)
     ours.link.report_start("L1", 7, "10.0.0.1:5")
     ours.link.report_end("L1", 7, "crashed", ("sleep",), (), "")
-    started, ended = ours.hear(), ours.hear()
+    started, ended = ours.receive(), ours.receive()
     assert (started["op"], started["lease"], started["peer"]) == ("lease_started", "L1", "10.0.0.1:5")
     assert (ended["op"], ended["outcome"]) == ("lease_ended", "crashed")
     assert ended["cleaned"] == {"processes": ["sleep"]}
     assert started["id"] != ended["id"]
 
 
-def test_a_tracker_that_leaves(ours):
+def test_a_closed_connection_is_link_down(ours):
     ours.sock.close()
-    assert [type(event) for event in ours.told()] == [ev.LinkDown]
+    assert [type(event) for event in ours.next_events()] == [ev.LinkDown]
 
 
-def test_a_tracker_that_talks_nonsense(ours):
-    ours.say([1, 2, 3])
-    assert [type(event) for event in ours.told()] == [ev.LinkDown]
+def test_an_invalid_message_is_link_down(ours):
+    ours.send([1, 2, 3])
+    assert [type(event) for event in ours.next_events()] == [ev.LinkDown]
 
 
-def test_no_descriptors_left(ours, monkeypatch):
+def test_without_descriptors_the_link_is_down(ours, monkeypatch):
     def none(*_, **__):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("rpcsys.server.supervisor.tracker_link.Link", none)
     ours.link.connect()
-    (down,) = ours.told()
+    (down,) = ours.next_events()
     assert down.why == "Too many open files"
 
 
-def test_no_tracker_at_all():
-    script = Script(ours=True)
+def test_an_unreachable_tracker_is_link_down():
+    script = ScriptedTracker(ours=True)
     script.listener.close()
     script.link.connect()
-    (down,) = script.told()
+    (down,) = script.next_events()
     assert isinstance(down, ev.LinkDown)
     script.loop.close()
 
 
 def test_registration_with_tvms(tvms):
     tvms.link.register(())
-    assert tvms.hear() == [tracker.UPDATE_INFO, {"key": "server:k", "addr": [None, 5000]}]
-    tvms.say(0)
-    assert [type(event) for event in tvms.told()] == [ev.Registered]
+    assert tvms.receive() == [tracker.UPDATE_INFO, {"key": "server:k", "addr": [None, 5000]}]
+    tvms.send(0)
+    assert [type(event) for event in tvms.next_events()] == [ev.Registered]
 
 
 def test_tvms_replies_come_in_order(tvms):
     tvms.link.offer()
-    (offered,) = tvms.told()
+    (offered,) = tvms.next_events()
     tvms.link.poll()
-    assert [tvms.hear()[0], tvms.hear()[0]] == [tracker.PUT, tracker.GET_PENDING]
-    tvms.say(0)
-    tvms.say([offered.matchkey])
-    (pending,) = tvms.told()
+    assert [tvms.receive()[0], tvms.receive()[0]] == [tracker.PUT, tracker.GET_PENDING]
+    tvms.send(0)
+    tvms.send([offered.matchkey])
+    (pending,) = tvms.next_events()
     assert pending.matchkeys == (offered.matchkey,)
 
 
-def test_tvms_tracker_refuses(tvms):
+def test_a_refusal_of_tvms_tracker_is_link_down(tvms):
     tvms.link.offer()
-    tvms.told()
-    tvms.say(-1)
-    (down,) = tvms.told()
+    tvms.next_events()
+    tvms.send(-1)
+    (down,) = tvms.next_events()
     assert "-1" in down.why
 
 
-def test_tvms_tracker_that_stopped_answering(tvms):
+def test_a_silent_tvm_tracker_is_link_down(tvms):
     for _ in range(MAX_UNANSWERED + 2):
         tvms.link.poll()
-    assert [type(event) for event in tvms.told()] == [ev.LinkDown]
+    assert [type(event) for event in tvms.next_events()] == [ev.LinkDown]
 
 
 # The end
 
 
-def test_the_last_reports_are_heard_before_the_link_closes(ours, monkeypatch):
+def test_the_link_closes_after_the_last_reports_are_answered(ours, monkeypatch):
     monkeypatch.setattr(tracker_link, "FAREWELL_S", 3600.0)
     register(ours)
     ours.link.report_end("L1", 1, "closed", (), (), "")
-    heard = ours.hear()
+    heard = ours.receive()
     answer = threading.Timer(0.3, ours.say, [{"id": heard["id"], "ok": True}])
     answer.start()
     ours.link.finish()
@@ -316,7 +316,7 @@ def test_the_last_reports_are_heard_before_the_link_closes(ours, monkeypatch):
     assert heard["lease"] == "L1"
 
 
-def test_a_tracker_that_hears_nothing_holds_up_no_end(ours):
+def test_a_tracker_that_does_not_answer_does_not_delay_the_end(ours):
     register(ours)
     ours.link.report_end("L1", 1, "closed", (), (), "")
     started = time.monotonic()
@@ -324,7 +324,7 @@ def test_a_tracker_that_hears_nothing_holds_up_no_end(ours):
     assert FAREWELL_S <= time.monotonic() - started < SOON_S
 
 
-def test_where_nothing_was_reported_the_end_is_at_once(tvms, monkeypatch):
+def test_without_reports_the_end_is_immediate(tvms, monkeypatch):
     monkeypatch.setattr(select, "select", None)
     tvms.link.finish()
 
@@ -357,17 +357,17 @@ def harmless(events):
 
 @LINK
 @given(st.sampled_from(sorted(ORDERS)).flatmap(lambda name: st.lists(lies(ORDERS[name]), min_size=1, max_size=3)))
-def test_lies_of_a_tracker_or_of_a_proxy_before_it(said):
-    script = Script(ours=True)
+def test_random_messages_of_a_tracker_do_no_harm(said):
+    script = ScriptedTracker(ours=True)
     try:
-        script.meet()
+        script.connect()
         script.link.register(())
-        script.hear()
+        script.receive()
         for one in said:
             script.sock.sendall(framed(one))
         script.sock.shutdown(socket.SHUT_WR)
         script.pump(lambda: any(isinstance(event, ev.LinkDown) for event in script.events))
-        assert harmless(script.taken())
+        assert harmless(script.take_events())
     finally:
         script.close()
 
@@ -377,9 +377,9 @@ def test_lies_of_a_tracker_or_of_a_proxy_before_it(said):
     st.sampled_from([b"", tracker.MAGIC_BYTES]),
     st.binary(max_size=40) | st.sampled_from([framed(WELCOME)[:-3], b"\x04\0\0\0null", b"\xff\xff\xff\x7f"]),
 )
-def test_openings_of_any_form(magic, said):
+def test_random_openings_lead_to_a_link_or_link_down(magic, said):
     """One LinkDown, after which the server waits and tries again; or, where it happens to be none, a link."""
-    script = Script(ours=True)
+    script = ScriptedTracker(ours=True)
     script.sock = None
     try:
         script.link.connect()
@@ -387,21 +387,21 @@ def test_openings_of_any_form(magic, said):
         script.sock.sendall(magic + said)
         script.sock.shutdown(socket.SHUT_WR)
         script.pump(lambda: any(isinstance(event, ev.LinkDown) for event in script.events))
-        assert harmless(script.taken())
+        assert harmless(script.take_events())
     finally:
         script.close()
 
 
-def test_an_end_after_each_byte():
+def test_a_connection_may_end_after_each_byte():
     opening = tracker.MAGIC_BYTES + framed(WELCOME) + framed(ORDERS["taken"])
     for cut in range(len(opening)):
-        script = Script(ours=True)
+        script = ScriptedTracker(ours=True)
         script.link.connect()
         script.pump(script._accepted)
         script.sock.sendall(opening[:cut])
         script.sock.shutdown(socket.SHUT_WR)
         script.pump(lambda events=script.events: any(isinstance(event, ev.LinkDown) for event in events))
-        events = script.taken()
+        events = script.take_events()
         assert harmless(events)
         assert not any(isinstance(event, ev.KeyTaken) for event in events)
         script.close()
