@@ -69,7 +69,7 @@ def test_connections_are_non_blocking_and_more_than_a_burst_are_accepted() -> No
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
-def test_out_of_descriptors_it_pauses_says_so_now_and_then_and_goes_on(number: int, caplog) -> None:
+def test_without_descriptors_it_pauses_logs_and_goes_on(number: int, caplog) -> None:
     async def main() -> None:
         made, taken = await accepted(Listener(number, number), 3)
         assert len(taken) == 3
@@ -80,7 +80,7 @@ def test_out_of_descriptors_it_pauses_says_so_now_and_then_and_goes_on(number: i
     assert "cannot accept connections" in told.getMessage()
 
 
-def test_a_connection_that_is_gone_before_it_is_accepted_is_passed_over(caplog) -> None:
+def test_a_connection_that_ended_before_it_is_accepted_is_skipped(caplog) -> None:
     async def main() -> None:
         made, taken = await accepted(Listener(errno.ECONNABORTED), 2)
         assert len(taken) == 2
@@ -104,7 +104,7 @@ def test_closed_while_it_pauses_it_stays_closed() -> None:
     asyncio.run(main())
 
 
-def test_a_limit_of_each_address_and_of_all(caplog) -> None:
+def test_connections_are_limited_by_address_and_in_all(caplog) -> None:
     limit = ConnectionLimit(2, 3, logging.getLogger("test"), "see there")
     assert [limit.admit(address, 0.0) for address in "aaabc"] == [True, True, False, True, False]
     assert [row.getMessage() for row in caplog.records] == ["a has 2 connections and gets no more: see there"]
@@ -136,14 +136,14 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), resource.RLIM_INFINITY, False),
     ],
 )
-def test_the_limit_on_descriptors_is_raised_as_far_as_it_may_be(limits, before, after, told, caplog) -> None:
+def test_the_limit_on_descriptors_is_raised_as_far_as_possible(limits, before, after, told, caplog) -> None:
     limits.append(before)
     assert raise_descriptor_limit() == after
     assert descriptor_limit() == (None if after == resource.RLIM_INFINITY else after)
     assert ("ulimit -Hn" in caplog.text) == told
 
 
-def test_a_system_that_refuses_more_is_left_as_it_is(limits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_higher_limit_is_ignored(limits, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(which: int, both: tuple[int, int]) -> None:
         raise ValueError
 

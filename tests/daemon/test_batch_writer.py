@@ -7,7 +7,7 @@ from rpcsys.daemon.batch_writer import BatchWriter
 from tests.live.daemons import wait_until
 
 
-def test_it_carries_soon_after_it_is_woken_and_what_is_left_at_the_end():
+def test_it_writes_soon_after_a_wake_and_once_at_the_end():
     box, carried, calls = [1], [], []
 
     def carry():
@@ -39,7 +39,7 @@ def test_many_wakes_are_one_call():
     assert len(calls) <= 3
 
 
-def test_it_comes_again_when_it_wants_to():
+def test_write_is_called_again_after_the_returned_seconds():
     calls = []
 
     def carry():
@@ -51,7 +51,7 @@ def test_it_comes_again_when_it_wants_to():
     writer.close(10)
 
 
-def test_one_that_hangs_does_not_hang_the_end():
+def test_a_hanging_write_does_not_block_close():
     hanging = threading.Event()
     writer = BatchWriter("test", lambda: hanging.wait(60) and None, gather_s=0)
     assert not writer.close(0.1)

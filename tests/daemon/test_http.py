@@ -37,7 +37,7 @@ def status(port):
     return answer.status
 
 
-def test_what_is_not_read_is_bounded_and_let_go(monkeypatch) -> None:
+def test_unread_pages_are_bounded_and_dropped(monkeypatch) -> None:
     made = []
     monkeypatch.setattr(pages, "MAX_UNREAD", 64 << 20)
     monkeypatch.setattr(pages, "SEND_TIMEOUT_S", 3.0)
@@ -65,7 +65,7 @@ def test_what_is_not_read_is_bounded_and_let_go(monkeypatch) -> None:
     assert len(made) <= 6
 
 
-def test_a_page_that_takes_long_is_made_once_for_all_who_wait() -> None:
+def test_a_slow_page_is_made_once_for_all_waiting_requests() -> None:
     made = []
 
     async def make():
@@ -87,7 +87,7 @@ def test_a_page_that_takes_long_is_made_once_for_all_who_wait() -> None:
 
 
 @pytest.mark.parametrize(("of_address", "in_all"), [(8, 512), (512, 8)])
-def test_so_many_connections_and_then_others_again(monkeypatch, caplog, of_address, in_all) -> None:
+def test_connections_are_bounded_until_others_end(monkeypatch, caplog, of_address, in_all) -> None:
     monkeypatch.setattr(pages, "MAX_CONNECTIONS", in_all)
 
     def ask(port):
@@ -116,7 +116,7 @@ def test_so_many_connections_and_then_others_again(monkeypatch, caplog, of_addre
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /page HTTP/1.1\r\nHost: x\r\nX-Long: "])
-def test_a_question_that_comes_slowly_is_not_waited_for(monkeypatch, said) -> None:
+def test_a_slow_request_is_dropped(monkeypatch, said) -> None:
     monkeypatch.setattr(pages, "REQUEST_TIMEOUT_S", 1.0)
 
     def ask(port):

@@ -24,7 +24,7 @@ def stream():
     root.setLevel(level)
 
 
-def test_lines_come_in_order_and_all_of_them(stream):
+def test_all_lines_are_written_in_order(stream):
     made = BatchLogHandler()
     for number in range(1000):
         made.note_all([(float(number), logging.INFO, "granted", {"lease": f"a-{number}"})])
@@ -38,7 +38,7 @@ def test_lines_come_in_order_and_all_of_them(stream):
     assert stream.getvalue().splitlines()[-1].endswith("after the end")
 
 
-def test_silence_is_kept(stream):
+def test_silent_suppresses_information(stream):
     logging.getLogger().setLevel(logging.WARNING)
     made = BatchLogHandler()
     made.note_all([(0.0, logging.INFO, "granted", {})])
@@ -48,7 +48,7 @@ def test_silence_is_kept(stream):
     assert line.endswith("WARNING set_aside server=board")
 
 
-def test_lines_that_find_no_room_are_counted(stream, monkeypatch):
+def test_dropped_lines_are_counted(stream, monkeypatch):
     monkeypatch.setattr(log_handler, "MAX_LINES", 10)
     full = threading.Event()
     monkeypatch.setattr(stream, "write", lambda text, write=stream.write: (full.wait(60), write(text))[1])
@@ -65,7 +65,7 @@ def test_lines_that_find_no_room_are_counted(stream, monkeypatch):
     assert lines[-1].endswith("WARNING missing lines=15")
 
 
-def test_a_reader_that_has_gone_is_no_reason_to_stop(stream):
+def test_a_closed_pipe_does_not_stop_the_daemon(stream):
     reader, writer = os.pipe()
     os.close(reader)
     root = logging.getLogger()
@@ -80,7 +80,7 @@ def test_a_reader_that_has_gone_is_no_reason_to_stop(stream):
         os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
 
 
-def test_long_lines_that_nobody_takes_are_bounded(stream, monkeypatch):
+def test_unwritten_long_lines_are_bounded(stream, monkeypatch):
     monkeypatch.setattr(log_handler, "MAX_CHARACTERS", 100_000)
     taken = threading.Event()
     monkeypatch.setattr(stream, "flush", lambda: taken.wait(30))

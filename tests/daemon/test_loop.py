@@ -51,7 +51,7 @@ def signs(listener: socket.socket) -> int:
         return count
 
 
-def test_a_loop_that_hangs_gives_no_sign_of_life(manager: socket.socket) -> None:
+def test_a_hanging_loop_does_not_notify_the_watchdog(manager: socket.socket) -> None:
     async def main() -> int:
         seen = 0
         while seen < 3:
@@ -63,7 +63,7 @@ def test_a_loop_that_hangs_gives_no_sign_of_life(manager: socket.socket) -> None
     assert loop.run(main()) == 0
 
 
-def test_nothing_is_sent_where_no_manager_is(manager: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_service_manager_nothing_is_sent(manager: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHDOG_USEC")
 
     async def main() -> int:

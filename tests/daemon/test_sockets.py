@@ -43,7 +43,7 @@ async def turns(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-def test_every_socket_is_called_back_for_what_is_so(pairs: list[Pair]) -> None:
+def test_every_socket_is_called_back_with_its_conditions(pairs: list[Pair]) -> None:
     told: list[tuple[int, int, bytes]] = []
 
     async def watch(sockets: Sockets) -> None:
@@ -58,7 +58,7 @@ def test_every_socket_is_called_back_for_what_is_so(pairs: list[Pair]) -> None:
     assert sorted(set(counts)) == [*range(BATCH, len(pairs), BATCH), len(pairs)]
 
 
-def test_what_is_expected_can_change(pairs: list[Pair]) -> None:
+def test_the_watched_conditions_can_change(pairs: list[Pair]) -> None:
     ours, theirs = pairs[0]
     told: list[int] = []
 
@@ -80,7 +80,7 @@ def test_what_is_expected_can_change(pairs: list[Pair]) -> None:
     run(watch)
 
 
-def test_one_that_was_removed_in_the_same_turn_is_not_called(pairs: list[Pair]) -> None:
+def test_a_socket_removed_in_the_same_turn_is_not_called(pairs: list[Pair]) -> None:
     told: list[int] = []
 
     async def watch(sockets: Sockets) -> None:
@@ -147,20 +147,20 @@ def says_and_breaks(outer: socket.socket) -> None:
     outer.close()
 
 
-def test_an_end_is_told_once_and_nothing_is_read(loop) -> None:
+def test_an_end_is_reported_once_without_reading(loop) -> None:
     assert loop.run_until_complete(watched(ENDED, says_and_ends)) == ([RDHUP], b"words")
 
 
 @pytest.mark.parametrize("wanted", [ENDED, BREAKS])
-def test_a_break_is_told_once_and_nothing_is_read(loop, wanted: int) -> None:
+def test_a_break_is_reported_once_without_reading(loop, wanted: int) -> None:
     (found,), rest = loop.run_until_complete(watched(wanted, says_and_breaks))
     assert found & FAILED
     assert rest == b"words"
 
 
-def test_words_alone_are_no_end(loop) -> None:
+def test_data_alone_is_not_an_end(loop) -> None:
     assert loop.run_until_complete(watched(ENDED, lambda outer: outer.sendall(b"words"))) == ([], b"words")
 
 
-def test_an_end_is_no_break(loop) -> None:
+def test_an_end_is_not_a_break(loop) -> None:
     assert loop.run_until_complete(watched(BREAKS, says_and_ends)) == ([], b"words")

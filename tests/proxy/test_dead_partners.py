@@ -46,7 +46,7 @@ def running():
     loop.close()
 
 
-def test_the_client_of_a_server_that_has_just_died_meets_the_next(running) -> None:
+def test_the_client_of_a_dead_server_is_joined_with_the_next(running) -> None:
     loop, proxy = running
 
     async def main() -> None:
@@ -70,7 +70,7 @@ def test_the_client_of_a_server_that_has_just_died_meets_the_next(running) -> No
     loop.run_until_complete(main())
 
 
-def test_the_server_of_a_client_that_has_just_died_is_let_go(running) -> None:
+def test_the_server_of_a_dead_client_is_closed(running) -> None:
     """It has been told of a client: it must dial again."""
     loop, proxy = running
 
@@ -88,7 +88,7 @@ def test_the_server_of_a_client_that_has_just_died_is_let_go(running) -> None:
     loop.run_until_complete(main())
 
 
-def test_both_may_die(running) -> None:
+def test_both_streams_may_be_dead(running) -> None:
     loop, proxy = running
 
     async def main() -> None:

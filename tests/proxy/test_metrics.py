@@ -30,7 +30,7 @@ def value(metrics: ProxyMetrics, name: str, **labels: str) -> float | None:
     return collected(metrics).get_sample_value(f"rpcsys_proxy_{name}", labels)
 
 
-def test_what_moved_is_counted_while_it_runs_and_afterwards() -> None:
+def test_moved_bytes_are_counted_during_and_after_a_pair() -> None:
     async def main() -> None:
         relay = Relay(Sockets())
         pairs: dict[Pair, str] = {}
@@ -71,14 +71,14 @@ def metrics() -> ProxyMetrics:
     return ProxyMetrics(state, ["one opening"], {}, pool)
 
 
-def test_streams_that_wait(metrics: ProxyMetrics) -> None:
+def test_waiting_streams_are_counted_by_role_and_key(metrics: ProxyMetrics) -> None:
     assert value(metrics, "waiting", role="server", key="k") == 3
     assert value(metrics, "strangers") == 1
     assert value(metrics, "buffers_kept") == 1
     assert value(metrics, "tracker_up") is None
 
 
-def test_keys_that_anybody_may_say_are_bounded(metrics: ProxyMetrics) -> None:
+def test_the_number_of_keys_is_bounded(metrics: ProxyMetrics) -> None:
     for number in range(MAX_KEYS + 3):
         metrics.joined(str(number))
     metrics.joined("0")
@@ -87,7 +87,7 @@ def test_keys_that_anybody_may_say_are_bounded(metrics: ProxyMetrics) -> None:
 
 
 @pytest.mark.live
-def test_pages(daemons) -> None:
+def test_the_pages_show_health_and_metrics(daemons) -> None:
     port = free_port()
     proxy = daemons.proxy("--http-port", str(port), "--log-format", "json")
     client, server = joined(proxy, "a:b")

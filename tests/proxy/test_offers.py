@@ -15,7 +15,7 @@ def transcript() -> ProxyTranscript:
     return transcript
 
 
-def test_what_parked_before_the_tracker_was_there_is_offered_then() -> None:
+def test_earlier_streams_are_offered_when_the_tracker_is_up() -> None:
     transcript = ProxyTranscript(tracked=True)
     server = transcript.server()
     assert transcript.offered == []
@@ -26,7 +26,7 @@ def test_what_parked_before_the_tracker_was_there_is_offered_then() -> None:
     assert transcript.pairs == [(client, server)]
 
 
-def test_a_tracker_that_comes_back_hears_all_anew(transcript: ProxyTranscript) -> None:
+def test_all_is_offered_again_after_a_reconnect(transcript: ProxyTranscript) -> None:
     transcript.server()
     (old,) = transcript.offered
     transcript.tracker_down()
@@ -38,7 +38,7 @@ def test_a_tracker_that_comes_back_hears_all_anew(transcript: ProxyTranscript) -
     assert transcript.presented[-1] == ("rpi3", "rpi4")
 
 
-def test_a_match_key_that_brought_nobody_is_replaced(transcript: ProxyTranscript) -> None:
+def test_an_unused_match_key_is_replaced(transcript: ProxyTranscript) -> None:
     server = transcript.server()
     (first,) = transcript.offered
     transcript.pending(first)
@@ -56,7 +56,7 @@ def test_a_match_key_that_brought_nobody_is_replaced(transcript: ProxyTranscript
     assert transcript.pairs == [(client, server)]
 
 
-def test_one_that_is_pending_again_was_not_handed_out(transcript: ProxyTranscript) -> None:
+def test_a_match_key_that_is_pending_again_is_not_replaced(transcript: ProxyTranscript) -> None:
     transcript.server()
     (match_key,) = transcript.offered
     transcript.pending()
@@ -82,14 +82,14 @@ def test_an_offer_whose_server_died_is_withdrawn(transcript: ProxyTranscript) ->
     assert transcript.reconnects == 1
 
 
-def test_one_that_was_handed_out_needs_no_withdrawal(transcript: ProxyTranscript) -> None:
+def test_a_granted_offer_needs_no_withdrawal(transcript: ProxyTranscript) -> None:
     transcript.leave(transcript.server())
     transcript.pending()
     transcript.pending()
     assert transcript.reconnects == 0
 
 
-def test_a_client_on_its_way_finds_its_server_through_a_reconnect(transcript: ProxyTranscript) -> None:
+def test_a_granted_match_key_is_valid_after_a_reconnect(transcript: ProxyTranscript) -> None:
     server, dead = transcript.server(), transcript.server()
     taken, offered = transcript.offered
     transcript.leave(dead)
@@ -102,7 +102,7 @@ def test_a_client_on_its_way_finds_its_server_through_a_reconnect(transcript: Pr
     assert transcript.pairs == [(client, server)]
 
 
-def test_names_of_our_servers_move_with_their_match_keys(transcript: ProxyTranscript) -> None:
+def test_the_name_of_our_server_changes_with_its_match_key(transcript: ProxyTranscript) -> None:
     """One that has no link to the tracker parks under its key, with its identity."""
     server = transcript.server(id="7")
     transcript.tracker_down()
@@ -125,14 +125,14 @@ def test_a_draining_proxy_offers_nothing(transcript: ProxyTranscript) -> None:
 
 
 @pytest.mark.parametrize("key", ["a,b", "a]", "", "k" * 256])
-def test_what_is_no_key_is_refused(transcript: ProxyTranscript, key: str) -> None:
+def test_an_invalid_key_is_refused(transcript: ProxyTranscript, key: str) -> None:
     """The tracker would hang up, and everybody's offers would be gone."""
     server = transcript.server(key)
     assert transcript.refused == {server: "mismatch"}
     assert transcript.offered == []
 
 
-def test_what_the_tracker_is_told_fits_a_frame(transcript: ProxyTranscript) -> None:
+def test_the_reported_keys_fit_a_frame(transcript: ProxyTranscript) -> None:
     count = 2 * MAX_PRESENTED // 250
     for number in range(count):
         transcript.server(f"{number:0250}", address=str(number))

@@ -107,7 +107,7 @@ async def stuck(sock: socket.socket, data: bytes) -> asyncio.Task[None]:
     return sending
 
 
-def test_both_ways_at_once_every_byte_in_order(run: Run) -> None:
+def test_every_byte_arrives_in_order_both_ways(run: Run) -> None:
     async def main() -> None:
         async with joined() as one:
             got = await asyncio.gather(
@@ -121,7 +121,7 @@ def test_both_ways_at_once_every_byte_in_order(run: Run) -> None:
     run(main())
 
 
-def test_a_slow_reader_is_kept_one_buffer_for(run: Run) -> None:
+def test_a_slow_receiver_keeps_one_buffer(run: Run) -> None:
     async def main() -> None:
         async with joined() as one:
             data = BLOB * 4
@@ -139,7 +139,7 @@ def test_a_slow_reader_is_kept_one_buffer_for(run: Run) -> None:
     run(main())
 
 
-def test_the_end_travels_behind_the_last_byte(run: Run) -> None:
+def test_the_end_arrives_after_the_last_byte(run: Run) -> None:
     async def main() -> None:
         async with joined() as one:
             sending = await stuck(one.left, BLOB * 4)
@@ -162,7 +162,7 @@ def break_(sock: socket.socket) -> None:
     sock.close()
 
 
-def test_who_sends_to_the_dead_is_read_to_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_partner_of_a_dead_stream_is_read_to_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "LINGER_S", 30.0)
 
     async def main() -> None:
@@ -178,7 +178,7 @@ def test_who_sends_to_the_dead_is_read_to_its_end(run: Run, monkeypatch: pytest.
     run(main())
 
 
-def test_last_words_and_the_break_behind_them_arrive_together(run: Run) -> None:
+def test_the_last_bytes_before_a_break_arrive(run: Run) -> None:
     async def main() -> None:
         async with joined() as one:
             one.right.send(b"last words")
@@ -190,7 +190,7 @@ def test_last_words_and_the_break_behind_them_arrive_together(run: Run) -> None:
     run(main())
 
 
-def test_who_does_not_end_by_itself_is_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_partner_of_a_dead_stream_is_closed_after_a_timeout(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "LINGER_S", 0.2)
 
     async def main() -> None:
@@ -204,7 +204,7 @@ def test_who_does_not_end_by_itself_is_ended(run: Run, monkeypatch: pytest.Monke
     run(main())
 
 
-def test_closing_gives_everything_back(run: Run) -> None:
+def test_closing_gives_all_buffers_back(run: Run) -> None:
     async def main() -> None:
         async with joined() as one:
             sending = await stuck(one.left, BLOB * 4)
@@ -219,7 +219,7 @@ def test_closing_gives_everything_back(run: Run) -> None:
 
 
 @pytest.mark.parametrize("how", ["both ends", "a reset", "by hand"])
-def test_what_has_ended_is_gone_without_the_collector(run: Run, collector: None, how: str) -> None:
+def test_an_ended_pair_is_freed_without_the_garbage_collector(run: Run, collector: None, how: str) -> None:
     async def main() -> None:
         one = Joined()
         pair = weakref.ref(one.pair)
@@ -241,7 +241,7 @@ def test_what_has_ended_is_gone_without_the_collector(run: Run, collector: None,
 # The pool.
 
 
-def test_buffers_begin_where_pages_do() -> None:
+def test_buffers_begin_at_page_starts() -> None:
     pool = BufferPool()
     kept = [pool.keep(0, BUFFER) for _ in range(3)]
     for memory in (pool.buffer, *kept):
@@ -277,7 +277,7 @@ def test_large_remainders_keep_their_buffer_and_the_last_given_back_is_used_firs
     pool.give_back(kept)
 
 
-def test_beyond_a_number_everybody_reads_little() -> None:
+def test_beyond_a_number_of_buffers_reads_are_small() -> None:
     pool = BufferPool()
     kept = [pool.keep(0, BUFFER) for _ in range(MAX_KEPT)]
     assert pool.kept == MAX_KEPT

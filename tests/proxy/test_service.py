@@ -32,7 +32,7 @@ def run_proxy(*flags: str) -> subprocess.CompletedProcess:
 # --- start and end -----------------------------------------------------------------------------
 
 
-def test_the_ready_line_and_the_end(daemons) -> None:
+def test_the_ready_line_is_printed_and_a_signal_stops_the_proxy(daemons) -> None:
     ports = [free_port(), free_port()]
     for number in (signal.SIGTERM, signal.SIGINT):
         proxy = daemons.proxy("--web-port", str(ports[0]), "--http-port", str(ports[1]))
@@ -47,7 +47,7 @@ def test_the_ready_line_and_the_end(daemons) -> None:
     assert daemons.proxy().ready["web_port"] is None
 
 
-def test_no_port_is_one_line_and_status_3() -> None:
+def test_without_a_free_port_it_prints_one_line_and_exits_with_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run_proxy("--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1))
@@ -78,7 +78,7 @@ def accepts(proxy) -> bool:
     return True
 
 
-def test_when_the_grace_is_over_sessions_are_cut(daemons) -> None:
+def test_sessions_are_closed_after_the_grace(daemons) -> None:
     proxy = daemons.proxy("--grace", "0.5")
     client, server = joined(proxy)
     started = time.monotonic()
@@ -89,7 +89,7 @@ def test_when_the_grace_is_over_sessions_are_cut(daemons) -> None:
     assert proxy.process.wait(5) == 0
 
 
-def test_a_second_signal_waits_for_nobody(daemons) -> None:
+def test_a_second_signal_ends_sessions_at_once(daemons) -> None:
     proxy = daemons.proxy("--grace", "1000")
     client, _server = joined(proxy)
     proxy.process.terminate()
@@ -102,7 +102,7 @@ def test_a_second_signal_waits_for_nobody(daemons) -> None:
 # --- pairs -------------------------------------------------------------------------------------
 
 
-def test_greetings_are_passed_on_word_for_word(proxy) -> None:
+def test_greetings_are_passed_on_unchanged(proxy) -> None:
     """TVM's server reads its time limit there."""
     server = Stream(proxy.address, "server:a:b -server=7 -new=1")
     client = Stream(proxy.address, "client:a:b -timeout=2.50 what is this")
@@ -111,7 +111,7 @@ def test_greetings_are_passed_on_word_for_word(proxy) -> None:
 
 
 @pytest.mark.parametrize("first", ["client", "server"])
-def test_bytes_behind_a_greeting_are_not_lost(proxy, first) -> None:
+def test_bytes_after_a_greeting_arrive(proxy, first) -> None:
     """Neither those sent with it, nor those sent while nobody is there to read them."""
     second = {"client": "server", "server": "client"}[first]
     eager = Stream(proxy.address, f"{first}:k", more=b"at once,")
@@ -151,7 +151,7 @@ def test_a_stream_that_breaks_breaks_the_other(proxy, who) -> None:
     wait_until(lambda: not streams_of(proxy), 10, "both are closed")
 
 
-def test_a_client_that_vanishes_ends_a_server_that_takes_nothing(proxy) -> None:
+def test_a_dead_client_ends_the_stream_of_a_server_that_does_not_read(proxy) -> None:
     """It computes and reads nothing; what its client sent before it died stands in between."""
     client, server = joined(proxy)
     client.socket.setblocking(False)
@@ -167,7 +167,7 @@ def test_a_client_that_vanishes_ends_a_server_that_takes_nothing(proxy) -> None:
     gone(server, 5)
 
 
-def test_who_waits_and_leaves_is_forgotten(proxy) -> None:
+def test_a_waiting_stream_that_ends_is_removed(proxy) -> None:
     Stream(proxy.address, "server:k").close()
     wait_until(lambda: not streams_of(proxy), 5, "it is gone")
     client = Stream(proxy.address, "client:k")
@@ -187,7 +187,7 @@ def test_a_duplicate_and_a_mismatch_have_their_codes(daemons) -> None:
     assert server.answer() == MISMATCH
 
 
-def test_limits(daemons) -> None:
+def test_waiting_streams_are_limited_by_address(daemons) -> None:
     proxy = daemons.proxy("--max-waiting-per-address", "2")
     parked = [Stream(proxy.address, f"server:{number}") for number in range(2)]
     wait_until(lambda: streams_of(proxy) == 2, 5, "both wait")
@@ -212,7 +212,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_garbage_ends_its_own_connection_at_once(proxy, data) -> None:
+def test_an_invalid_opening_ends_its_own_connection_at_once(proxy, data) -> None:
     with Probe(proxy.address) as stranger:
         stranger.socket.sendall(data)
         gone(stranger, 5)
@@ -231,7 +231,7 @@ def test_half_an_opening_is_dropped_within_10_s(proxy) -> None:
     assert 7 < time.monotonic() - started < 11
 
 
-def test_openings_come_in_any_pieces(proxy) -> None:
+def test_an_opening_may_arrive_in_any_pieces(proxy) -> None:
     server = Stream(proxy.address, "server:k")
     with Probe(proxy.address) as client:
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -241,7 +241,7 @@ def test_openings_come_in_any_pieces(proxy) -> None:
         met(server)
 
 
-def test_without_descriptors_the_proxy_waits_for_some(daemons) -> None:
+def test_without_descriptors_accepting_pauses(daemons) -> None:
     """And those it has serve on."""
     proxy = daemons.launch("small", ["bash", "-c", f"ulimit -n 40; exec {sys.executable} -m rpcsys.proxy --port 0"])
     proxy.await_ready_line()
@@ -256,7 +256,7 @@ def test_without_descriptors_the_proxy_waits_for_some(daemons) -> None:
     assert "Traceback" not in proxy.stderr()
 
 
-def test_many_strangers_leave_nothing(proxy) -> None:
+def test_many_invalid_openings_leave_no_memory(proxy) -> None:
     def crowd(count: int) -> None:
         for number in range(count):
             with Probe(proxy.address) as one:
@@ -300,7 +300,7 @@ def lease(tracker, key: str):
         return probe.lease(key)
 
 
-def test_the_tracker_is_found_again(daemons) -> None:
+def test_a_restarted_tracker_gets_all_offers(daemons) -> None:
     port = free_port()
     tracker = daemons.tracker(port=port)
     proxy = daemons.proxy("--tracker", tracker.where)

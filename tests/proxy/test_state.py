@@ -16,14 +16,14 @@ def transcript() -> ProxyTranscript:
 # Without a tracker.
 
 
-def test_a_client_meets_the_server_that_waits(transcript: ProxyTranscript) -> None:
+def test_a_client_is_joined_with_a_waiting_server(transcript: ProxyTranscript) -> None:
     server = transcript.server()
     client = transcript.client()
     assert transcript.pairs == [(client, server)]
     assert not transcript.state.waiting
 
 
-def test_a_server_meets_the_client_that_waits(transcript: ProxyTranscript) -> None:
+def test_a_server_is_joined_with_a_waiting_client(transcript: ProxyTranscript) -> None:
     client = transcript.client()
     transcript.client("rpi3")
     server = transcript.server()
@@ -54,7 +54,7 @@ def test_a_second_client_of_a_key_is_a_duplicate(transcript: ProxyTranscript) ->
     assert transcript.refused == {second: "duplicate"}
 
 
-def test_streams_of_one_server_are_no_duplicates(transcript: ProxyTranscript) -> None:
+def test_streams_of_one_server_are_not_duplicates(transcript: ProxyTranscript) -> None:
     first, second = transcript.server(id="7"), transcript.server(id="7")
     other, nameless = transcript.server(id="8"), transcript.server()
     assert transcript.refused == {other: "duplicate", nameless: "duplicate"}
@@ -62,12 +62,12 @@ def test_streams_of_one_server_are_no_duplicates(transcript: ProxyTranscript) ->
     assert transcript.pairs == [(clients[0], second), (clients[1], first)]
 
 
-def test_a_nameless_server_is_a_duplicate_of_itself_only(transcript: ProxyTranscript) -> None:
+def test_a_server_with_an_identity_is_a_duplicate_of_one_without(transcript: ProxyTranscript) -> None:
     transcript.server()
     assert transcript.refused == {transcript.server(id="7"): "duplicate"}
 
 
-def test_clients_of_one_of_our_servers_stand_in_line(transcript: ProxyTranscript) -> None:
+def test_clients_of_our_server_queue(transcript: ProxyTranscript) -> None:
     """It parks another stream as soon as one is taken; who comes in between is no duplicate."""
     parked = transcript.server(id="7")
     clients = [transcript.client() for _ in range(3)]
@@ -77,7 +77,7 @@ def test_clients_of_one_of_our_servers_stand_in_line(transcript: ProxyTranscript
     assert not transcript.refused
 
 
-def test_when_its_sessions_are_over_the_line_is_too(transcript: ProxyTranscript) -> None:
+def test_the_queue_ends_with_the_servers_last_stream(transcript: ProxyTranscript) -> None:
     parked = transcript.server(id="7")
     transcript.client()
     transcript.leave(parked)
@@ -85,7 +85,7 @@ def test_when_its_sessions_are_over_the_line_is_too(transcript: ProxyTranscript)
     assert transcript.refused == {transcript.client(): "duplicate"}
 
 
-def test_who_leaves_is_met_by_nobody(transcript: ProxyTranscript) -> None:
+def test_an_ended_stream_is_not_joined(transcript: ProxyTranscript) -> None:
     transcript.leave(transcript.server())
     client = transcript.client()
     transcript.leave(client)
@@ -95,7 +95,7 @@ def test_who_leaves_is_met_by_nobody(transcript: ProxyTranscript) -> None:
 
 
 @pytest.mark.parametrize(("come", "after"), [(ProxyTranscript.client, 60), (ProxyTranscript.server, 300)])
-def test_waiting_has_an_end(transcript: ProxyTranscript, come, after: float) -> None:
+def test_a_waiting_stream_is_refused_at_its_deadline(transcript: ProxyTranscript, come, after: float) -> None:
     conn = come(transcript)
     transcript.wait(after - 1)
     assert not transcript.refused
@@ -104,7 +104,7 @@ def test_waiting_has_an_end(transcript: ProxyTranscript, come, after: float) -> 
     assert transcript.state.next_deadline is None
 
 
-def test_the_first_to_come_is_the_first_whose_time_is_over(transcript: ProxyTranscript) -> None:
+def test_the_oldest_stream_expires_first(transcript: ProxyTranscript) -> None:
     first = transcript.client("a")
     transcript.wait(10)
     second = transcript.client("b")
@@ -127,7 +127,7 @@ def tracked() -> ProxyTranscript:
     return transcript
 
 
-def test_a_server_is_offered_and_met_under_its_match_key(tracked: ProxyTranscript) -> None:
+def test_a_server_is_offered_and_joined_under_its_match_key(tracked: ProxyTranscript) -> None:
     servers = [tracked.server("a:b"), tracked.server("a:b"), tracked.server("c")]
     assert tracked.offered == ["a:b:r0", "a:b:r1", "c:r2"]
     assert tracked.presented == [("a:b",), ("a:b", "c")]
@@ -135,7 +135,7 @@ def test_a_server_is_offered_and_met_under_its_match_key(tracked: ProxyTranscrip
     assert tracked.pairs == [(client, servers[1])]
 
 
-def test_a_match_key_serves_once(tracked: ProxyTranscript) -> None:
+def test_a_match_key_is_valid_once(tracked: ProxyTranscript) -> None:
     tracked.server()
     tracked.client("rpi4:r0")
     late = tracked.client("rpi4:r0")
@@ -144,14 +144,14 @@ def test_a_match_key_serves_once(tracked: ProxyTranscript) -> None:
 
 
 @pytest.mark.parametrize("key", ["rpi4", "rpi4:guess", ":", ""])
-def test_a_key_alone_opens_nothing(tracked: ProxyTranscript, key: str) -> None:
+def test_without_a_match_key_a_client_is_not_joined(tracked: ProxyTranscript, key: str) -> None:
     tracked.server()
     client = tracked.client(key)
     tracked.wait(EARLY_S)
     assert tracked.refused == {client: "mismatch"}
 
 
-def test_a_parked_stream_waits_as_long_as_it_lives(tracked: ProxyTranscript) -> None:
+def test_a_parked_stream_has_no_deadline(tracked: ProxyTranscript) -> None:
     tracked.server()
     tracked.wait(1e6)
     assert not tracked.refused
@@ -167,14 +167,14 @@ def test_a_server_may_offer_its_streams_itself(tracked: ProxyTranscript) -> None
     assert tracked.pairs == [(client, server)]
 
 
-def test_a_client_may_come_before_the_stream_that_was_offered(tracked: ProxyTranscript) -> None:
+def test_a_client_may_arrive_before_the_offered_stream(tracked: ProxyTranscript) -> None:
     client = tracked.client("rpi4:secret")
     tracked.wait(EARLY_S / 2)
     server = tracked.server("rpi4:secret", id="7", offered=True)
     assert tracked.pairs == [(client, server)]
 
 
-def test_of_two_streams_with_one_match_key_the_newest_is_taken(tracked: ProxyTranscript) -> None:
+def test_of_two_streams_with_one_match_key_the_newest_is_joined(tracked: ProxyTranscript) -> None:
     """The old one may have died without a word; a third party is refused."""
     tracked.server("rpi4:secret", id="7", offered=True)
     new = tracked.server("rpi4:secret", id="7", offered=True)
@@ -187,7 +187,7 @@ def test_of_two_streams_with_one_match_key_the_newest_is_taken(tracked: ProxyTra
 # Bounds and the end.
 
 
-def test_how_many_wait_is_bounded() -> None:
+def test_the_number_of_waiting_streams_is_bounded() -> None:
     transcript = ProxyTranscript(max_waiting=3, max_waiting_per_address=2)
     kept = [transcript.server("a"), transcript.server("b")]
     greedy = transcript.server("c")
@@ -202,7 +202,7 @@ def test_how_many_wait_is_bounded() -> None:
     assert len(transcript.refused) == 2
 
 
-def test_draining_refuses_all_that_wait_and_all_that_come(transcript: ProxyTranscript) -> None:
+def test_draining_refuses_waiting_and_new_streams(transcript: ProxyTranscript) -> None:
     waiting = [transcript.server("a"), transcript.client("b")]
     transcript.client("a")
     transcript.drain()
@@ -212,7 +212,7 @@ def test_draining_refuses_all_that_wait_and_all_that_come(transcript: ProxyTrans
     assert transcript.state.next_deadline is None
 
 
-def test_what_is_over_leaves_nothing(transcript: ProxyTranscript) -> None:
+def test_ended_streams_leave_no_state(transcript: ProxyTranscript) -> None:
     for _ in range(3):
         server = transcript.server(id="7")
         transcript.client()

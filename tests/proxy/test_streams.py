@@ -51,12 +51,12 @@ def ends() -> Iterator[Ends]:
     made.close()
 
 
-def test_an_ipv4_address_is_written_as_people_write_it(ends: Ends) -> None:
+def test_a_mapped_ipv4_address_is_shown_as_ipv4(ends: Ends) -> None:
     assert ends.stream.where == "10.0.0.7:5"
     assert ProxyStream(ends.inner, None).where == ":0"
 
 
-def test_what_is_sent_first_is_taken_whole_or_not_at_all(ends: Ends) -> None:
+def test_the_first_bytes_are_sent_whole_or_reported_as_failed(ends: Ends) -> None:
     assert send_first(ends.inner, bytearray(b"greeting"))
     assert ends.outer.recv(100) == b"greeting"
     assert not send_first(ends.inner, bytes(64 << 20))
@@ -65,7 +65,7 @@ def test_what_is_sent_first_is_taken_whole_or_not_at_all(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 1000])
-def test_a_session_leaves_what_follows(ends: Ends, step: int) -> None:
+def test_bytes_after_a_greeting_stay_unread(ends: Ends, step: int) -> None:
     data = opening("server:a:b -server=7")
     assert ends.feed(data + b"what follows", step)
     assert ends.stream.greeting is not None
@@ -75,7 +75,7 @@ def test_a_session_leaves_what_follows(ends: Ends, step: int) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5, 1000])
-def test_a_link_leaves_what_follows(ends: Ends, step: int) -> None:
+def test_bytes_after_a_links_magic_stay_unread(ends: Ends, step: int) -> None:
     assert ends.feed(LINK + b"what follows", step)
     assert ends.stream.greeting is None
     assert bytes(ends.stream.raw) == LINK
@@ -109,13 +109,13 @@ def test_a_stream_may_end_early(ends: Ends, data: bytes) -> None:
         (struct.pack("<ii", 0xFF271, MAX_GREETING + 1), LimitExceeded),
     ],
 )
-def test_what_is_no_opening_is_told_as_soon_as_it_shows(ends: Ends, data: bytes, error: type[Exception]) -> None:
+def test_an_invalid_opening_is_detected_at_once(ends: Ends, data: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         ends.feed(data, 1)
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", LINK, LINK[:2], opening("client:k")[:8]]), st.integers(1, 70))
-def test_any_bytes_are_an_opening_or_an_error(data: bytes, start: bytes, step: int) -> None:
+def test_random_bytes_are_an_opening_or_an_error(data: bytes, start: bytes, step: int) -> None:
     ends = Ends()
     try:
         whole = ends.feed(start + data, step)

@@ -98,7 +98,7 @@ async def until(condition) -> None:
 
 
 @pytest.mark.parametrize(("hello", "ours"), [(0, False), ({"ok": True, "tracker": "rpcsys"}, True)])
-def test_it_says_tvms_words_and_knows_whose_tracker_it_is(hello: Any, ours: bool) -> None:
+def test_it_sends_tvms_messages_and_detects_our_tracker(hello: Any, ours: bool) -> None:
     async def main() -> None:
         async with linked(hello) as (tracker, heard):
             assert heard.link.ours is ours
@@ -111,7 +111,7 @@ def test_it_says_tvms_words_and_knows_whose_tracker_it_is(hello: Any, ours: bool
     asyncio.run(main())
 
 
-def test_it_asks_what_was_handed_out_again_and_again() -> None:
+def test_it_polls_the_pending_match_keys() -> None:
     async def main() -> None:
         async with linked() as (tracker, heard):
             tracker.pending = ["k:1"]
@@ -121,7 +121,7 @@ def test_it_asks_what_was_handed_out_again_and_again() -> None:
 
 
 @pytest.mark.parametrize("what", ["hangs up", "falls silent", "talks nonsense"])
-def test_a_lost_tracker_is_found_again(what: str) -> None:
+def test_a_lost_connection_is_made_again(what: str) -> None:
     async def main() -> None:
         async with linked() as (tracker, heard):
             if what == "hangs up":
@@ -142,7 +142,7 @@ def test_a_lost_tracker_is_found_again(what: str) -> None:
     asyncio.run(main())
 
 
-def test_a_tracker_that_is_not_there_yet_is_waited_for() -> None:
+def test_it_connects_to_a_tracker_that_starts_later() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -160,7 +160,7 @@ def test_a_tracker_that_is_not_there_yet_is_waited_for() -> None:
     asyncio.run(main())
 
 
-def test_a_refused_offer_is_a_warning_and_no_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_offer_is_logged_and_keeps_the_link(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with linked() as (tracker, heard):
             tracker.put = -1
@@ -171,7 +171,7 @@ def test_a_refused_offer_is_a_warning_and_no_end(caplog: pytest.LogCaptureFixtur
     asyncio.run(main())
 
 
-def test_beginning_anew_is_down_and_up_on_another_connection() -> None:
+def test_reconnect_is_down_and_up_on_a_new_connection() -> None:
     async def main() -> None:
         async with linked() as (tracker, heard):
             heard.link.reconnect()
@@ -181,7 +181,7 @@ def test_beginning_anew_is_down_and_up_on_another_connection() -> None:
     asyncio.run(main())
 
 
-def test_what_was_closed_does_not_begin_anew() -> None:
+def test_a_closed_link_does_not_reconnect() -> None:
     async def main() -> None:
         async with linked() as (tracker, heard):
             heard.link.close()

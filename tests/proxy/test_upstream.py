@@ -38,7 +38,7 @@ def collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_a_connection_that_was_refused_is_gone_without_the_collector(collector: None) -> None:
+def test_a_refused_connection_is_freed_without_the_garbage_collector(collector: None) -> None:
     async def main() -> None:
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
@@ -53,7 +53,7 @@ def test_a_connection_that_was_refused_is_gone_without_the_collector(collector: 
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
-def test_what_is_dialled_within_the_machine_is_no_other_than_what_is_accepted() -> None:
+def test_a_dialled_local_connection_uses_reno() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             with await dial(*listener.getsockname()) as sock:
@@ -87,7 +87,7 @@ def test_the_addresses_of_a_host_are_tried_in_turn(monkeypatch: pytest.MonkeyPat
 HOSTS = ("127.1.2.3", "127.0.0.1")  # nobody listens at the first
 
 
-def test_a_name_that_is_no_host() -> None:
+def test_an_invalid_host_name_is_an_error() -> None:
     with pytest.raises(OSError, match="is no host"):
         asyncio.run(dial("a..b", 1))
 
@@ -149,7 +149,7 @@ def theirs():
 
 
 @pytest.mark.live
-def test_a_link_is_relayed_marked_with_where_it_is_from(daemons, ours) -> None:
+def test_a_relayed_link_carries_its_address(daemons, ours) -> None:
     proxy = daemons.proxy("--tracker", ours.where, "--custom-addr", "lab.example")
     ours.introduce(proxy)
     link = Probe(proxy.address)
@@ -167,7 +167,7 @@ def test_a_link_is_relayed_marked_with_where_it_is_from(daemons, ours) -> None:
 
 
 @pytest.mark.live
-def test_a_chain_marks_a_link_once_for_each_proxy(daemons, ours) -> None:
+def test_each_proxy_of_a_chain_adds_a_links_address(daemons, ours) -> None:
     outer = daemons.proxy("--tracker", ours.where)
     ours.introduce(outer)
     inner = daemons.proxy("--next", outer.where)
@@ -182,7 +182,7 @@ def test_a_chain_marks_a_link_once_for_each_proxy(daemons, ours) -> None:
 
 
 @pytest.mark.live
-def test_a_proxy_of_a_chain_that_stops_waits_for_sessions_only(daemons) -> None:
+def test_a_stopping_proxy_of_a_chain_waits_for_sessions_only(daemons) -> None:
     outer = daemons.proxy()
     inner = daemons.proxy("--next", outer.where, "--grace", "20")
     parked = Stream(inner.address, "server:parked")
@@ -199,7 +199,7 @@ def test_a_proxy_of_a_chain_that_stops_waits_for_sessions_only(daemons) -> None:
 
 
 @pytest.mark.live
-def test_streams_of_a_chain_meet_at_its_end(daemons) -> None:
+def test_streams_of_a_chain_are_joined_at_its_end(daemons) -> None:
     outer = daemons.proxy()
     inner = daemons.proxy("--next", outer.where)
     server = Stream(inner.address, "server:k", more=b"early")
@@ -227,7 +227,7 @@ def test_links_and_chains_have_limits(daemons) -> None:
 
 
 @pytest.mark.live
-def test_a_chain_whose_next_is_gone_hangs_up(daemons) -> None:
+def test_without_the_next_proxy_a_stream_is_closed(daemons) -> None:
     proxy = daemons.proxy("--next", f"127.0.0.1:{free_port()}")
     gone(Stream(proxy.address, "server:k"), 10)
     wait_until(lambda: "cannot relay" in proxy.stderr(), 5, "the log says why")
@@ -235,7 +235,7 @@ def test_a_chain_whose_next_is_gone_hangs_up(daemons) -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize("tracker", ["none", "theirs"])
-def test_where_there_is_no_tracker_of_ours_a_link_is_told_so(daemons, theirs, tracker) -> None:
+def test_without_a_tracker_of_ours_a_link_is_refused(daemons, theirs, tracker) -> None:
     proxy = daemons.proxy(*(() if tracker == "none" else ("--tracker", theirs.where)))
     if tracker == "theirs":
         theirs.introduce(proxy)
@@ -248,7 +248,7 @@ def test_where_there_is_no_tracker_of_ours_a_link_is_told_so(daemons, theirs, tr
 
 
 @pytest.mark.live
-def test_a_link_while_the_tracker_is_away_is_hung_up(daemons) -> None:
+def test_a_link_is_closed_while_the_tracker_is_down(daemons) -> None:
     """Not refused: it may be ours."""
     proxy = daemons.proxy("--tracker", f"127.0.0.1:{free_port()}")
     with Probe(proxy.address) as link:

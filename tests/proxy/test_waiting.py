@@ -27,7 +27,7 @@ def stream(conn: int, name: str = "k", role: str = "client", until: float | None
     return WaitingStream(conn, f"10.0.0.{conn % 3}", role, "k", name, server, 0.0, until)
 
 
-def test_every_state_ends_once_and_nothing_follows() -> None:
+def test_every_state_ends_once() -> None:
     assert set(TRANSITIONS) == set(StreamState)
     for state, events in TRANSITIONS.items():
         assert events.get(END) == (None if state is OVER else OVER)
@@ -36,7 +36,7 @@ def test_every_state_ends_once_and_nothing_follows() -> None:
             WaitingStream(1, "", "client", "k", "k", "", 0.0, None, OVER).change(event)
 
 
-def test_an_offer_is_handed_out_comes_back_and_is_offered_again() -> None:
+def test_an_offer_is_granted_returned_and_offered_again() -> None:
     one = stream(1)
     one.state = NOT_OFFERED
     for event in (OFFER, TAKEN, OFFER, TAKEN, RETURNED, RETURNED):
@@ -53,7 +53,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_streams_are_found_by_all_they_go_by(steps) -> None:
+def test_the_indexes_agree_with_a_model(steps) -> None:
     streams, model = WaitingStreams(4, 2), {}
     for what, conn, name, own in steps:
         if what == "add" and conn not in model:
@@ -78,7 +78,7 @@ def test_streams_are_found_by_all_they_go_by(steps) -> None:
     assert streams == WaitingStreams(4, 2)
 
 
-def test_limits_say_what_to_raise() -> None:
+def test_limit_errors_name_the_flag() -> None:
     streams = WaitingStreams(3, 2)
     for conn in (0, 3):
         streams.add(stream(conn))
@@ -88,7 +88,7 @@ def test_limits_say_what_to_raise() -> None:
     assert "3 streams wait already (--max-waiting)" in streams.full("10.0.0.1")
 
 
-def test_those_whose_time_is_over_come_in_turn() -> None:
+def test_expired_streams_come_in_order() -> None:
     streams = WaitingStreams(10, 10)
     for conn, role, until in ((1, "client", 5.0), (2, "client", 6.0), (3, "server", 4.0), (4, "server", None)):
         streams.add(stream(conn, str(conn), role, until))

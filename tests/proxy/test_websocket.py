@@ -84,7 +84,7 @@ def read(sent: bytes, cut: int = 0) -> tuple[list[bytes], object, bytes]:
     st.binary(min_size=4, max_size=4),
     st.integers(1, 40),
 )
-def test_messages_come_out_in_order_however_they_are_cut(messages, mask, cut) -> None:
+def test_messages_arrive_in_order_whatever_the_frames(messages, mask, cut) -> None:
     sent = b""
     for parts in messages:
         for number, part in enumerate(parts):
@@ -98,7 +98,7 @@ def test_messages_come_out_in_order_however_they_are_cut(messages, mask, cut) ->
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
-def test_any_bytes_end_it_and_nothing_else(sent) -> None:
+def test_random_bytes_end_only_their_own_websocket(sent) -> None:
     _, end, _ = read(sent)
     assert end in (None, "gone", VIOLATION, NOT_BINARY)
 
@@ -108,7 +108,7 @@ def test_a_piece_is_passed_on_before_its_frame_is_whole() -> None:
     assert (b"".join(pieces), end) == (b"x" * 1000, "gone")
 
 
-def test_what_a_client_may_not_send() -> None:
+def test_invalid_frames_are_refused() -> None:
     assert read(frame(1, b"text"))[1] == NOT_BINARY
     for wrong in (
         b"\x82\x01x",  # not masked
@@ -177,7 +177,7 @@ class WebStream:
 
 @pytest.mark.live
 @pytest.mark.parametrize("web", ["client", "server"])
-def test_a_websocket_meets_a_tcp_stream(proxy, web_port, web) -> None:
+def test_a_websocket_is_joined_with_a_tcp_stream(proxy, web_port, web) -> None:
     tcp = {"client": "server", "server": "client"}[web]
 
     async def meet() -> None:
@@ -209,7 +209,7 @@ async def both_ways(stream: WebStream, other: Stream) -> None:
 
 
 @pytest.mark.live
-def test_two_websockets_meet(proxy, web_port) -> None:
+def test_two_websockets_are_joined(proxy, web_port) -> None:
     async def meet() -> None:
         server = await WebStream.open(web_port, "server:k")
         client = await WebStream.open(web_port, "client:k")
@@ -224,7 +224,7 @@ def test_two_websockets_meet(proxy, web_port) -> None:
 
 
 @pytest.mark.live
-def test_a_refusal_is_said_before_the_end(proxy, web_port) -> None:
+def test_a_refusal_is_sent_before_the_close(proxy, web_port) -> None:
     async def meet() -> None:
         client = await WebStream.open(web_port, "client:nobody")
         assert await client.answer() == MISMATCH
@@ -234,7 +234,7 @@ def test_a_refusal_is_said_before_the_end(proxy, web_port) -> None:
 
 
 @pytest.mark.live
-def test_a_websocket_that_leaves_is_forgotten(proxy, web_port) -> None:
+def test_a_closed_websocket_is_removed(proxy, web_port) -> None:
     async def come_and_go() -> None:
         server = await WebStream.open(web_port, "server:k")
         server.connection.close()
@@ -245,7 +245,7 @@ def test_a_websocket_that_leaves_is_forgotten(proxy, web_port) -> None:
 
 
 @pytest.mark.live
-def test_a_slow_end_is_felt_by_the_other(proxy, web_port) -> None:
+def test_a_slow_receiver_slows_its_sender(proxy, web_port) -> None:
     """The proxy does not store what a TCP client does not read; nor what a WebSocket does not."""
 
     async def meet() -> None:
@@ -270,7 +270,7 @@ def test_a_slow_end_is_felt_by_the_other(proxy, web_port) -> None:
 
 
 @pytest.mark.live
-def test_text_is_no_session(proxy, web_port) -> None:
+def test_a_text_message_is_refused(proxy, web_port) -> None:
     async def meet() -> None:
         stream = await WebStream.open(web_port, "server:k")
         await stream.connection.write_message("hello")
@@ -284,7 +284,7 @@ def test_text_is_no_session(proxy, web_port) -> None:
 @pytest.mark.parametrize(
     ("origin", "taken"), [("http://evil.example", False), ("https://lab.example", True), ("http://{host}", True)]
 )
-def test_only_pages_of_the_lab_may_open_one(proxy, web_port, origin, taken) -> None:
+def test_only_pages_of_allowed_origins_may_open_websockets(proxy, web_port, origin, taken) -> None:
     async def meet() -> None:
         headers = {"Origin": origin.format(host=f"127.0.0.1:{web_port}")}
         request = HTTPRequest(f"ws://127.0.0.1:{web_port}/ws", headers=headers)
@@ -299,7 +299,7 @@ def test_only_pages_of_the_lab_may_open_one(proxy, web_port, origin, taken) -> N
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_what_is_no_websocket_is_answered_and_dropped(proxy, web_port) -> None:
+def test_other_requests_are_answered_and_dropped(proxy, web_port) -> None:
     with socket.create_connection(("127.0.0.1", web_port), timeout=20) as stranger:
         stranger.sendall(b"GET /ws HTTP/1.1\r\nHost: x\r\n\r\n")
         assert stranger.recv(100).startswith(b"HTTP/1.1 400")

@@ -31,7 +31,7 @@ def temporary() -> str:
 
 @register("board.daemon")
 def daemon() -> int:
-    """A process that has left its parent, its session and its signals behind; its number."""
+    """Start a daemon process, with a new session and SIGTERM ignored; its PID."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -50,23 +50,23 @@ def sleep(seconds: float) -> None:
 
 @register("board.seize")
 def seize() -> None:
-    """Hold the interpreter's lock in one call of C code, for ever."""
+    """Hold the interpreter's lock in one endless call of C code."""
     sum(itertools.repeat(0))
 
 
 @register("board.descriptors")
 def descriptors() -> list[str]:
-    """What this process has open."""
+    """The targets of this process's open descriptors."""
     found = []
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the listing's own
+        with contextlib.suppress(FileNotFoundError):  # the listing's own descriptor
             found.append(os.readlink(f"/proc/self/fd/{number}"))
     return sorted(found)
 
 
 @register("board.babble")
 def babble(which: int) -> int:
-    """Say what no session says, to whoever listens at this process's sockets; how many there were."""
+    """Send invalid messages to all sockets of this process; how many there are."""
     nonsense = [
         b'{"ready": 1}',
         b'{"limit_s": "long"}',

@@ -1,4 +1,4 @@
-"""Servers as transcripts, whose logs replay to the same state."""
+"""Fixtures: servers as transcripts, whose logs must replay to the same state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def direct():
 
 @pytest.fixture
 def tracked():
-    """A server of one slot registered with our tracker; its match key is k:1."""
+    """A server with one slot, registered with our tracker; its match key is k:1."""
     script = Transcript(tracked=True)
     assert kinds(script.boot()) == [do.Announce, do.Connect]
     assert script.register() == ["k:1"]

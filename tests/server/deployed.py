@@ -1,4 +1,4 @@
-"""Drives `Deployments` as a transcript: events in, actions out."""
+"""Drives `Deployments` as a transcript: events go in, actions come out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TWO = Version("head", "0002-bbbbbbbbbbbb", "head.so", "b" * 64)
 
 
 class DeploymentsTranscript:
-    """Deployments with a clock, where each word is followed by what it leads to."""
+    """`Deployments` with a clock. ``post`` gives it an event and returns the actions, except log lines."""
 
     def __init__(self, *versions: Version) -> None:
         self.records = ServerRecords(Policy("k", deploy=True))
@@ -39,7 +39,7 @@ class DeploymentsTranscript:
         return self.act(self.deployments.visit(conn, f"peer{conn}", name))
 
     def serving(self, child: int) -> list[do.Action]:
-        """A child comes up and loads what it is given."""
+        """Have a waiting child load its version and serve."""
         assert isinstance(self.act(self.deployments.ready(child))[0], do.BeHost)
         return self.post(ev.Loaded, child)
 
@@ -51,7 +51,7 @@ class DeploymentsTranscript:
         return self.deployments.hung_up(conn)
 
     def zygote(self, up: bool) -> list[do.Action]:
-        """The zygote is there, or dead."""
+        """Have the zygote start or die."""
         if up:
             return self.act(self.processes.zygote_up(ev.ZygoteUp(self.now)))
         self.processes.zygote_down(self.now)

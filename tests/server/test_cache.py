@@ -1,4 +1,4 @@
-"""Files kept by their content: placed, resumed, damaged, too many, and several sessions at once."""
+"""The cache: placed, resumed and damaged files, its cap, and several sessions at once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def workdir(tmp_path):
 
 
 def add(cache, data, target, used_at=None):
-    """Have a session upload ``data``; its digest."""
+    """Upload ``data`` as a session does; its digest."""
     part = cache.resume(digest(data))
     assert part.rewind(0, bytes)
     part.write(data)
@@ -51,7 +51,7 @@ def add(cache, data, target, used_at=None):
     return digest(data)
 
 
-def test_what_one_session_uploads_another_one_finds(cache, folder, workdir):
+def test_an_uploaded_file_is_placed_for_another_session(cache, folder, workdir):
     name = add(cache, b"a model", workdir / "model.so")
     assert (workdir / "model.so").read_bytes() == b"a model"
     assert os.listdir(folder / "partial") == []
@@ -59,7 +59,7 @@ def test_what_one_session_uploads_another_one_finds(cache, folder, workdir):
     assert (workdir / "another").read_bytes() == b"a model"
 
 
-def test_what_a_session_does_to_its_copy_is_its_own_matter(cache, workdir):
+def test_a_changed_copy_does_not_affect_other_sessions(cache, workdir):
     name = add(cache, b"shared", workdir / "one")
     cache.place(name, str(workdir / "two"))
     cache.place(name, str(workdir / "three"))
@@ -71,14 +71,14 @@ def test_what_a_session_does_to_its_copy_is_its_own_matter(cache, workdir):
     assert stat.S_IMODE((workdir / "four").stat().st_mode) == 0o444
 
 
-def test_a_file_of_that_name_is_replaced(cache, workdir):
+def test_an_existing_target_is_replaced(cache, workdir):
     name = add(cache, b"new", workdir / "x")
     (workdir / "f").write_bytes(b"old")
     assert cache.place(name, str(workdir / "f"))
     assert (workdir / "f").read_bytes() == b"new"
 
 
-def test_what_is_not_here(cache, workdir):
+def test_a_missing_file_is_not_placed(cache, workdir):
     assert not cache.place(digest(b"never"), str(workdir / "f"))
     assert cache.offset(digest(b"never"), 5) == 0
     assert os.listdir(workdir) == []
@@ -95,8 +95,8 @@ def test_a_damaged_file_is_never_used(cache, folder, workdir):
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
-def test_what_a_session_puts_there_is_no_trap(cache, folder, workdir, make):
-    """A pipe would keep its reader waiting, a link lead to a file of another session."""
+def test_links_and_pipes_in_the_cache_are_not_opened(cache, folder, workdir, make):
+    """A pipe would block its reader, and a link could lead to a file of another session."""
     name = digest(b"x")
     make(str(folder / "objects" / name))
     assert not cache.place(name, str(workdir / "f"))
@@ -107,7 +107,7 @@ def test_what_a_session_puts_there_is_no_trap(cache, folder, workdir, make):
     assert os.listdir(workdir) == []
 
 
-def test_a_broken_upload_goes_on_where_it_stopped(cache, workdir):
+def test_an_interrupted_upload_is_resumed(cache, workdir):
     data = os.urandom(3 * MB)
     name = digest(data)
     for start in (0, MB, 2 * MB):
@@ -125,11 +125,11 @@ def test_a_broken_upload_goes_on_where_it_stopped(cache, workdir):
     assert cache.offset(name, len(data)) == 0
 
 
-def test_going_back_forgets_what_lies_behind(cache):
+def test_rewinding_cuts_the_file_at_the_offset(cache):
     part = cache.resume(digest(b"x"))
     part.write(b"0123456789")
     part.leave()
-    assert cache.offset(digest(b"x"), 9) == 0  # not a part of that
+    assert cache.offset(digest(b"x"), 9) == 0  # longer than that file
     part = cache.resume(digest(b"x"))
     before = []
     assert part.rewind(4, lambda piece: before.append(bytes(piece)))
@@ -139,7 +139,7 @@ def test_going_back_forgets_what_lies_behind(cache):
     assert cache.offset(digest(b"x"), 10) == 4
 
 
-def test_one_upload_at_a_time_of_one_content(cache):
+def test_a_second_upload_of_the_same_content_is_refused(cache):
     part = cache.resume(digest(b"x"))
     assert cache.resume(digest(b"x")) is None
     part.leave()
@@ -149,7 +149,7 @@ def test_one_upload_at_a_time_of_one_content(cache):
     assert cache.offset(digest(b"x"), 1) == 0
 
 
-def test_what_was_discarded_is_not_anothers(cache):
+def test_discarding_a_finished_upload_keeps_a_newer_one(cache):
     part = cache.resume(digest(b"x"))
     part.finish()
     newer = cache.resume(digest(b"x"))
@@ -158,7 +158,7 @@ def test_what_was_discarded_is_not_anothers(cache):
     assert cache.offset(digest(b"x"), 1) == 1
 
 
-def test_room_is_made_as_bytes_come(cache, folder, workdir):
+def test_space_is_freed_as_bytes_arrive(cache, folder, workdir):
     names = [add(cache, bytes([n]) * 3 * MB, workdir / "f", used_at=n) for n in (1, 2, 3)]
     part = cache.resume(digest(b"announced as 10 MB"))
     assert sorted(os.listdir(folder / "objects")) == sorted(names)
@@ -170,7 +170,7 @@ def test_room_is_made_as_bytes_come(cache, folder, workdir):
     part.leave()
 
 
-def test_uploads_under_way_never_have_more_than_the_cap(cache, folder):
+def test_uploads_under_way_stay_below_the_cap(cache, folder):
     parts = [cache.resume(digest(bytes([n]))) for n in range(4)]
 
     def fill():
@@ -183,14 +183,14 @@ def test_uploads_under_way_never_have_more_than_the_cap(cache, folder):
     assert sum(files) <= 10 * MB
 
 
-def test_what_was_not_used_for_longest_goes_first(cache, folder, workdir):
+def test_the_least_recently_used_file_is_removed_first(cache, folder, workdir):
     names = [add(cache, bytes([n]) * 3 * MB, workdir / "f", used_at=n) for n in (1, 2, 3)]
-    assert cache.place(names[0], str(workdir / "f"))  # used just now
+    assert cache.place(names[0], str(workdir / "f"))  # now the most recently used
     newest = add(cache, b"n" * 3 * MB, workdir / "g")
     assert sorted(os.listdir(folder / "objects")) == sorted([names[0], names[2], newest])
 
 
-def test_a_stale_partial_goes_too_and_one_under_way_stays(cache, folder):
+def test_a_stale_upload_is_removed_and_an_open_one_stays(cache, folder):
     stale = cache.resume(digest(b"stale"))
     stale.write(b"s" * 4 * MB)
     stale.leave()
@@ -204,7 +204,7 @@ def test_a_stale_partial_goes_too_and_one_under_way_stays(cache, folder):
     assert sorted(os.listdir(folder / "partial")) == sorted([digest(b"busy"), digest(b"new")])
 
 
-def test_what_is_resumed_does_not_make_room_for_itself(cache):
+def test_a_resumed_upload_does_not_remove_itself(cache):
     part = cache.resume(digest(b"x"))
     part.write(b"x" * 8 * MB)
     part.leave()
@@ -215,18 +215,18 @@ def test_what_is_resumed_does_not_make_room_for_itself(cache):
 
 
 @pytest.mark.parametrize("name", ["", "x" * 64, "A" * 64, "0" * 63, "../" + "0" * 61, "0" * 64 + "\n", None, 5])
-def test_what_is_no_digest(name):
+def test_an_invalid_digest_is_recognised(name):
     assert not caches.valid(name)
 
 
-def test_a_folder_that_cannot_be(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot use .*file/cache as a cache: Not a directory"):
         Cache(str(tmp_path / "file" / "cache"), MB)
 
 
-def test_nothing_heavy_is_loaded():
-    """A board's waiting processes hold what this file imports."""
+def test_importing_the_cache_imports_no_large_module():
+    """Every waiting process of a board has these imports in memory."""
     code = "import sys; before = set(sys.modules); import rpcsys.server.cache; print(*(set(sys.modules) - before))"
     out = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {"hashlib", "shutil", "fcntl", "zlib"} & set(out.stdout.split()) == set()

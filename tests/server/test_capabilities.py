@@ -1,4 +1,4 @@
-"""What a device says it can do is what can be imported there, and saying it imports nothing."""
+"""A device's capabilities are the packages that can be imported there. Finding them imports none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ask(python, *hidden, flags=()):
     return said
 
 
-def test_this_machine():
+def test_capabilities_of_this_machine():
     said = ask(sys.executable)
     assert said["numpy"]
     assert said["onnxruntime"]
@@ -50,12 +50,12 @@ def test_models_need_both_packages(missing):
 
 
 @pytest.mark.parametrize("version", pythons())
-def test_a_bare_python(version):
+def test_a_python_without_packages_has_no_numpy(version):
     said = ask(pythons()[version], flags=("-I", "-S"))
     assert (said["numpy"], said["python"]) == (False, version)
 
 
-def test_a_package_that_is_half_there(monkeypatch):
+def test_a_loaded_package_is_installed_even_without_a_spec(monkeypatch):
     monkeypatch.setitem(sys.modules, "half", type(sys)("half"))
     assert capabilities.installed("half")
     sys.modules["half"].__spec__ = None
@@ -63,7 +63,7 @@ def test_a_package_that_is_half_there(monkeypatch):
     assert not capabilities.installed("none.at.all")
 
 
-def test_the_machine():
+def test_machine_describes_this_board():
     said = capabilities.machine()
     assert said["arch"] == os.uname().machine
     assert said["cores"] == len(os.sched_getaffinity(0))

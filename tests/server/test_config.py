@@ -1,4 +1,4 @@
-"""The device server's flags: what they mean, and what is said about those that mean nothing."""
+"""The device server's flags: their values, and the errors for invalid ones."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def test_defaults():
     assert (config.host, config.port, config.port_end) == ("0.0.0.0", 9090, 9199)
 
 
-def test_everything(tmp_path):
+def test_every_flag(tmp_path):
     library = tmp_path / "lib.so"
     library.touch()
     config = parse(
@@ -91,7 +91,7 @@ def test_everything(tmp_path):
         (["--deploy-queue", "2"], "need --deploy DIR"),
     ],
 )
-def test_refused_in_one_line(flags, words, monkeypatch):
+def test_an_invalid_flag_is_one_line(flags, words, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2, 3, 8})
     with pytest.raises(ConfigError, match=words) as caught:
         parse(flags)
@@ -103,7 +103,7 @@ def test_through_proxies():
     config = parse([*flags, "--host", "a", "--host", "b:7", "--host", "[::1]:8"])
     assert config.proxies == (("a", 9091), ("b", 7), ("::1", 8))
     assert config.host == "0.0.0.0"
-    assert config.tracker is None  # what is behind the proxies counts, as with TVM's server
+    assert config.tracker is None  # the proxies' tracker is used, as with TVM's server
     assert parse([*flags, "--host", "a", "--health-check", "true"]).health_check == "true"
 
 
@@ -133,7 +133,7 @@ def test_through_proxies():
         ["--import", "no_such_module_at_all", "--port", "0", "--no-fork", "--preload", "none"],
     ],
 )
-def test_the_command_says_one_line_and_exits_with_2(flags):
+def test_an_invalid_command_prints_one_line_and_exits_with_2(flags):
     done = subprocess.run(
         [sys.executable, "-m", "rpcsys.server", "--host", "127.0.0.1", *flags],
         capture_output=True,
@@ -164,18 +164,18 @@ def test_sizes(text, size):
 
 
 def test_how_tvms_clients_are_served(monkeypatch, tmp_path):
-    """As wanted; by default the package, then the libraries, then not at all."""
+    """As the flag sets it; by default the package, else the libraries, else off."""
     from rpcsys.server import config
 
     for name in ("libtvm_ffi.so", "libtvm_runtime.so"):
         (tmp_path / name).touch()
-    monkeypatch.setattr(library._Loaded, "runtime", False)  # another test may have loaded it
+    monkeypatch.setattr(library._Loaded, "runtime", False)  # an earlier test may have loaded it
     found = library.Paths("libtvm_ffi.so", "libtvm_runtime.so")
     assert parse(["--tvm-library", str(tmp_path)]).tvm == "ctypes"
     for package, libraries, served in [(True, found, "python"), (False, found, "ctypes"), (False, None, "off")]:
         monkeypatch.setattr(config, "installed", lambda name, package=package: package)
         monkeypatch.setattr(library, "find", lambda folder=None, libraries=libraries: libraries)
-        library.use(None)  # forgets what was found
+        library.use(None)  # clears the cached result
         assert parse([]).tvm == served
     with pytest.raises(ConfigError, match="--tvm-library DIR"):
         parse(["--tvm", "ctypes"])

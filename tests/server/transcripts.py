@@ -1,4 +1,4 @@
-"""Drives a server's state as a transcript: events in, actions out, and a log of both that can be replayed."""
+"""Drives a server's state as a transcript: events go in, actions come out, and a log of both can be replayed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ QUIET = (do.Log,)
 
 
 class Transcript:
-    """A `DeviceServerState` with a clock, and without spare children if none are asked for. ``post`` sends an event of a class and returns what it leads to, logs aside."""
+    """A `DeviceServerState` with a clock and, by default, no spare children.
+
+    ``post`` gives it an event of a class and returns the actions, except log lines.
+    """
 
     def __init__(self, **policy):
         self.policy = Policy(**{"key": "k", "spares": 0, "quiet_s": 0.0, **policy})
@@ -33,7 +36,7 @@ class Transcript:
         return [action for action in actions if not isinstance(action, QUIET)]
 
     def tick(self, after):
-        """Time passes; every deadline on the way is honoured, as the loop does."""
+        """Let ``after`` seconds pass, with a Tick at every deadline, as the loop does; the actions."""
         end = self.now + after
         actions = []
         for _ in range(1000):
@@ -53,13 +56,13 @@ class Transcript:
     # Shorthands
 
     def boot(self):
-        """A zygote with a ready child for every slot; returns what these led to."""
+        """Start the zygote and a ready child for every slot; the actions of these."""
         spawned = self.post(ev.ZygoteUp)
         assert spawned == [do.Spawn(number + 1) for number in range(self.policy.slots)]
         return [action for child in spawned for action in self.post(ev.ChildReady, child.child)]
 
     def register(self, ours=True):
-        """Up to the offers of a tracker; the match keys are ``k:1`` and so on."""
+        """Register with a tracker and make the offers; their match keys ``k:1`` and so on."""
         assert isinstance(self.post(ev.LinkUp, ours)[0], do.RegisterServer)
         offers = self.post(ev.Registered)
         return self.offers(offers)
@@ -78,7 +81,7 @@ class Transcript:
         return self.post(ev.Opened, conn, f"peer{conn}", "client", key, session, **fields)
 
     def child_dies(self, child, status=0, cleaned=()):
-        """A child dies, and its session's directory is removed."""
+        """Have a child die and its session's directory removed; the actions."""
         actions = self.post(ev.ChildDead, child, status, cleaned)
         for action in actions:
             if isinstance(action, do.Finish):
@@ -86,7 +89,7 @@ class Transcript:
         return actions
 
     def replay(self):
-        """The whole log, through JSON text, into a new state: it must decide the same."""
+        """Give all logged events, through JSON, to a new state: it must decide the same."""
         again = DeviceServerState(self.policy)
         again.start()
         for event, actions in self.log:
@@ -98,7 +101,7 @@ class Transcript:
 
 
 def copied(item):
-    """An event or an action, through JSON text."""
+    """A copy of an event or an action, made through JSON."""
     plain = json.loads(json.dumps(dataclasses.asdict(item)))
     return type(item)(**{name: tuples(value) for name, value in plain.items()})
 
@@ -108,7 +111,7 @@ def tuples(value):
 
 
 def snapshot(thing):
-    """Everything a state holds, as plain values."""
+    """The whole content of a state, as plain values."""
     if isinstance(thing, Enum) or callable(thing):
         return thing.value if isinstance(thing, Enum) else None
     if dataclasses.is_dataclass(thing):

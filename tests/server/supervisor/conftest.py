@@ -1,4 +1,4 @@
-"""A module that is served."""
+"""Fixture: a served module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.server.deployed import HOST, ONE, DeploymentsTranscript
 
 @pytest.fixture
 def script():
-    """Its host is child 1."""
+    """Deployments with one served module, whose host is child 1."""
     script = DeploymentsTranscript(ONE)
     assert script.first == [do.Spawn(1, HOST)]
     script.serving(1)

@@ -1,4 +1,4 @@
-"""Actions and events are values: they compare by what they say, and never change."""
+"""Actions and events are values: they compare by type and fields."""
 
 from __future__ import annotations
 

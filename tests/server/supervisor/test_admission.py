@@ -1,4 +1,4 @@
-"""How clients come in, as transcripts of a whole server."""
+"""The admission of clients, as transcripts of a whole server."""
 
 from __future__ import annotations
 

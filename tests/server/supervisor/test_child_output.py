@@ -1,4 +1,4 @@
-"""What is printed below the server becomes lines of its log."""
+"""Output of child processes becomes lines of the server's log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rpcsys.server.supervisor.loop import Loop
 
 
 class PipedOutput:
-    """Output with a clock, and a pipe to print into."""
+    """`ChildOutput` with a clock, and an open pipe."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -99,7 +99,7 @@ def test_crash_output_is_logged_after_a_flood(piped, logged):
     assert logged()[-2:] == ["printed: terminate called", "printed: after throwing"]
 
 
-# What a crash leaves
+# Output of crashed sessions
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the supervisor makes of what its other processes say: user code shares some of them, so that may be anything."""
+"""The supervisor and its children's messages. User code shares some child processes, so any message is possible."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ODD = [
 
 
 class Supervisor(Spawner):
-    """A spawner whose zygote is this test, with the state behind it that a server has."""
+    """A spawner with a server's state. The test plays the zygote and the children."""
 
     def __init__(self, tmp_path) -> None:
         self.loop = Loop()
@@ -74,11 +74,11 @@ class Supervisor(Spawner):
             self.ends[order["spawn"]] = socket.socket(fileno=os.dup(descriptor))
 
     def _sweep(self) -> bool:
-        """Nothing is below this zygote: what is below this process is other tests'."""
+        """Find nothing below this zygote: the processes below this one belong to other tests."""
         return True
 
     def hear(self, rounds: int = 20) -> None:
-        """Take what is there, as the loop does, and have the state decide about it."""
+        """Run the loop and give the events to the state."""
         for _ in range(rounds):
             self.loop.run_once(0)
         while self.loop.events:
@@ -134,7 +134,7 @@ def test_random_messages_of_children_do_no_harm(tmp_path_factory, data):
                 try:
                     supervisor.ends[child].send(words)
                 except OSError:
-                    continue  # it is not listened to any more
+                    continue  # the supervisor has closed its socket
             supervisor.hear(4)
         assert all(line.isprintable() for line in supervisor.told)
         assert supervisor.state.deadline() is None or supervisor.state.deadline() < float("inf")
@@ -165,7 +165,7 @@ def test_unwanted_descriptors_are_closed(supervisor, child, tmp_path):
             try:
                 messages.send(supervisor.ends[child], words, descriptor)
             except OSError:
-                supervisor.spawn(child, KINDS[child])  # another in its place
+                supervisor.spawn(child, KINDS[child])  # replaces it
             supervisor.hear(4)
     for each in kinds:
         os.close(each)
@@ -175,7 +175,7 @@ def test_unwanted_descriptors_are_closed(supervisor, child, tmp_path):
 
 
 def flood(supervisor, child: int, words: bytes, times: int) -> None:
-    """Say the same again and again, until nobody listens."""
+    """Send the same message again and again, until the socket is closed."""
     with contextlib.suppress(OSError):
         for _ in range(times):
             supervisor.ends[child].send(words)

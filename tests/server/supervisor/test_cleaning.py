@@ -1,4 +1,4 @@
-"""Directories made and removed beside the loop."""
+"""Directories of sessions, made and removed in a thread."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Clients' connections: when they are looked at, and what for."""
+"""Keepalive of clients' connections."""
 
 from __future__ import annotations
 

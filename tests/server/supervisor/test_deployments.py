@@ -1,4 +1,4 @@
-"""What the supervisor does for the clients of deployed modules, and for those who deploy, as transcripts."""
+"""The supervisor's decisions about clients of deployed modules and about deployers, as transcripts."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_a_new_version_is_tested_then_serves_and_the_old_host_leaves(script):
     assert script.act(script.deployments.ready(2)) == [do.BeDeployer(2, 9, "peer9")]
     assert script.post(ev.Try, 2, TWO) == [do.Spawn(3, HOST)]
     assert script.serving(3) == [do.SendToChild(2, "tried", "")]
-    assert script.greet(1) == [hand(1, 1)]  # the old one, until the disk says otherwise
+    assert script.greet(1) == [hand(1, 1)]  # the old host, until the disk is switched
     assert script.post(ev.Changed, 2) == [do.Reread()]
     assert script.post(ev.Catalogue, (TWO,)) == [do.SendToChild(1, "leave", "successor")]
-    assert script.post(ev.Leaving, 1) == [do.SendToChild(2, "seen", True)]  # no call reaches it any more
+    assert script.post(ev.Leaving, 1) == [do.SendToChild(2, "seen", True)]  # no call can reach the old host
     assert script.greet(2) == [hand(3, 2)]
     assert script.post(ev.Moved, 1, 3, "peer3", True) == [hand(3, 3, False, True)]
     assert script.dies(1) == []
@@ -87,7 +87,7 @@ def test_the_tested_host_ends_with_its_deployer(script):
     script.serving(3)
     assert script.hung_up(9) == []
     script.now = script.deployments.deadline()
-    assert script.act([]) == [do.Kill(2)]  # it has not tidied up in time
+    assert script.act([]) == [do.Kill(2)]  # its time to clean up is over
     assert script.dies(2) == [do.Drop(9), do.Reread()]
     assert script.post(ev.Catalogue, (ONE,)) == [do.Kill(3)]
 

@@ -1,4 +1,4 @@
-"""What hosts and deployers say, as events; what they are told, as messages."""
+"""Messages of hosts and deployers become events; actions become messages to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VERSION = Version("head", "0001-aaaaaaaaaaaa", "head.so", "a" * 64)
 
 
 class HostHarness:
-    """A host whose end of the control socket a test holds, and a client."""
+    """A host, with its end of the control socket, and a client."""
 
     def __init__(self, folder) -> None:
         self.loop = Loop(lambda: 100.0)

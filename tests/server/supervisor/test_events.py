@@ -1,4 +1,4 @@
-"""Every event has a place where it is handled."""
+"""Every event has a handler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rpcsys.server.supervisor.state import DeviceServerState
 
 
 def below(kind: type) -> set[type]:
-    """The classes that derive from one, and have none below them."""
+    """The classes derived from ``kind`` that have no subclass."""
     return set().union(*({one, *below(one)} for one in kind.__subclasses__()))
 
 

@@ -1,4 +1,4 @@
-"""A board's fitness: when it is checked and recovered, what is offered meanwhile, what the tracker is told."""
+"""A board's health: when it is checked and recovered, the offers meanwhile, and the reports to the tracker."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def kinds(actions):
 
 
 def session(board, key, fault=False):
-    """One session with a match key from its grant to its end; what its end leads to."""
+    """Run one session with a match key from its grant to its end; the actions at its end."""
     count = board.count = getattr(board, "count", 0) + 1
     board.post(ev.KeyTaken, f"l{count}", count, key, "ann", "10.0.0.5")
     board.greet(100 + count, key=key)
@@ -193,7 +193,7 @@ def test_a_renewal_moves_the_end_of_a_running_session(begin):
 
 
 def test_a_renewal_overrides_the_clients_own_limit(begin):
-    """The child tells of it a moment later than the tracker."""
+    """The child's message about its limit arrives after the tracker's renewal."""
     board, registered = begin()
     (key,) = board.offers(registered)
     board.post(ev.KeyTaken, "l", 1, key, "ann", "10.0.0.5", 2.0)

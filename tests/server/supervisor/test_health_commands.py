@@ -1,4 +1,4 @@
-"""The operator's commands, run for real: what they print, how they end, and that nothing of them stays."""
+"""The operator's commands as real processes: their output, their end, and their process group."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The server's pages, on its loop, met by probes of every manner."""
+"""The server's pages, requested by correct, slow, large and silent probes."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ from rpcsys.server.supervisor.loop import Loop
 
 
 class Running(threading.Thread):
-    """A loop with pages, in a thread."""
+    """A thread that runs a loop with pages."""
 
     def __init__(self, pages):
         super().__init__(daemon=True)

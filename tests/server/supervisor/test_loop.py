@@ -1,4 +1,4 @@
-"""What the loop calls, and when."""
+"""When the loop calls its callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions with too much memory are reported of, the dead are forgotten."""
+"""The watch reports sessions with too much memory or other CPUs, and stops watching dead children."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from rpcsys.server.supervisor.memory_watch import EVERY_S, SLICE_S, MemoryWatch
 
 
 class WatchHarness:
-    """A watch with a clock: each of its children has this process, unless ``roots`` says otherwise."""
+    """A watch with a clock. Each of its children is this process, unless ``roots`` is given."""
 
     def __init__(self, limit, roots=lambda child: (os.getpid(),), step_s=0.0):
         self.now, self.step_s = 100.0, step_s
@@ -75,7 +75,7 @@ def test_a_session_on_other_cpus_is_set_back_and_reported():
 
 
 def test_a_long_scan_yields_to_the_loop():
-    harness = WatchHarness(1 << 20, step_s=SLICE_S)  # every step takes so long
+    harness = WatchHarness(1 << 20, step_s=SLICE_S)  # every step takes a whole slice
     for child in range(5):
         harness.watch.add(child)
     scans = 0

@@ -1,4 +1,4 @@
-"""Hosts that die, are succeeded, and are wanted no more."""
+"""Hosts that die, are replaced, or are withdrawn."""
 
 from __future__ import annotations
 

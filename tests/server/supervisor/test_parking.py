@@ -1,4 +1,4 @@
-"""A server behind proxies, as transcripts: where it waits, under which key, and what it does when that fails."""
+"""A server behind proxies, as transcripts: where its connections wait, under which key, and what follows a failure."""
 
 import itertools
 import random
@@ -16,14 +16,14 @@ ONE, TWO = ("p:1",), ("p:1", "q:2")
 
 
 class ProxiedTranscript(Transcript):
-    """A server behind ``proxies``, ready; its tracker, if it finds one, hands out the keys ``k:1``, ``k:2`` …"""
+    """A ready server behind ``proxies``. If it finds a tracker, its match keys are ``k:1``, ``k:2`` …"""
 
     def __init__(self, proxies=ONE, **policy):
         super().__init__(tracked=True, proxies=proxies, **policy)
         self.boot()
 
     def no_tracker(self):
-        """No proxy leads to a tracker; where the server tries to wait instead."""
+        """Have no proxy lead to a tracker; the plain connections that the server dials."""
         actions = []
         for _ in self.policy.proxies:
             actions += self.post(ev.LinkDown, "it closed the connection")
@@ -33,19 +33,19 @@ class ProxiedTranscript(Transcript):
         return only(actions, do.Park)
 
     def waits(self):
-        """As many wait as can; all that were dialled."""
+        """Park plain connections for all slots; the actions that dialled them."""
         parks = self.no_tracker()
-        for park in parks:  # one leads to others
+        for park in parks:  # a parked connection leads to further dials
             parks += only(self.post(ev.Parked, park.number), do.Park)
         return parks
 
     def led(self):
-        """Registered with a tracker of ours, and every slot offered."""
+        """Register with a tracker of ours, and offer every slot; the match keys."""
         self.post(ev.LinkUp, True)
         return self.keyed(self.post(ev.Registered))
 
     def keyed(self, actions):
-        """The match keys asked for are made, parked, and offered."""
+        """Make, park and offer the requested match keys; their texts."""
         keys = []
         for _ in only(actions, do.MakeKey):
             self._keys = getattr(self, "_keys", 0) + 1
@@ -64,7 +64,7 @@ class ProxiedTranscript(Transcript):
 
 @pytest.fixture(params=[ONE, TWO], ids=["one", "two"])
 def plain(request):
-    """No tracker to be found: two slots, parked at each proxy under the plain key."""
+    """Without a tracker: two slots, parked at each proxy under the plain key."""
     script = ProxiedTranscript(request.param, slots=2)
     parks = script.waits()
     assert sorted(park.proxy for park in parks) == sorted(2 * list(range(len(request.param))))
@@ -99,7 +99,7 @@ def test_a_connection_is_dialled_again_after_its_session(plain):
     actions = plain.pair(first, 7)
     assert only(actions, do.Start) == [do.Start(1, 7, 1, "rpcsys/1", "peer7")]
     assert not only(actions, do.Park)
-    # elsewhere one connection too many waits now
+    # at the other proxies one connection is now too many
     assert len(only(actions, do.Unpark)) == len(plain.policy.proxies) - 1
     plain.post(ev.SessionOpened, 1)
     over = plain.post(ev.ChildDone, 1, "closed") + plain.child_dies(1)
@@ -122,7 +122,7 @@ def test_connections_that_fail_together_count_as_one_failure():
         for action in script.post(ev.Unparked, number, "lost", "it closed the connection")
     ]
     assert parks == []
-    (park,) = only(script.tick(0.15), do.Park)  # one finds out whether it is back
+    (park,) = only(script.tick(0.15), do.Park)  # one connection tests the proxy first
     assert len(only(script.post(ev.Parked, park.number), do.Park)) == 3
     assert sum("it closed the connection; trying again" in line for line in script.logged()) == 1
     script.replay()
@@ -185,7 +185,7 @@ def test_a_connection_that_is_being_answered_is_not_closed():
         script.post(ev.Answering, number)
     assert only(script.pair(one, 1), do.Start)
     assert two in script.state.parking.connections
-    assert script.pair(two, 2) == []  # it waits for a slot, as it would without a proxy
+    assert script.pair(two, 2) == []  # it waits for a slot, as without a proxy
     assert [visitor.conn for visitor in script.state.slots.waiting] == [2]
     script.replay()
 
@@ -267,7 +267,7 @@ def test_a_match_key_is_valid_once(led):
 
 def test_a_client_with_another_match_key_is_refused(led):
     assert do.Refuse(6, "mismatch") in led.pair(led.number_of("k:1"), 6, "k:forged")
-    assert [park.key for park in only(led.tick(0.1), do.Park)] == ["k:1"]  # it waits again
+    assert [park.key for park in only(led.tick(0.1), do.Park)] == ["k:1"]  # dialled again
 
 
 def test_a_broken_connection_is_dialled_again_under_its_match_key(led):
@@ -275,7 +275,7 @@ def test_a_broken_connection_is_dialled_again_under_its_match_key(led):
     led.post(ev.Unparked, led.number_of("k:1"), "lost", "it closed the connection")
     (park,) = only(led.tick(0.2), do.Park)
     assert park.key == "k:1"
-    assert led.post(ev.Parked, park.number) == []  # the tracker knows it
+    assert led.post(ev.Parked, park.number) == []  # the tracker already has the offer
     assert only(led.pair(park.number, 5, "k:1"), do.Start)
 
 
@@ -340,7 +340,7 @@ def test_behind_tvms_tracker_connections_wait_under_the_plain_key():
     parks = script.post(ev.LinkUp, False)
     assert [(type(action), action.proxy, action.key) for action in parks] == [(do.Park, 0, "k")]
     assert not only(script.tick(30), do.Connect)
-    assert only(script.post(ev.LinkDown, "gone"), do.Park)  # at the other proxy too, until it is known what comes
+    assert only(script.post(ev.LinkDown, "gone"), do.Park)  # at the other proxy too, until a tracker answers
     assert script.tick(RETRY_S[0]) == [do.Connect(1)]
     script.replay()
 
@@ -349,7 +349,7 @@ def test_behind_tvms_tracker_connections_wait_under_the_plain_key():
 
 
 def anything(chance, script, step):
-    """One event of any kind, about anything there is or was."""
+    """Post one random event, with a present, past or unknown id."""
     state = script.state
     child = chance.choice([*state.processes.children, 1])
     conn = chance.choice([*(session.conn for session in state.slots.sessions.values()), 1])
@@ -381,7 +381,7 @@ def anything(chance, script, step):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_order_of_events_breaks_a_server_behind_proxies(seed):
-    """Whatever comes in whatever order: slots are never oversold, connections are bounded, deadlines move, the log replays."""
+    """In any order of events, sessions and connections are bounded, deadlines move, and the log replays."""
     chance = random.Random(seed)
     script = ProxiedTranscript(TWO if seed % 2 else ONE, slots=2)
     for step in range(300):
@@ -389,7 +389,7 @@ def test_no_order_of_events_breaks_a_server_behind_proxies(seed):
         state = script.state
         assert len(state.slots.sessions) <= 2
         answering = sum(each.state is ANSWERING for each in state.parking.connections.values())
-        # one for each slot at each proxy, and for keys that are out with a client on its way
+        # one for each slot at each proxy, and one for each match key whose client is on its way
         assert len(state.parking.connections) - answering <= 4 + len(state.offers.keys)
     script.replay()
     script.post(ev.StopAsked)

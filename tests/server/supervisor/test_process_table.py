@@ -1,4 +1,4 @@
-"""The zygote, its children, imports that hang, and what no signal ends, as transcripts of a whole server."""
+"""The zygote, its children, hanging imports, and processes that survive SIGKILL, as transcripts of a whole server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's connections at a proxy, which here is a script."""
+"""The server's connections at a scripted proxy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENT = handshake.encode_greeting(
 
 
 class ScriptedProxy:
-    """A proxy that says what a test has it say, and connections that dial it."""
+    """A proxy that the test plays, and connections that dial it."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -36,7 +36,7 @@ class ScriptedProxy:
         return 70 + len(self.adopted)
 
     def next_event(self):
-        """The next event."""
+        """Run the loop until an event is posted; the event."""
         end = time.monotonic() + SOON_S
         while not self.events:
             assert time.monotonic() < end
@@ -44,7 +44,7 @@ class ScriptedProxy:
         return self.events.popleft()
 
     def park(self, number=1, key="k", offered=False):
-        """Dial, and take the connection; the greeting it says."""
+        """Dial and accept the connection; its greeting."""
         self.connections.park(number, 0, key, offered)
         assert isinstance(self.next_event(), ev.Parked)
         self.sock, _ = self.listener.accept()
@@ -122,9 +122,9 @@ def test_an_answer_without_a_client_unparks(script, answer, how, why):
     assert why in lost.why
     assert 0 <= lost.jitter < 1
     try:
-        assert script.sock.recv(1) == b""  # and it is closed
+        assert script.sock.recv(1) == b""  # the server has closed it
     except ConnectionResetError:
-        pass  # it was, with something unread
+        pass  # closed, with unread bytes
 
 
 def test_random_bytes_end_a_connection_or_leave_it_waiting(script):

@@ -19,7 +19,7 @@ from tests.live.daemons import ROOT, Daemon, Daemons, alive, descendants, outsid
 
 pytestmark = pytest.mark.live
 
-SOON_S = 15.0  # for what takes milliseconds, on a machine that has other things to do
+SOON_S = 15.0  # timeout for steps of some milliseconds, on a busy machine
 BARE = ("--tvm", "off", "--preload", "none", "--import", "tests.server.boardfunctions")
 
 
@@ -87,7 +87,7 @@ def test_sessions_are_apart_and_leave_nothing(server, daemons):
 def test_a_session_has_its_own_descriptors_only(server):
     with session(server), session(server) as two:
         names = ask(two, "descriptors")
-    # its client's connection and its control socket
+    # the client's connection and the control socket
     assert len([name for name in names if name.startswith("socket:")]) == 2
     assert not [name for name in names if "rpcsys-server-" in name], "a way to others' directories"
 
@@ -205,7 +205,7 @@ def test_the_next_server_removes_the_folder_of_a_killed_one(server, daemons):
     pids = [zygote_of(server), *server.tree()]
     (folder / "session-1").mkdir()
     (folder / "session-1" / "file").write_bytes(b"left")
-    server.process.send_signal(signal.SIGSTOP)  # neither can clean up after the other
+    server.process.send_signal(signal.SIGSTOP)  # neither can clean up for the other
     os.kill(pids[0], signal.SIGKILL)
     server.kill()
     gone(*pids)
@@ -240,7 +240,7 @@ def test_waiting_children_that_are_killed_are_replaced(server):
         pass
 
 
-# Strangers
+# Invalid peers
 
 
 @pytest.mark.slow
@@ -264,7 +264,7 @@ def test_random_bytes_do_no_harm(server):
                 while sock.recv(1000):
                     pass
             except OSError:
-                pass  # it has dropped us already
+                pass  # the server has dropped the connection already
             sock.close()
     assert server.tree() == pids
     with session(server) as one:
@@ -272,7 +272,7 @@ def test_random_bytes_do_no_harm(server):
 
 
 def test_bytes_after_the_greeting_reach_the_session(server):
-    """A client that sends its HELLO at once: not a byte of it may be lost."""
+    """No byte of a HELLO that is sent with the greeting is lost."""
     with session(server) as one:
         hello_first = opening(session="rpcsys/1")
         assert ask(one, "pid")
@@ -294,8 +294,8 @@ def test_bytes_after_the_greeting_reach_the_session(server):
     ("greeting", "code"),
     [
         (opening("wrong", session="rpcsys/1"), handshake.MISMATCH),
-        (opening(), handshake.MISMATCH),  # a TVM client, and the server runs with --tvm off
-        (opening(session="rpcsys/1", serve="resnet"), handshake.MAGIC),  # and an error in words
+        (opening(), handshake.MISMATCH),  # a TVM client at a server with --tvm off
+        (opening(session="rpcsys/1", serve="resnet"), handshake.MAGIC),  # followed by an error
         (opening(session="rpcsys/2"), handshake.MAGIC),
     ],
 )
@@ -335,7 +335,7 @@ def test_stop_lets_a_session_finish(server, daemons):
     one = session(server)
     pids = server.tree()
     server.process.terminate()
-    wait_until(lambda: not listens(server), SOON_S, "it takes no more")
+    wait_until(lambda: not listens(server), SOON_S, "it stops listening")
     assert ask(one, "sleep", 0.1) is None
     one.close()
     assert server.process.wait(SOON_S) == 0
@@ -393,9 +393,9 @@ def test_listening_on_loopback_is_not_logged(server):
     assert "may run code" not in server.stderr()
 
 
-IDLE_MB = 26.0  # what is promised of a bare board
-SLOT_MB = 4.8  # of which 0.6 are its init's
-ROOM = 1.0 if sys.version_info < (3, 12) else 1.25  # later Pythons are larger by themselves
+IDLE_MB = 26.0  # the documented bound on a board without packages
+SLOT_MB = 4.8  # its init takes 0.6 of these
+ROOM = 1.0 if sys.version_info < (3, 12) else 1.25  # later Pythons need more memory
 
 
 def idle(daemons: Daemons, slots: int) -> float:
@@ -404,7 +404,7 @@ def idle(daemons: Daemons, slots: int) -> float:
     flags = ("--tvm", "off", "--host", "127.0.0.1", "--port", "0", "--key", "k", "--slots", str(slots))
     server = daemons.launch("bare", [sys.executable, "-I", "-S", "-c", code, *flags])
     server.await_ready_line()
-    inits = 0 if mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True) else slots + 1  # and what makes them
+    inits = 0 if mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True) else slots + 1  # and the process that makes them
     counts = [2 + slots, 2 + slots + inits]
     wait_until(
         lambda: [len(server.tree(inits)) for inits in (False, True)] == counts, SOON_S, "a child waits for every slot"
@@ -418,7 +418,7 @@ def idle(daemons: Daemons, slots: int) -> float:
 
 
 def test_an_idle_server_is_small(daemons, record_property):
-    idle(daemons, 1)  # from here on, everything is compiled
+    idle(daemons, 1)  # compiles all modules
     one, four = idle(daemons, 1), idle(daemons, 4)
     record_property("an idle server of one slot", f"{one:.1f} MB (PSS)")
     record_property("each further slot", f"{(four - one) / 3:.1f} MB")

@@ -70,7 +70,7 @@ def test_a_spare_child_waits_while_all_slots_are_taken():
     assert script.greet(1) == [do.Start(1, 1, 1, "rpcsys/1", "peer1"), do.Spawn(2)]
     script.post(ev.ChildReady, 2)
     script.greet(2)
-    assert script.post(ev.ChildDone, 1, "closed") == []  # its successor is there already
+    assert script.post(ev.ChildDone, 1, "closed") == []  # its replacement already waits
     assert only(script.child_dies(1), do.Start) == [do.Start(2, 2, 2, "rpcsys/1", "peer2")]
 
 
@@ -81,7 +81,7 @@ def test_there_is_one_spare_child_for_all_slots():
     assert kinds(script.greet(2)) == [do.Start, do.Spawn]
     script.post(ev.ChildReady, 3)
     script.post(ev.ChildDone, 1, "closed")
-    assert only(script.child_dies(1), do.Spawn) == []  # the spare one waits for the free slot now
+    assert only(script.child_dies(1), do.Spawn) == []  # the spare child now waits for the free slot
 
 
 def test_nothing_is_forked_while_a_client_waits_for_its_session_and_its_first_call():
@@ -90,7 +90,7 @@ def test_nothing_is_forked_while_a_client_waits_for_its_session_and_its_first_ca
     script.greet(1)
     assert kinds(script.greet(2)) == [do.Start]
     script.post(ev.SessionOpened, 1)
-    assert script.tick(0.02) == []  # the other one is still being opened
+    assert script.tick(0.02) == []  # the other session is still opening
     script.post(ev.SessionOpened, 2)
     assert script.tick(0.004) == []
     assert script.tick(0.002) == [do.Spawn(3)]
@@ -98,7 +98,7 @@ def test_nothing_is_forked_while_a_client_waits_for_its_session_and_its_first_ca
 
 
 def test_a_session_without_a_child_ends_the_pause_in_forking():
-    """Sessions of one slot in quick succession: the next one needs the child that was not made for quiet's sake."""
+    """Sessions of one slot in quick succession: the next one needs a child at once."""
     script = Transcript(spares=1, quiet_s=0.05)
     script.boot()
     for number in (1, 2):
@@ -312,7 +312,7 @@ def test_shared_memory_is_searched_with_shared_namespaces():
     script.replay()
 
 
-# What a session is between two events
+# A session's states
 
 
 def session(*events, kind="rpcsys/1", **fields):

@@ -32,7 +32,7 @@ def test_imports_that_fail_later_are_logged(direct):
     assert "--import nope: gone" in direct.logged()
 
 
-# What is unknown
+# Unknown ids
 
 
 def test_events_with_unknown_ids_change_nothing(direct):
@@ -144,7 +144,7 @@ def test_a_second_stop_ends_sessions_at_once(direct):
 
 
 def anything(chance, script, step):
-    """One event of any kind, about anything there is or was."""
+    """Post one random event, with a present, past or unknown id."""
     sessions = script.state.slots.sessions
     child = chance.choice([*script.state.processes.children, 1])
     conn = chance.choice([*(session.conn for session in sessions.values()), 1])
@@ -169,7 +169,7 @@ def anything(chance, script, step):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_no_order_of_events_breaks_a_server(seed):
-    """Whatever comes in whatever order: slots are never oversold, deadlines move, and the log replays."""
+    """In any order of events, the sessions never exceed the slots, deadlines move, and the log replays."""
     chance = random.Random(seed)
     script = Transcript(slots=2, tracked=seed % 2 == 1)
     script.boot()

@@ -1,4 +1,4 @@
-"""Leases and what trackers are told, as transcripts of a whole server."""
+"""Leases and reports to trackers, as transcripts of a whole server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_tracker_revokes_an_unused_lease(tracked):
 
 
 def test_the_end_of_every_revoked_lease_is_reported(tracked):
-    """Whatever has become of it: what the tracker still knows may be a lease whose end it has missed."""
+    """The tracker may have missed an earlier report of the end."""
     for reason in ("unused", "released", "operator"):
         assert tracked.post(ev.LeaseRevoked, "L0", 1, reason) == [do.ReportEnd("L0", 1, "unused")]
 
@@ -67,7 +67,7 @@ def test_a_server_registers_again_after_a_lost_link(tracked):
 
 
 def test_an_end_is_reported_until_it_is_confirmed(tracked):
-    """What was sent just before a connection broke may have reached nobody."""
+    """A report sent just before a connection broke may be lost."""
     ended = do.ReportEnd("L1", 1, "unused")
     taken(tracked)
     assert ended in tracked.tick(8)
@@ -84,7 +84,7 @@ def test_an_end_is_reported_until_it_is_confirmed(tracked):
 
 
 def test_withdrawing_offers_reports_their_leases():
-    """Not on the same connection, which it closes, so that the tracker drops what was offered on it."""
+    """They are reported on the next connection: closing this one is what withdraws the offers."""
     script = Transcript(tracked=True, slots=2)
     script.boot()
     assert script.register() == ["k:1", "k:2"]
@@ -112,7 +112,7 @@ def test_running_leases_are_in_the_registration(tracked):
 
 
 def test_a_session_that_begins_during_the_registration_is_reported(tracked):
-    """The registration was sent without it, and the tracker would give its lease up."""
+    """The registration lacks it, and the tracker would end its lease."""
     taken(tracked)
     tracked.post(ev.LinkDown, "gone")
     tracked.tick(0.2)
@@ -125,7 +125,7 @@ def test_a_session_that_begins_during_the_registration_is_reported(tracked):
     assert tracked.post(ev.Registered) == []
 
 
-# What is said of ends
+# Reports of ends
 
 
 def test_the_lease_of_a_tvm_session_has_the_outcome_memory(tracked):

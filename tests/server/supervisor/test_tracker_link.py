@@ -1,4 +1,4 @@
-"""The server's conversation with a tracker, which here is a script."""
+"""The server's link to a scripted tracker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOON_S = 15.0
 
 
 class ScriptedTracker:
-    """A tracker that says what a test has it say; ``ours`` decides how it answers the hello."""
+    """A tracker that the test plays; ``ours`` decides how it answers the hello."""
 
     def __init__(self, ours):
         self.ours = ours
@@ -43,7 +43,7 @@ class ScriptedTracker:
         self.reader = tracker.TrackerFrameReader()
 
     def connect(self):
-        """Let the link connect and say hello."""
+        """Accept the link and answer its hello."""
         self.link.connect()
         self.pump(self._accepted)
         self.sock.sendall(tracker.MAGIC_BYTES)
@@ -63,7 +63,7 @@ class ScriptedTracker:
         return True
 
     def pump(self, until):
-        """Run the link's loop until something is the case."""
+        """Run the link's loop until ``until()`` is true; its value."""
         end = time.monotonic() + SOON_S
         while True:
             found = until()
@@ -73,7 +73,7 @@ class ScriptedTracker:
             self.loop.run_once(0.01)
 
     def receive(self):
-        """The next message the link sends."""
+        """The next message of the link."""
 
         def message():
             try:
@@ -95,7 +95,7 @@ class ScriptedTracker:
         return events
 
     def next_events(self, count=1):
-        """The next ``count`` events."""
+        """Wait for ``count`` events; remove and return them."""
         self.pump(lambda: len(self.events) >= count)
         return self.take_events()
 
@@ -342,7 +342,7 @@ LINK = settings(deadline=None, max_examples=60, suppress_health_check=[HealthChe
 
 
 def harmless(events):
-    """Whether what a link told the server is what a tracker of ours may tell it, or that the link is down."""
+    """Whether all events of a link are possible with a tracker of ours, or report that the link is down."""
     for event in events:
         if isinstance(event, ev.KeyTaken):
             assert (type(event.lease), type(event.epoch)) == (str, int)
@@ -378,7 +378,7 @@ def test_random_messages_of_a_tracker_do_no_harm(said):
     st.binary(max_size=40) | st.sampled_from([framed(WELCOME)[:-3], b"\x04\0\0\0null", b"\xff\xff\xff\x7f"]),
 )
 def test_random_openings_lead_to_a_link_or_link_down(magic, said):
-    """One LinkDown, after which the server waits and tries again; or, where it happens to be none, a link."""
+    """The link posts one LinkDown, or stays up if the opening happens to be valid."""
     script = ScriptedTracker(ours=True)
     script.sock = None
     try:
