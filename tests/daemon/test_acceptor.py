@@ -1,4 +1,4 @@
-"""Accepting connections, and how many there may be."""
+"""Accepting connections, and the limits on their number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rpcsys.daemon.acceptor import (
 
 
 class Listener:
-    """A listener that fails as ``errors`` say before it accepts; everything else is the socket's own."""
+    """A listener whose first calls of accept fail with ``errors``; everything else is the socket's own."""
 
     def __init__(self, *errors: int) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -40,7 +40,7 @@ class Listener:
 
 
 async def accepted(listener: Listener, count: int) -> tuple[Acceptor, list[socket.socket]]:
-    """Connect ``count`` times; what was accepted."""
+    """Connect ``count`` times; the acceptor and the accepted connections."""
     taken: list[socket.socket] = []
     made = Acceptor(listener, lambda sock, address: taken.append(sock))  # type: ignore[arg-type]
     for _ in range(count):
@@ -119,7 +119,7 @@ def test_connections_are_limited_by_address_and_in_all(caplog) -> None:
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """This process's limits on descriptors: the last is so now."""
+    """This process's limits on descriptors, in order of setting: the last holds."""
     made: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: made[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda which, both: made.append(both))

@@ -1,4 +1,4 @@
-"""The thread beside the loop."""
+"""The thread that writes batches."""
 
 import threading
 import time
@@ -8,25 +8,25 @@ from tests.live.daemons import wait_until
 
 
 def test_it_writes_soon_after_a_wake_and_once_at_the_end():
-    box, carried, calls = [1], [], []
+    pending, written, calls = [1], [], []
 
-    def carry():
+    def write():
         calls.append(threading.current_thread().name)
-        while box:
-            carried.append(box.pop(0))
+        while pending:
+            written.append(pending.pop(0))
 
-    writer = BatchWriter("test", carry, gather_s=0.01)
-    wait_until(lambda: carried == [1], 10, "what was there at the start")
-    box.append(2)
+    writer = BatchWriter("test", write, gather_s=0.01)
+    wait_until(lambda: written == [1], 10, "the first item is written")
+    pending.append(2)
     writer.wake()
-    wait_until(lambda: carried == [1, 2], 10, "what came later")
+    wait_until(lambda: written == [1, 2], 10, "the second item is written")
     time.sleep(0.2)
     quiet = len(calls)
     time.sleep(0.3)
-    assert len(calls) == quiet  # it sleeps while nobody wakes it
-    box.append(3)
+    assert len(calls) == quiet  # it sleeps without a wake
+    pending.append(3)
     assert writer.close(10)
-    assert carried == [1, 2, 3]
+    assert written == [1, 2, 3]
     assert set(calls) == {"test"}
 
 
@@ -42,11 +42,11 @@ def test_many_wakes_are_one_call():
 def test_write_is_called_again_after_the_returned_seconds():
     calls = []
 
-    def carry():
+    def write():
         calls.append(1)
         return 0.01 if len(calls) < 5 else None
 
-    writer = BatchWriter("test", carry, gather_s=0.01)
+    writer = BatchWriter("test", write, gather_s=0.01)
     wait_until(lambda: len(calls) == 5, 10, "five calls")
     writer.close(10)
 

@@ -1,4 +1,4 @@
-"""Pages, and those who ask for them and do not read."""
+"""Pages, and clients that are slow, do not read or open many connections."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rpcsys.daemon.http import serve_pages, shared
 
 
 def served(page, ask):
-    """What ``ask(port)`` says in a thread while the page is served at ``/page``."""
+    """The result of ``ask(port)``, run in a thread while the page is served at ``/page``."""
 
     async def run():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
-        door = serve_pages(listener, {"/page": page})
+        acceptor = serve_pages(listener, {"/page": page})
         try:
-            return await asyncio.to_thread(ask, door.port)
+            return await asyncio.to_thread(ask, acceptor.port)
         finally:
-            door.close()
+            acceptor.close()
 
     return asyncio.run(run())
 
@@ -60,8 +60,8 @@ def test_unread_pages_are_bounded_and_dropped(monkeypatch) -> None:
 
     first, later = served(page, ask)
     assert sorted({line[9:] for line in first}) == [b"200", b"503"]
-    assert sum(line.endswith(b"200") for line in first) <= 5  # one of which had room when it came
-    assert later == 200  # the others were hung up on
+    assert sum(line.endswith(b"200") for line in first) <= 5  # one is admitted just below the bound
+    assert later == 200  # the unread ones were closed
     assert len(made) <= 6
 
 
@@ -101,7 +101,7 @@ def test_connections_are_bounded_until_others_end(monkeypatch, caplog, of_addres
         while time.monotonic() < end:
             try:
                 return refused, status(port)
-            except OSError:  # those that were closed here are still to be noticed there
+            except OSError:  # the server has not noticed all closed connections yet
                 time.sleep(0.02)
         return refused, 0
 

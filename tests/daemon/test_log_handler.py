@@ -1,4 +1,4 @@
-"""Logging by way of a thread."""
+"""Log lines that a thread writes."""
 
 import io
 import logging
@@ -14,7 +14,7 @@ from rpcsys.daemon.log_handler import BatchLogHandler
 
 @pytest.fixture
 def stream():
-    """Where the root logger writes, as a daemon has set it up; put back afterwards."""
+    """The stream of the root logger, set up as in a daemon; restored afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     logs.setup("rpcsys-test")

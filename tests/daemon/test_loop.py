@@ -20,7 +20,7 @@ EVERY_S = 0.1
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A service manager's socket, which wants to hear of this process."""
+    """A service manager's socket for watchdog notifications of this process."""
     name = f"rpcsys-test-{uuid.uuid4().hex}"
     monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
     monkeypatch.setenv("WATCHDOG_USEC", str(int(EVERY_S * 3e6)))
@@ -41,7 +41,7 @@ def _settings_put_back() -> Iterator[None]:
 
 
 def signs(listener: socket.socket) -> int:
-    """How many have come and were not counted."""
+    """How many notifications arrived since the last call."""
     count = 0
     try:
         while True:

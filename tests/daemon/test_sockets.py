@@ -1,4 +1,4 @@
-"""Many sockets, watched as one."""
+"""Many sockets, watched with one epoll."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pairs() -> Iterator[list[Pair]]:
 
 
 def run(test: Callable[[Sockets], Awaitable[None]], after: Callable[[], None] = lambda: None) -> None:
-    """Run a test in a loop, with sockets that are closed after it."""
+    """Run a test in a loop with `Sockets`, which are closed after it."""
 
     async def main() -> None:
         sockets = Sockets(after)
@@ -38,54 +38,54 @@ def run(test: Callable[[Sockets], Awaitable[None]], after: Callable[[], None] = 
 
 
 async def turns(count: int = 20) -> None:
-    """Let the loop make some turns."""
+    """Wait for ``count`` turns of the loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def test_every_socket_is_called_back_with_its_conditions(pairs: list[Pair]) -> None:
-    told: list[tuple[int, int, bytes]] = []
+    reported: list[tuple[int, int, bytes]] = []
 
     async def watch(sockets: Sockets) -> None:
         for number, (ours, theirs) in enumerate(pairs):
-            sockets.add(ours.fileno(), lambda found, n=number, ours=ours: told.append((n, found, ours.recv(9))))
+            sockets.add(ours.fileno(), lambda found, n=number, ours=ours: reported.append((n, found, ours.recv(9))))
             theirs.send(str(number).encode())
         await turns()
 
     counts: list[int] = []
-    run(watch, lambda: counts.append(len(told)))
-    assert sorted(told) == [(number, READ, str(number).encode()) for number in range(len(pairs))]
+    run(watch, lambda: counts.append(len(reported)))
+    assert sorted(reported) == [(number, READ, str(number).encode()) for number in range(len(pairs))]
     assert sorted(set(counts)) == [*range(BATCH, len(pairs), BATCH), len(pairs)]
 
 
 def test_the_watched_conditions_can_change(pairs: list[Pair]) -> None:
     ours, theirs = pairs[0]
-    told: list[int] = []
+    reported: list[int] = []
 
     async def watch(sockets: Sockets) -> None:
-        sockets.add(ours.fileno(), told.append)
+        sockets.add(ours.fileno(), reported.append)
         sockets.expect(ours.fileno(), WRITE)
         theirs.send(b"x")
         await turns()
-        assert set(told) == {WRITE}
+        assert set(reported) == {WRITE}
         sockets.expect(ours.fileno(), 0)
-        told.clear()
+        reported.clear()
         await turns()
-        assert told == []
-        theirs.close()  # which is told unasked
+        assert reported == []
+        theirs.close()  # always reported
         await turns()
-        assert told
-        assert told[0] & BROKEN
+        assert reported
+        assert reported[0] & BROKEN
 
     run(watch)
 
 
 def test_a_socket_removed_in_the_same_turn_is_not_called(pairs: list[Pair]) -> None:
-    told: list[int] = []
+    reported: list[int] = []
 
     async def watch(sockets: Sockets) -> None:
         def remove_both(found: int) -> None:
-            told.append(found)
+            reported.append(found)
             for ours, _ in pairs[:2]:
                 sockets.remove(ours.fileno())
 
@@ -95,10 +95,10 @@ def test_a_socket_removed_in_the_same_turn_is_not_called(pairs: list[Pair]) -> N
         await turns()
 
     run(watch)
-    assert told == [READ]
+    assert reported == [READ]
 
 
-# Ends and breaks of streams that nobody reads.
+# Ends and breaks of unread streams
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -115,11 +115,11 @@ def ends() -> tuple[socket.socket, socket.socket]:
 
 
 async def watched(wanted: int, act) -> tuple[list[int], bytes]:
-    """What was told of a stream after ``act(its other end)``, and what can still be read."""
+    """The conditions reported after ``act(the stream's other end)``, and the bytes that are still unread."""
     sockets = Sockets()
     outer, inner = ends()
-    told: list[int] = []
-    sockets.add(inner.fileno(), told.append, wanted)
+    reported: list[int] = []
+    sockets.add(inner.fileno(), reported.append, wanted)
     act(outer)
     for _ in range(10):
         await asyncio.sleep(0.01)
@@ -133,27 +133,27 @@ async def watched(wanted: int, act) -> tuple[list[int], bytes]:
         rest = b""
     outer.close()
     inner.close()
-    return told, rest
+    return reported, rest
 
 
-def says_and_ends(outer: socket.socket) -> None:
+def sends_and_ends(outer: socket.socket) -> None:
     outer.sendall(b"words")
     outer.shutdown(socket.SHUT_WR)
 
 
-def says_and_breaks(outer: socket.socket) -> None:
+def sends_and_breaks(outer: socket.socket) -> None:
     outer.sendall(b"words")
     outer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     outer.close()
 
 
 def test_an_end_is_reported_once_without_reading(loop) -> None:
-    assert loop.run_until_complete(watched(ENDED, says_and_ends)) == ([RDHUP], b"words")
+    assert loop.run_until_complete(watched(ENDED, sends_and_ends)) == ([RDHUP], b"words")
 
 
 @pytest.mark.parametrize("wanted", [ENDED, BREAKS])
 def test_a_break_is_reported_once_without_reading(loop, wanted: int) -> None:
-    (found,), rest = loop.run_until_complete(watched(wanted, says_and_breaks))
+    (found,), rest = loop.run_until_complete(watched(wanted, sends_and_breaks))
     assert found & FAILED
     assert rest == b"words"
 
@@ -163,4 +163,4 @@ def test_data_alone_is_not_an_end(loop) -> None:
 
 
 def test_an_end_is_not_a_break(loop) -> None:
-    assert loop.run_until_complete(watched(BREAKS, says_and_ends)) == ([], b"words")
+    assert loop.run_until_complete(watched(BREAKS, sends_and_ends)) == ([], b"words")

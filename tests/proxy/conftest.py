@@ -1,4 +1,4 @@
-"""A proxy in a process of its own."""
+"""Fixture: a proxy as a process."""
 
 from __future__ import annotations
 

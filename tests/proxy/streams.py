@@ -1,4 +1,4 @@
-"""Ends of streams that meet at a proxy, spoken by hand."""
+"""Clients' and servers' streams at a proxy, with hand-made openings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DUPLICATE, MISMATCH = 0xFF272, 0xFF273
 
 
 class Stream(Probe):
-    """Says a greeting, and has read nothing yet. ``more`` is sent in the same breath."""
+    """A stream that has sent a greeting, with ``more`` in the same write, and has read nothing."""
 
     def __init__(self, address: tuple[str, int], text: str, more: bytes = b"") -> None:
         super().__init__(address)
         self.socket.sendall(opening(text) + more)
 
     def answer(self) -> str | int:
-        """The other's greeting, or the code of a refusal."""
+        """The greeting of the other stream, or the code of a refusal."""
         code = self.read_int()
         return self.read(self.read_int()).decode() if code == SESSION_MAGIC else code
 
@@ -31,7 +31,7 @@ def opening(text: str) -> bytes:
 
 
 def joined(proxy: Daemon, key: str = "k") -> tuple[Stream, Stream]:
-    """A client and a server that have met."""
+    """A client's and a server's stream that the proxy has joined."""
     server = Stream(proxy.address, f"server:{key}")
     return met(Stream(proxy.address, f"client:{key}")), met(server)
 
@@ -42,7 +42,7 @@ def met(stream: Stream) -> Stream:
 
 
 def gone(stream: Probe, within_s: float) -> float:
-    """How long the other end took to close the stream."""
+    """Wait for the proxy to close the stream; the seconds that it took."""
     started = time.monotonic()
     stream.socket.settimeout(within_s)
     assert stream.ended()
@@ -50,6 +50,6 @@ def gone(stream: Probe, within_s: float) -> float:
 
 
 def streams_of(proxy: Daemon) -> int:
-    """How many streams the proxy has taken."""
+    """The number of the proxy's connections."""
     found = psutil.Process(proxy.pid).net_connections("tcp")
     return sum(connection.status == psutil.CONN_ESTABLISHED for connection in found)

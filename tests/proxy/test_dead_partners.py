@@ -1,4 +1,4 @@
-"""Streams that die in the moment in which they are joined, before anything has told the proxy."""
+"""Streams that are dead when they are joined, before the proxy has noticed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.proxy.streams import opening
 
 
 class Proxy:
-    """A service without a listener; streams are put into its hands."""
+    """A service without a listener, which gets its streams directly."""
 
     def __init__(self) -> None:
         self.service = ProxyService(ProxyConfig())
 
-    def comes(self, text: str) -> socket.socket:
+    def connect(self, text: str) -> socket.socket:
         outer, inner = socket.socketpair()
         inner.setblocking(False)
         outer.sendall(opening(text))
@@ -50,13 +50,13 @@ def test_the_client_of_a_dead_server_is_joined_with_the_next(running) -> None:
     loop, proxy = running
 
     async def main() -> None:
-        dead = proxy.comes("server:k -server=7")
+        dead = proxy.connect("server:k -server=7")
         dead.close()
-        client = proxy.comes("client:k")  # before the loop could look
+        client = proxy.connect("client:k")  # before the loop reads
         await settle()
         assert not proxy.service.pairs
         assert len(proxy.service.waiting) == 1
-        server = proxy.comes("server:k -server=7")
+        server = proxy.connect("server:k -server=7")
         await settle()
         assert len(proxy.service.pairs) == 1
         assert client.recv(100) == opening("server:k -server=7")
@@ -71,13 +71,13 @@ def test_the_client_of_a_dead_server_is_joined_with_the_next(running) -> None:
 
 
 def test_the_server_of_a_dead_client_is_closed(running) -> None:
-    """It has been told of a client: it must dial again."""
+    """It already has the client's greeting: it must dial again."""
     loop, proxy = running
 
     async def main() -> None:
-        dead = proxy.comes("client:k")
+        dead = proxy.connect("client:k")
         dead.close()
-        server = proxy.comes("server:k")
+        server = proxy.connect("server:k")
         await settle()
         assert server.recv(100) == opening("client:k")
         assert server.recv(100) == b""
@@ -92,9 +92,9 @@ def test_both_streams_may_be_dead(running) -> None:
     loop, proxy = running
 
     async def main() -> None:
-        dead = proxy.comes("server:k")
+        dead = proxy.connect("server:k")
         dead.close()
-        proxy.comes("client:k").close()
+        proxy.connect("client:k").close()
         await settle()
         assert not proxy.service.waiting
         assert not proxy.service.state.waiting

@@ -1,4 +1,4 @@
-"""Any order of events: nobody is joined twice or after leaving, all that belong together meet, and a replay agrees."""
+"""Any order of events: no stream is joined twice or after its end, matching streams are joined, and a replay agrees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMIT, LIMIT_PER_ADDRESS = 6, 4
 
 
 class DirectMachine(RuleBasedStateMachine):
-    """Without a tracker. The model knows of each stream what it said, and whether it is here."""
+    """Without a tracker. The model has each stream's role and key, and whether it has ended."""
 
     streams = Bundle("streams")
 
@@ -23,23 +23,23 @@ class DirectMachine(RuleBasedStateMachine):
         self.proxy = ProxyTranscript(
             timeout_client=20, timeout_server=50, max_waiting=LIMIT, max_waiting_per_address=LIMIT_PER_ADDRESS
         )
-        self.said: dict[int, tuple[str, str]] = {}
+        self.streams_by_conn: dict[int, tuple[str, str]] = {}
         self.gone: set[int] = set()
 
     @rule(target=streams, key=KEYS, id=IDS)
-    def server_comes(self, key, id):
-        return self.came(self.proxy.server(key, id), "server", key)
+    def server_connects(self, key, id):
+        return self.connected(self.proxy.server(key, id), "server", key)
 
     @rule(target=streams, key=KEYS)
-    def client_comes(self, key):
-        return self.came(self.proxy.client(key), "client", key)
+    def client_connects(self, key):
+        return self.connected(self.proxy.client(key), "client", key)
 
-    def came(self, conn, role, key):
-        self.said[conn] = role, key
+    def connected(self, conn, role, key):
+        self.streams_by_conn[conn] = role, key
         return conn
 
     @rule(conn=consumes(streams))
-    def leaves(self, conn):
+    def stream_ends(self, conn):
         self.proxy.leave(conn)
         self.gone.add(conn)
 
@@ -51,26 +51,26 @@ class DirectMachine(RuleBasedStateMachine):
         return [conn for pair in self.proxy.pairs for conn in pair]
 
     @invariant()
-    def each_stream_has_one_fate(self):
+    def each_stream_ends_once(self):
         joined = self.joined()
         assert len(set(joined)) == len(joined)
         assert not set(joined) & set(self.proxy.refused)
         waiting = set(self.proxy.state.waiting.by_conn)
-        assert waiting == set(self.said) - set(joined) - set(self.proxy.refused) - self.gone
+        assert waiting == set(self.streams_by_conn) - set(joined) - set(self.proxy.refused) - self.gone
 
     @invariant()
-    def pairs_fit(self):
+    def pairs_have_the_same_key(self):
         for client, server in self.proxy.pairs:
-            assert self.said[client][0] == "client"
-            assert self.said[server][0] == "server"
-            assert self.fits(self.said[client][1], self.said[server][1])
+            assert self.streams_by_conn[client][0] == "client"
+            assert self.streams_by_conn[server][0] == "server"
+            assert self.fits(self.streams_by_conn[client][1], self.streams_by_conn[server][1])
 
     def fits(self, wanted, served):
         return wanted == served
 
     @invariant()
-    def nobody_waits_for_who_is_there(self):
-        waiting = [self.said[conn] for conn in self.proxy.state.waiting.by_conn]
+    def no_waiting_streams_match(self):
+        waiting = [self.streams_by_conn[conn] for conn in self.proxy.state.waiting.by_conn]
         for key in {key for _, key in waiting}:
             assert not {("client", key), ("server", key)} <= set(waiting)
 
@@ -96,7 +96,7 @@ class DirectMachine(RuleBasedStateMachine):
 
 
 class TrackedMachine(RuleBasedStateMachine):
-    """With a tracker, which the model plays: it hands out what is offered on the connection that stands."""
+    """With a tracker, which the model plays: it grants the offers of the present connection."""
 
     servers = Bundle("servers")
 
@@ -110,8 +110,8 @@ class TrackedMachine(RuleBasedStateMachine):
         self.reconnects = 0
         self.own = 0
 
-    def listen(self):
-        """What the proxy has told the tracker since."""
+    def take_offers(self):
+        """Take the proxy's new offers, after a reconnect if the proxy has requested one."""
         if self.proxy.reconnects > self.reconnects:
             self.reconnects = self.proxy.reconnects
             self.goes_down()
@@ -123,22 +123,22 @@ class TrackedMachine(RuleBasedStateMachine):
         self.pending |= set(offered)
 
     @rule(target=servers, key=KEYS, id=IDS)
-    def server_comes(self, key, id):
+    def server_connects(self, key, id):
         conn = self.proxy.server(key, id)
         self.alive.add(conn)
-        self.listen()
+        self.take_offers()
         return conn
 
     @rule(target=servers, key=KEYS)
-    def offering_server_comes(self, key):
+    def offering_server_connects(self, key):
         self.own += 1
         conn = self.proxy.server(f"{key}:own{self.own}", "9", offered=True)
         self.alive.add(conn)
-        self.listen()
+        self.take_offers()
         return conn
 
     @rule(conn=consumes(servers))
-    def server_goes(self, conn):
+    def server_ends(self, conn):
         self.proxy.leave(conn)
         self.alive.discard(conn)
 
@@ -147,7 +147,7 @@ class TrackedMachine(RuleBasedStateMachine):
         if not self.up:
             self.up, self.seen = True, 0
             self.proxy.tracker_up()
-            self.listen()
+            self.take_offers()
 
     @rule()
     def goes_down(self):
@@ -163,11 +163,11 @@ class TrackedMachine(RuleBasedStateMachine):
         self.proxy.wait(seconds)
         if self.up:
             self.proxy.pending(*sorted(self.pending))
-            self.listen()
+            self.take_offers()
 
     @rule()
-    def client_is_sent(self):
-        """A client is given the oldest offer; it finds a server unless that has just died."""
+    def client_gets_an_offer(self):
+        """Give a client an offer: it is joined with a server, unless that has just ended."""
         if not self.pending:
             return
         match_key = min(self.pending)
@@ -182,7 +182,7 @@ class TrackedMachine(RuleBasedStateMachine):
             assert client in self.proxy.state.waiting.by_conn
 
     @invariant()
-    def a_server_is_met_once(self):
+    def a_server_is_joined_once(self):
         servers = [server for _, server in self.proxy.pairs]
         assert len(set(servers)) == len(servers)
 
@@ -195,7 +195,7 @@ class TrackedMachine(RuleBasedStateMachine):
 
     @rule()
     def settles(self):
-        """When nobody comes or goes for a while, the tracker has what parks, and nothing else."""
+        """Without new or ended streams, the tracker ends up with exactly the parked streams."""
         for _ in range(4):
             self.polls(6)
         if self.up:

@@ -1,4 +1,4 @@
-"""What the proxy counts and measures."""
+"""The proxy's metrics."""
 
 from __future__ import annotations
 

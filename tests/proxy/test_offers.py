@@ -1,4 +1,4 @@
-"""What the tracker is told of servers behind the proxy, as transcripts."""
+"""The proxy's offers to the tracker, as transcripts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_all_is_offered_again_after_a_reconnect(transcript: ProxyTranscript) -> 
     (old,) = transcript.offered
     transcript.tracker_down()
     transcript.server("rpi3")
-    assert transcript.offered == [old]  # nobody there to tell
+    assert transcript.offered == [old]  # there is no link to offer on
     transcript.tracker_up()
     assert len(transcript.offered) == 2
     assert old not in transcript.offered
@@ -103,7 +103,7 @@ def test_a_granted_match_key_is_valid_after_a_reconnect(transcript: ProxyTranscr
 
 
 def test_the_name_of_our_server_changes_with_its_match_key(transcript: ProxyTranscript) -> None:
-    """One that has no link to the tracker parks under its key, with its identity."""
+    """A server of ours without a link to the tracker parks under its key, with its identity."""
     server = transcript.server(id="7")
     transcript.tracker_down()
     transcript.tracker_up()
@@ -126,7 +126,7 @@ def test_a_draining_proxy_offers_nothing(transcript: ProxyTranscript) -> None:
 
 @pytest.mark.parametrize("key", ["a,b", "a]", "", "k" * 256])
 def test_an_invalid_key_is_refused(transcript: ProxyTranscript, key: str) -> None:
-    """The tracker would hang up, and everybody's offers would be gone."""
+    """The tracker would hang up, which would end all offers of the proxy."""
     server = transcript.server(key)
     assert transcript.refused == {server: "mismatch"}
     assert transcript.offered == []
@@ -139,4 +139,4 @@ def test_the_reported_keys_fit_a_frame(transcript: ProxyTranscript) -> None:
     assert len(transcript.offered) == count
     assert MAX_PRESENTED - 250 < sum(map(len, transcript.presented[-1])) <= MAX_PRESENTED
     transcript.server("short")
-    assert "short" in transcript.presented[-1]  # for which there is room
+    assert "short" in transcript.presented[-1]  # a short key still fits

@@ -1,4 +1,4 @@
-"""Bytes between two streams, on both event loops."""
+"""The relay of bytes between two streams, on both event loops."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BLOB = os.urandom(1 << 20) * 16
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a coroutine, with a deadline."""
+    """A function that runs a coroutine with a deadline."""
 
     def run_it(main: Coroutine[Any, Any, None]) -> None:
         loop = request.param()
@@ -42,7 +42,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """The collector looks for cycles only where it is told to."""
+    """Turn the garbage collector off during the test."""
     gc.collect()
     gc.disable()
     yield
@@ -50,7 +50,7 @@ def collector() -> Iterator[None]:
 
 
 class Joined:
-    """Two ends with a pair between them."""
+    """A pair, and the outer ends of its two streams."""
 
     def __init__(self) -> None:
         self.relay = Relay(Sockets())
@@ -100,7 +100,7 @@ async def read(sock: socket.socket, count: int) -> bytes:
 
 
 async def stuck(sock: socket.socket, data: bytes) -> asyncio.Task[None]:
-    """Send until nothing more is taken, and go on in a task."""
+    """Send until the stream takes no more, and go on in a task."""
     sending = asyncio.ensure_future(send(sock, data))
     await asyncio.sleep(0.5)
     assert not sending.done()
@@ -169,7 +169,7 @@ def test_the_partner_of_a_dead_stream_is_read_to_its_end(run: Run, monkeypatch: 
         async with joined() as one:
             await send(one.right, b"last words")
             break_(one.right)
-            await send(one.left, BLOB)  # more than buffers hold: somebody reads it
+            await send(one.left, BLOB)  # more than the buffers hold: the pair has to read it
             assert await read(one.left, 1 << 20) == b"last words"
             one.left.close()
             await one.ended.wait()
@@ -231,7 +231,7 @@ def test_an_ended_pair_is_freed_without_the_garbage_collector(run: Run, collecto
         one.left.close()
         one.right.close()
         await one.ended.wait()
-        await asyncio.sleep(0.1)  # the loop lets go of what it called
+        await asyncio.sleep(0.1)  # the loop releases its callbacks
         assert pair() is None
         one.relay.sockets.close()
 
@@ -269,7 +269,7 @@ def test_large_remainders_keep_their_buffer_and_the_last_given_back_is_used_firs
     assert pool.buffer is not first
     assert bytes(rest[:3]) == b"bcd"
     second = pool.keep(0, BUFFER)
-    pool.give_back(rest[COPIED:])  # a part of it is as good
+    pool.give_back(rest[COPIED:])  # a part gives the whole buffer back
     pool.give_back(second)
     assert pool.kept == 0
     kept = pool.keep(0, BUFFER)

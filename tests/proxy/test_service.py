@@ -1,4 +1,4 @@
-"""A proxy as a process, met over sockets by peers of every manner."""
+"""A proxy as a process, with correct, dead and hostile peers over sockets."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_second_signal_ends_sessions_at_once(daemons) -> None:
 
 
 def test_greetings_are_passed_on_unchanged(proxy) -> None:
-    """TVM's server reads its time limit there."""
+    """TVM's server reads its time limit from them."""
     server = Stream(proxy.address, "server:a:b -server=7 -new=1")
     client = Stream(proxy.address, "client:a:b -timeout=2.50 what is this")
     assert server.answer() == "client:a:b -timeout=2.50 what is this"
@@ -112,7 +112,7 @@ def test_greetings_are_passed_on_unchanged(proxy) -> None:
 
 @pytest.mark.parametrize("first", ["client", "server"])
 def test_bytes_after_a_greeting_arrive(proxy, first) -> None:
-    """Neither those sent with it, nor those sent while nobody is there to read them."""
+    """Both bytes sent with the greeting, and bytes sent while the stream waits."""
     second = {"client": "server", "server": "client"}[first]
     eager = Stream(proxy.address, f"{first}:k", more=b"at once,")
     wait_until(lambda: streams_of(proxy), 5, "it waits")
@@ -152,7 +152,7 @@ def test_a_stream_that_breaks_breaks_the_other(proxy, who) -> None:
 
 
 def test_a_dead_client_ends_the_stream_of_a_server_that_does_not_read(proxy) -> None:
-    """It computes and reads nothing; what its client sent before it died stands in between."""
+    """It computes and reads nothing; the bytes that its client sent before its death are still unread."""
     client, server = joined(proxy)
     client.socket.setblocking(False)
     end = time.monotonic() + 1
@@ -242,7 +242,7 @@ def test_an_opening_may_arrive_in_any_pieces(proxy) -> None:
 
 
 def test_without_descriptors_accepting_pauses(daemons) -> None:
-    """And those it has serve on."""
+    """Joined streams continue."""
     proxy = daemons.launch("small", ["bash", "-c", f"ulimit -n 40; exec {sys.executable} -m rpcsys.proxy --port 0"])
     proxy.await_ready_line()
     client, server = joined(proxy)
@@ -276,7 +276,7 @@ def test_many_invalid_openings_leave_no_memory(proxy) -> None:
 
 
 def test_a_server_that_dies_is_no_longer_free(daemons) -> None:
-    """TVM's protocol cannot take an offer back; the proxy begins anew."""
+    """TVM's protocol has no withdrawal: the proxy connects again."""
     tracker = daemons.tracker()
     proxy = daemons.proxy("--tracker", tracker.where)
     parked = [Stream(proxy.address, "server:k") for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Who meets whom, as transcripts."""
+"""Which streams the proxy joins, as transcripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def transcript() -> ProxyTranscript:
     return ProxyTranscript(timeout_client=60, timeout_server=300)
 
 
-# Without a tracker.
+# Without a tracker
 
 
 def test_a_client_is_joined_with_a_waiting_server(transcript: ProxyTranscript) -> None:
@@ -44,7 +44,7 @@ def test_a_second_server_of_a_key_is_a_duplicate(transcript: ProxyTranscript) ->
     assert transcript.refused == {second: "duplicate"}
     assert "rpi4" in transcript.reasons[second]
     transcript.client()
-    third = transcript.server()  # the first is taken: the next may wait, as with TVM's proxy
+    third = transcript.server()  # the first is joined: the next may wait, as with TVM's proxy
     assert third in transcript.state.waiting.by_conn
 
 
@@ -68,7 +68,7 @@ def test_a_server_with_an_identity_is_a_duplicate_of_one_without(transcript: Pro
 
 
 def test_clients_of_our_server_queue(transcript: ProxyTranscript) -> None:
-    """It parks another stream as soon as one is taken; who comes in between is no duplicate."""
+    """It parks another stream as soon as one is joined; a client that arrives in between is not a duplicate."""
     parked = transcript.server(id="7")
     clients = [transcript.client() for _ in range(3)]
     assert transcript.pairs == [(clients[0], parked)]
@@ -117,7 +117,7 @@ def test_the_oldest_stream_expires_first(transcript: ProxyTranscript) -> None:
     assert list(transcript.refused) == [first, second, server]
 
 
-# With a tracker.
+# With a tracker
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_a_client_may_arrive_before_the_offered_stream(tracked: ProxyTranscript)
 
 
 def test_of_two_streams_with_one_match_key_the_newest_is_joined(tracked: ProxyTranscript) -> None:
-    """The old one may have died without a word; a third party is refused."""
+    """The old one may be dead without a sign; a stream of another server is refused."""
     tracked.server("rpi4:secret", id="7", offered=True)
     new = tracked.server("rpi4:secret", id="7", offered=True)
     thief = tracked.server("rpi4:secret", id="8", offered=True)
@@ -184,7 +184,7 @@ def test_of_two_streams_with_one_match_key_the_newest_is_joined(tracked: ProxyTr
     assert tracked.pairs == [(client, new)]
 
 
-# Bounds and the end.
+# Bounds and the end
 
 
 def test_the_number_of_waiting_streams_is_bounded() -> None:
@@ -196,7 +196,7 @@ def test_the_number_of_waiting_streams_is_bounded() -> None:
     assert transcript.refused == {greedy: "", late: ""}
     assert "--max-waiting-per-address" in transcript.reasons[greedy]
     assert "--max-waiting" in transcript.reasons[late]
-    clients = [transcript.client("a"), transcript.client("b")]  # who need not wait may come
+    clients = [transcript.client("a"), transcript.client("b")]  # a client that need not wait is admitted
     assert transcript.pairs == list(zip(clients, kept, strict=False))
     transcript.server("c")
     assert len(transcript.refused) == 2

@@ -1,4 +1,4 @@
-"""Openings: whole, in any pieces, with bytes behind them; then any bytes."""
+"""Openings: whole, in any pieces, followed by other bytes; then random bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINK = struct.pack("<i", 0x2F271)
 
 
 class Ends:
-    """A stream whose other end is fed."""
+    """A `ProxyStream`, and the other end that sends to it."""
 
     def __init__(self) -> None:
         self.outer, self.inner = socket.socketpair()
@@ -27,7 +27,7 @@ class Ends:
         self.stream = ProxyStream(self.inner, ("::ffff:10.0.0.7", 5))
 
     def feed(self, data: bytes, step: int) -> bool:
-        """In pieces of ``step`` bytes; whether the opening was whole before the last byte was sent, or with it."""
+        """Send in pieces of ``step`` bytes; whether the opening was whole by the last byte."""
         whole = False
         for start in range(0, len(data), step):
             self.outer.sendall(data[start : start + step])
@@ -35,7 +35,7 @@ class Ends:
         return whole
 
     def rest(self) -> bytes:
-        """What was not read."""
+        """The unread bytes."""
         self.outer.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: self.inner.recv(4096), b""))
 

@@ -1,4 +1,4 @@
-"""The proxy's connection to the tracker, against one that the test plays."""
+"""The proxy's connection to a scripted tracker."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAGIC = struct.pack("<i", 0x2F271)
 
 
 class ScriptedTracker:
-    """A tracker. What is said to it is in ``said``; ``pending`` is its answer to the question for that."""
+    """A tracker that the test plays. ``received``: the messages to it; ``pending``: its answer to GetPending."""
 
     def __init__(self, hello: Any) -> None:
         self.hello = hello
         self.pending: Any = []
         self.put: Any = 0
-        self.said: list[Any] = []
+        self.received: list[Any] = []
         self.writers: list[asyncio.StreamWriter] = []
         self.silent = False
 
@@ -41,11 +41,11 @@ class ScriptedTracker:
             writer.write(MAGIC)
             while True:
                 size = struct.unpack("<i", await reader.readexactly(4))[0]
-                said = json.loads(await reader.readexactly(size))
-                self.said.append(said)
+                received = json.loads(await reader.readexactly(size))
+                self.received.append(received)
                 answers = {1: self.hello, 3: self.put, 5: 0, 7: self.pending}
                 if not self.silent:
-                    data = json.dumps(answers[said[0]]).encode()
+                    data = json.dumps(answers[received[0]]).encode()
                     writer.write(struct.pack("<i", len(data)) + data)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -61,7 +61,7 @@ class ScriptedTracker:
 
 
 class RecordedLink:
-    """A link, and what it has called."""
+    """A link, and its calls in order."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.events: list[Any] = []
@@ -81,12 +81,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def linked(hello: Any = 0) -> AsyncIterator[tuple[ScriptedTracker, RecordedLink]]:
     tracker = ScriptedTracker(hello)
     await tracker.start()
-    heard = RecordedLink(tracker.address)
+    recorded = RecordedLink(tracker.address)
     try:
-        await until(lambda: heard.events == ["up"])
-        yield tracker, heard
+        await until(lambda: recorded.events == ["up"])
+        yield tracker, recorded
     finally:
-        heard.link.close()
+        recorded.link.close()
         tracker.close()
 
 
@@ -100,22 +100,22 @@ async def until(condition) -> None:
 @pytest.mark.parametrize(("hello", "ours"), [(0, False), ({"ok": True, "tracker": "rpcsys"}, True)])
 def test_it_sends_tvms_messages_and_detects_our_tracker(hello: Any, ours: bool) -> None:
     async def main() -> None:
-        async with linked(hello) as (tracker, heard):
-            assert heard.link.ours is ours
-            heard.link.give(wire.Put("a:b", 9090, "a:b:c", "lab"))
-            heard.link.give(wire.UpdateInfo("server:proxy[a:b,c]", None, 9090))
-            await until(lambda: len(tracker.said) >= 3)
-            assert [3, "a:b", [9090, "a:b:c"], "lab"] in tracker.said
-            assert [5, {"key": "server:proxy[a:b,c]", "addr": [None, 9090]}] in tracker.said
+        async with linked(hello) as (tracker, recorded):
+            assert recorded.link.ours is ours
+            recorded.link.give(wire.Put("a:b", 9090, "a:b:c", "lab"))
+            recorded.link.give(wire.UpdateInfo("server:proxy[a:b,c]", None, 9090))
+            await until(lambda: len(tracker.received) >= 3)
+            assert [3, "a:b", [9090, "a:b:c"], "lab"] in tracker.received
+            assert [5, {"key": "server:proxy[a:b,c]", "addr": [None, 9090]}] in tracker.received
 
     asyncio.run(main())
 
 
 def test_it_polls_the_pending_match_keys() -> None:
     async def main() -> None:
-        async with linked() as (tracker, heard):
+        async with linked() as (tracker, recorded):
             tracker.pending = ["k:1"]
-            await until(lambda: heard.events.count(("k:1",)) > 2)
+            await until(lambda: recorded.events.count(("k:1",)) > 2)
 
     asyncio.run(main())
 
@@ -123,20 +123,20 @@ def test_it_polls_the_pending_match_keys() -> None:
 @pytest.mark.parametrize("what", ["hangs up", "falls silent", "talks nonsense"])
 def test_a_lost_connection_is_made_again(what: str) -> None:
     async def main() -> None:
-        async with linked() as (tracker, heard):
+        async with linked() as (tracker, recorded):
             if what == "hangs up":
                 tracker.hang_up()
             elif what == "falls silent":
                 tracker.silent = True
-                await until(lambda: "down" in heard.events)
+                await until(lambda: "down" in recorded.events)
                 tracker.silent = False
             else:
                 tracker.pending = 5
-                await until(lambda: "down" in heard.events)
+                await until(lambda: "down" in recorded.events)
                 tracker.pending = []
-            await until(lambda: heard.events.count("up") >= 2)
-            assert heard.link.up
-            changes = [event for event in heard.events if event in ("up", "down")]
+            await until(lambda: recorded.events.count("up") >= 2)
+            assert recorded.link.up
+            changes = [event for event in recorded.events if event in ("up", "down")]
             assert changes == ["up", "down"] * (len(changes) // 2) + ["up"]
 
     asyncio.run(main())
@@ -146,15 +146,15 @@ def test_it_connects_to_a_tracker_that_starts_later() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        heard = RecordedLink(("127.0.0.1", port))
+        recorded = RecordedLink(("127.0.0.1", port))
         await asyncio.sleep(0.3)
-        assert heard.events == []
-        assert heard.link.ours is None
-        heard.link.give(wire.Put("k", 1, "k:1", None))  # to nobody
+        assert recorded.events == []
+        assert recorded.link.ours is None
+        recorded.link.give(wire.Put("k", 1, "k:1", None))  # dropped: the link is down
         tracker = ScriptedTracker(0)
         await tracker.start(port)
-        await until(lambda: heard.events == ["up"])
-        heard.link.close()
+        await until(lambda: recorded.events == ["up"])
+        recorded.link.close()
         tracker.close()
 
     asyncio.run(main())
@@ -162,34 +162,34 @@ def test_it_connects_to_a_tracker_that_starts_later() -> None:
 
 def test_a_refused_offer_is_logged_and_keeps_the_link(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with linked() as (tracker, heard):
+        async with linked() as (tracker, recorded):
             tracker.put = -1
-            heard.link.give(wire.Put("k", 1, "k:1", None))
+            recorded.link.give(wire.Put("k", 1, "k:1", None))
             await until(lambda: "refused Put" in caplog.text)
-            assert heard.link.up
+            assert recorded.link.up
 
     asyncio.run(main())
 
 
 def test_reconnect_is_down_and_up_on_a_new_connection() -> None:
     async def main() -> None:
-        async with linked() as (tracker, heard):
-            heard.link.reconnect()
-            await until(lambda: [e for e in heard.events if e in ("up", "down")] == ["up", "down", "up"])
-            assert sum(said[0] == 1 for said in tracker.said) == 2
+        async with linked() as (tracker, recorded):
+            recorded.link.reconnect()
+            await until(lambda: [e for e in recorded.events if e in ("up", "down")] == ["up", "down", "up"])
+            assert sum(received[0] == 1 for received in tracker.received) == 2
 
     asyncio.run(main())
 
 
 def test_a_closed_link_does_not_reconnect() -> None:
     async def main() -> None:
-        async with linked() as (tracker, heard):
-            heard.link.close()
-            heard.link.reconnect()
+        async with linked() as (tracker, recorded):
+            recorded.link.close()
+            recorded.link.reconnect()
             await asyncio.sleep(0.2)
-            assert heard.events[0] == "up"
-            assert heard.events[-1] == "down"
-            assert sum(said[0] == 1 for said in tracker.said) == 1
+            assert recorded.events[0] == "up"
+            assert recorded.events[-1] == "down"
+            assert sum(received[0] == 1 for received in tracker.received) == 1
 
     asyncio.run(main())
 
@@ -200,17 +200,17 @@ def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker_link, "LONGEST_S", 1.0)
 
     async def main() -> None:
-        heard = RecordedLink(("127.0.0.1", 1))
-        again = heard.link._after
+        recorded = RecordedLink(("127.0.0.1", 1))
+        again = recorded.link._after
 
         def note(seconds: float, what) -> None:
-            if what == heard.link._connect:
+            if what == recorded.link._connect:
                 pauses.append(seconds)
             again(seconds / 100, what)
 
-        monkeypatch.setattr(heard.link, "_after", note)
+        monkeypatch.setattr(recorded.link, "_after", note)
         await until(lambda: len(pauses) > 10)
-        heard.link.close()
+        recorded.link.close()
 
     asyncio.run(main())
     assert pauses[0] < 0.1 < pauses[4]

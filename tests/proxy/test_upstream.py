@@ -31,7 +31,7 @@ def frame(value) -> bytes:
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """The collector looks for cycles only where it is told to."""
+    """Turn the garbage collector off during the test."""
     gc.collect()
     gc.disable()
     yield
@@ -43,7 +43,7 @@ def test_a_refused_connection_is_freed_without_the_garbage_collector(collector: 
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             for _ in range(2):
-                gc.collect()  # of the first try: what is made once
+                gc.collect()  # after the first attempt: frees objects that are made once
                 with pytest.raises(ConnectionRefusedError):
                     await dial(*nobody.getsockname())
                 await asyncio.sleep(0.1)
@@ -84,7 +84,7 @@ def test_the_addresses_of_a_host_are_tried_in_turn(monkeypatch: pytest.MonkeyPat
     asyncio.run(main())
 
 
-HOSTS = ("127.1.2.3", "127.0.0.1")  # nobody listens at the first
+HOSTS = ("127.1.2.3", "127.0.0.1")  # no server listens at the first
 
 
 def test_an_invalid_host_name_is_an_error() -> None:
@@ -96,7 +96,7 @@ def test_an_invalid_host_name_is_an_error() -> None:
 
 
 class ScriptedTracker:
-    """Takes connections and shows what they say; ``hello`` is its answer to a hello. Keeps them open."""
+    """Accepts connections and keeps them open, for the test to read; ``hello`` is its answer to a hello."""
 
     def __init__(self, hello) -> None:
         self.hello = hello
@@ -109,7 +109,7 @@ class ScriptedTracker:
         return f"127.0.0.1:{self.listener.getsockname()[1]}"
 
     def greeted(self) -> Probe:
-        """The next connection, past the magic."""
+        """Accept the next connection and exchange the magic."""
         probe = Probe.__new__(Probe)
         probe.socket, _ = self.listener.accept()
         probe.socket.settimeout(20)
@@ -119,11 +119,11 @@ class ScriptedTracker:
         return probe
 
     def introduce(self, proxy) -> None:
-        """Take the proxy's own connection, and wait until it knows whom it has before it."""
+        """Accept the proxy's own connection, and wait until the proxy has detected the tracker's kind."""
         probe = self.greeted()
         assert read_frame(probe)[0] == 1
         probe.socket.sendall(frame(self.hello))
-        wait_until(lambda: "registered" in proxy.stderr(), 10, "the proxy knows its tracker")
+        wait_until(lambda: "registered" in proxy.stderr(), 10, "the proxy is registered")
 
     def close(self) -> None:
         for one in (*self.taken, self.listener):
@@ -161,7 +161,7 @@ def test_a_relayed_link_carries_its_address(daemons, ours) -> None:
     assert link.read_int() == TRACKER_MAGIC
     told.socket.sendall(frame({"ok": True}))
     assert read_frame(link) == {"ok": True}
-    proxy.process.terminate()  # a link does not keep it
+    proxy.process.terminate()  # it does not wait for a link
     assert link.ended()
     assert proxy.process.wait(5) == 0
 
@@ -249,7 +249,7 @@ def test_without_a_tracker_of_ours_a_link_is_refused(daemons, theirs, tracker) -
 
 @pytest.mark.live
 def test_a_link_is_closed_while_the_tracker_is_down(daemons) -> None:
-    """Not refused: it may be ours."""
+    """It is not refused: the tracker may be ours."""
     proxy = daemons.proxy("--tracker", f"127.0.0.1:{free_port()}")
     with Probe(proxy.address) as link:
         link.socket.sendall(struct.pack("<i", TRACKER_MAGIC))

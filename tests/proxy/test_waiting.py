@@ -1,4 +1,4 @@
-"""Streams that wait: their states, and by what they are found."""
+"""Waiting streams: their states, and the indexes to find them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_offer_is_granted_returned_and_offered_again() -> None:
         one.change(event)
     assert one.state is OFFERED
     with pytest.raises(KeyError):
-        stream(2).change(OFFER)  # which waits under what it said itself
+        stream(2).change(OFFER)  # waits under its own name
     assert stream(2).state is WAITING
 
 

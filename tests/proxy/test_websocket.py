@@ -1,4 +1,4 @@
-"""WebSockets at the proxy: frames, in any cut and with any damage; then streams like any other, whoever is at the other end."""
+"""WebSockets at the proxy: frames in any pieces and with any damage; then streams that are joined like others."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ BLOB = os.urandom(1 << 20) * 24
 TIMEOUT_S = 60.0
 
 
-# Frames.
+# Frames
 
 
 def frame(opcode: int, data: bytes = b"", *, final: bool = True, mask: bytes = b"abcd", length: int | None = None):
-    """A frame as a client sends it; ``length`` to announce another one than it has."""
+    """A frame as a client sends it; ``length`` replaces its true length."""
     count = len(data) if length is None else length
     first = (0x80 if final else 0) | opcode
     if count < 126:
@@ -42,7 +42,7 @@ def frame(opcode: int, data: bytes = b"", *, final: bool = True, mask: bytes = b
 
 
 def read(sent: bytes, cut: int = 0) -> tuple[list[bytes], object, bytes]:
-    """The pieces of what was sent, how it ended (None, a close code, "gone"), and what was answered."""
+    """The pieces read from ``sent``, how reading ended (None, a close code, "gone"), and the answer."""
 
     async def run() -> tuple[list[bytes], object, bytes]:
         near, far = socket.socketpair()
@@ -50,7 +50,7 @@ def read(sent: bytes, cut: int = 0) -> tuple[list[bytes], object, bytes]:
         websocket = WebSocket(IOStream(near, max_buffer_size=2 * CHUNK))
 
         def send() -> None:
-            with contextlib.suppress(OSError):  # it was refused in the middle
+            with contextlib.suppress(OSError):  # refused in the middle
                 for start in range(0, len(sent), cut or len(sent) or 1):
                     far.sendall(sent[start : start + (cut or len(sent))])
                 far.shutdown(socket.SHUT_WR)
@@ -113,7 +113,7 @@ def test_invalid_frames_are_refused() -> None:
     for wrong in (
         b"\x82\x01x",  # not masked
         b"\xc2" + frame(2, b"x")[1:],  # compressed
-        frame(0, b"x"),  # goes on with nothing
+        frame(0, b"x"),  # continues no message
         frame(2, b"x", final=False) + frame(2, b"x"),
         frame(9, b"x" * 126),
         frame(9, final=False),
@@ -123,7 +123,7 @@ def test_invalid_frames_are_refused() -> None:
         assert read(wrong)[1] == VIOLATION, wrong
 
 
-# Streams.
+# Streams
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def proxy(daemons, web_port):
 
 
 class WebStream:
-    """A WebSocket that says a greeting; bytes come out as they came in, whatever the messages."""
+    """A WebSocket that sends a greeting; reads bytes without regard to messages."""
 
     def __init__(self, connection: WebSocketClientConnection) -> None:
         self.connection = connection
@@ -145,7 +145,7 @@ class WebStream:
 
     @classmethod
     async def open(cls, port: int, text: str) -> WebStream:
-        """As TVM's server does: the greeting in three messages."""
+        """Connect and send the greeting in three messages, as TVM's server does."""
         connection = await websocket_connect(f"ws://127.0.0.1:{port}/ws")
         whole = opening(text)
         for piece in (whole[:4], whole[4:8], whole[8:]):
@@ -193,7 +193,7 @@ def test_a_websocket_is_joined_with_a_tcp_stream(proxy, web_port, web) -> None:
 
 
 async def both_ways(stream: WebStream, other: Stream) -> None:
-    """Much, in both directions at once; every byte in order."""
+    """Send much in both directions at once; every byte arrives in order."""
     digests: list[str] = []
     threads = [
         threading.Thread(target=other.socket.sendall, args=(BLOB,)),
@@ -246,7 +246,7 @@ def test_a_closed_websocket_is_removed(proxy, web_port) -> None:
 
 @pytest.mark.live
 def test_a_slow_receiver_slows_its_sender(proxy, web_port) -> None:
-    """The proxy does not store what a TCP client does not read; nor what a WebSocket does not."""
+    """The proxy does not store bytes that a TCP client or a WebSocket does not read."""
 
     async def meet() -> None:
         for fast, slow in (("server", "client"), ("client", "server")):
@@ -306,11 +306,11 @@ def test_other_requests_are_answered_and_dropped(proxy, web_port) -> None:
     with socket.create_connection(("127.0.0.1", web_port), timeout=20) as silent:
         silent.sendall(b"GET /ws HTTP/1.1\r\n")
         assert silent.recv(100) == b""  # after 10 s
-    wait_until(lambda: "Traceback" not in proxy.stderr(), 1, "no traceback")
+    wait_until(lambda: "Traceback" not in proxy.stderr(), 1, "the log has no traceback")
 
 
 def upgraded(port: int) -> socket.socket:
-    """A WebSocket of which nothing was said yet."""
+    """A new WebSocket that has sent nothing."""
     sock = socket.create_connection(("127.0.0.1", port), timeout=20)
     sock.sendall(
         b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -331,7 +331,7 @@ def test_unfinished_messages_take_no_memory(proxy, web_port, final) -> None:
     first = (0x82 if final else 0x02).to_bytes(1, "big")
     for sock in socks:
         sock.settimeout(0.2)
-        with contextlib.suppress(OSError):  # it is not taken any more, or ended
+        with contextlib.suppress(OSError):  # the proxy reads no more, or has closed it
             sock.sendall(first + b"\xff" + (60 << 20).to_bytes(8, "big") + b"mask")
             for _ in range(20):
                 sock.sendall(bytes(1 << 20))

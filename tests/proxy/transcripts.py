@@ -1,4 +1,4 @@
-"""A proxy without sockets: who comes and goes, and what becomes of them, on a clock of the test's own."""
+"""Drives a proxy's state as a transcript: streams open and end, on the test's clock, without sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START = 1000.0
 
 
 class ProxyTranscript:
-    """Events go in, and are noted; ``tracked``: there is a tracker."""
+    """A `ProxyState` that gets events and records its actions. ``tracked``: the proxy has a tracker."""
 
     def __init__(self, *, tracked: bool = False, **options: Any) -> None:
         self.now = START
@@ -48,11 +48,11 @@ class ProxyTranscript:
         self.apply(ev.TrackerDown())
 
     def pending(self, *match_keys: str) -> None:
-        """The tracker says what it has not handed out."""
+        """The tracker lists the match keys that it has not handed out."""
         self.apply(ev.KeysPending(self.now, match_keys, self._fresh(len(self.state.offers.streams))))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, with a look at each deadline."""
+        """Let ``seconds`` pass, and expire streams at each deadline."""
         end = self.now + seconds
         while (due := self.state.next_deadline) is not None and due <= end:
             self.now = max(self.now, due)
@@ -65,7 +65,7 @@ class ProxyTranscript:
         self._note_all(self.state.apply(event))
 
     def is_replayed(self) -> bool:
-        """Whether the same events make the same state."""
+        """Whether a replay of the events gives the same state."""
         state = ProxyState(self.config)
         for event in self.log:
             state.expire(event) if isinstance(event, float) else state.apply(event)

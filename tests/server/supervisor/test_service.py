@@ -404,7 +404,7 @@ def idle(daemons: Daemons, slots: int) -> float:
     flags = ("--tvm", "off", "--host", "127.0.0.1", "--port", "0", "--key", "k", "--slots", str(slots))
     server = daemons.launch("bare", [sys.executable, "-I", "-S", "-c", code, *flags])
     server.await_ready_line()
-    inits = 0 if mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True) else slots + 1  # and the process that makes them
+    inits = 0 if mount_namespace.probe("/tmp/rpcsys-probe", own_pids=True) else slots + 1  # and their maker
     counts = [2 + slots, 2 + slots + inits]
     wait_until(
         lambda: [len(server.tree(inits)) for inits in (False, True)] == counts, SOON_S, "a child waits for every slot"
