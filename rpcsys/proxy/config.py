@@ -53,7 +53,7 @@ def parse(arguments: Sequence[str] | None = None) -> ProxyConfig:
 
 
 def _parser() -> Parser:
-    parser = Parser(NAME, description="Join clients with servers that dial out because nobody can reach them.")
+    parser = Parser(NAME, description="Join clients with servers that dial out because clients cannot reach them.")
     parser.set_defaults(**{**vars(ProxyConfig()), "web_origins": []})
     add = parser.add_argument
     add("--host", help="address to listen on (default: %(default)s)")

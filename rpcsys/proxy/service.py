@@ -117,13 +117,13 @@ class ProxyService:
             stream.conn = self._numbers
             self.waiting[stream.conn] = stream
             self.sockets.add(stream.sock.fileno(), lambda _: self._hung_up(stream), ENDED)
-            self._tell_state(stream, stream.greeting)
+            self._post_opened(stream, stream.greeting)
 
-    def _tell_state(self, stream: ProxyStream, said: handshake.Greeting) -> None:
-        server, offered = said.options.server or "", said.options.offered
+    def _post_opened(self, stream: ProxyStream, greeting: handshake.Greeting) -> None:
+        server, offered = greeting.options.server or "", greeting.options.offered
         fresh = _random_parts(0 if self.tracker is None else 1)
-        now = self.loop.time()
-        self.perform(ev.StreamOpened(now, stream.conn, stream.address, said.role, said.key, server, offered, fresh))
+        now, role, key = self.loop.time(), greeting.role, greeting.key
+        self.perform(ev.StreamOpened(now, stream.conn, stream.address, role, key, server, offered, fresh))
 
     def _hung_up(self, stream: ProxyStream) -> None:
         self._take(stream.conn).sock.close()
@@ -163,10 +163,10 @@ class ProxyService:
             elif isinstance(action, ev.RefuseStream):
                 self._refuse(action)
             elif self.tracker is not None:
-                self._tell_tracker(self.tracker, action)
+                self._send_tracker(self.tracker, action)
         self._arm()
 
-    def _tell_tracker(self, link: ProxyTrackerLink, action: ev.OfferStream | ev.PresentKeys | ev.Reconnect) -> None:
+    def _send_tracker(self, link: ProxyTrackerLink, action: ev.OfferStream | ev.PresentKeys | ev.Reconnect) -> None:
         host = self.config.public
         if isinstance(action, ev.OfferStream):
             link.give(tracker.Put(action.key, self.port, action.match_key, host))
@@ -194,7 +194,7 @@ class ProxyService:
         if other.conn not in self.waiting:
             return  # it has ended as well
         if dead.conn == server and other.greeting is not None:
-            self._tell_state(other, other.greeting)
+            self._post_opened(other, other.greeting)
         else:
             self._take(other.conn).sock.close()  # it already has the greeting of the dead client
 

@@ -77,7 +77,7 @@ class Spawner:
             if printing >= 0:
                 os.close(printing)
         self._control = ours
-        self._loop.add(ours.fileno(), self._hear)
+        self._loop.add(ours.fileno(), self._read_zygote)
 
     def _launch(self, descriptor: int, printing: int) -> int:
         """Start a zygote process; its PID. The first is a fork of this process, which has one thread and no secrets."""
@@ -98,7 +98,7 @@ class Spawner:
         of_session = kind is ChildKind.SESSION
         allowed = (messages.ALLOWED,) if of_session else (messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)
         self.children[child] = ChildProcess(kind, ours, messages.Allowance(self._loop.now(), *allowed))
-        self._loop.add(ours.fileno(), lambda: self._hear_child(child, ours))
+        self._loop.add(ours.fileno(), lambda: self._read_child(child, ours))
         self._order(theirs.fileno(), spawn=child, kind=kind)
         theirs.close()
 
@@ -163,7 +163,7 @@ class Spawner:
 
     # Messages of the zygote and of children
 
-    def _hear(self) -> None:
+    def _read_zygote(self) -> None:
         assert self._control is not None
         try:
             data, extra = _receive(self._control)
@@ -172,32 +172,32 @@ class Spawner:
         if extra is not None:
             os.close(extra)
         try:
-            self._hear_zygote(messages.parse(data, messages.OF_ZYGOTE))
+            self._handle_zygote(messages.parse(data, messages.OF_ZYGOTE))
         except (ProtocolError, KeyError, TypeError):
             self._lost()  # the zygote is dead, or user code has written to its socket
 
-    def _hear_zygote(self, said: dict[str, Any]) -> None:
-        if "importing" in said:
-            self._loop.post(ev.Importing, said["importing"])
-        elif "ready" in said:
-            self._loop.post(ev.ZygoteUp, said["shared"])
-        elif "failed" in said:
-            self._loop.post(ev.Failed, said["failed"])
-        elif "born" in said:
-            pid, init = said["pid"], said.get("init", 0)
-            if said["born"] in self.children:
-                self.children[said["born"]].roots = (pid, init) if init else (pid,)
-                self._meet(said["born"])
-        elif "stuck" in said:
-            self._loop.post(ev.Unkilled, said["stuck"])
+    def _handle_zygote(self, message: dict[str, Any]) -> None:
+        if "importing" in message:
+            self._loop.post(ev.Importing, message["importing"])
+        elif "ready" in message:
+            self._loop.post(ev.ZygoteUp, message["shared"])
+        elif "failed" in message:
+            self._loop.post(ev.Failed, message["failed"])
+        elif "born" in message:
+            pid, init = message["pid"], message.get("init", 0)
+            if message["born"] in self.children:
+                self.children[message["born"]].roots = (pid, init) if init else (pid,)
+                self._check_ready(message["born"])
+        elif "stuck" in message:
+            self._loop.post(ev.Unkilled, message["stuck"])
         else:
-            death = ev.ChildDead(self._loop.now(), said.pop("dead"), **said)
-            while (control := self._control_of(death.child)) is not None and self._hear_child(death.child, control):
+            death = ev.ChildDead(self._loop.now(), message.pop("dead"), **message)
+            while (control := self._control_of(death.child)) is not None and self._read_child(death.child, control):
                 pass  # its last messages may be unread when the zygote reports its death
-            self._bury(death.child)
+            self._remove(death.child)
             self._loop.events.append(death)
 
-    def _hear_child(self, child: int, control: socket.socket) -> bool:
+    def _read_child(self, child: int, control: socket.socket) -> bool:
         """Read and handle one message of a child; whether there was one."""
         try:
             data, extra = _receive(control)
@@ -207,12 +207,12 @@ class Spawner:
         of_session = process.kind is ChildKind.SESSION
         try:
             process.allowance.spend(self._loop.now(), len(data))
-            said = messages.parse(data, messages.OF_CHILD if of_session else messages.OF_SERVICE)
+            message = messages.parse(data, messages.OF_CHILD if of_session else messages.OF_SERVICE)
             if not of_session and self.on_service is not None:
-                extra = self.on_service(child, said, extra)
-            elif "printed" in said and extra is not None:
+                extra = self.on_service(child, message, extra)
+            elif "printed" in message and extra is not None:
                 extra = self._crashes.keep(child, extra)
-            self._take(child, process, said)
+            self._take(child, process, message)
         except (ProtocolError, KeyError):
             self._forget(child)  # the child is dead, or user code has written to its socket
             if not of_session:
@@ -221,31 +221,31 @@ class Spawner:
             os.close(extra)
         return True
 
-    def _take(self, child: int, process: ChildProcess, said: dict[str, Any]) -> None:
+    def _take(self, child: int, process: ChildProcess, message: dict[str, Any]) -> None:
         """Post the event of a child's message. Raises KeyError for a message that no child sends."""
-        if "printed" in said:
+        if "printed" in message:
             pass  # the descriptor is handled above
-        elif "importing" in said:
-            self._loop.post(ev.Importing, said["importing"], child)
-        elif "ready" in said:
+        elif "importing" in message:
+            self._loop.post(ev.Importing, message["importing"], child)
+        elif "ready" in message:
             process.ready = True
-            self._meet(child)
-        elif "failed" in said and not process.ready:
-            self._loop.post(ev.Failed, said["failed"])
-        elif "opened" in said:
+            self._check_ready(child)
+        elif "failed" in message and not process.ready:
+            self._loop.post(ev.Failed, message["failed"])
+        elif "opened" in message:
             self._loop.post(ev.SessionOpened, child)
-        elif "limit_s" in said:
-            self._loop.post(ev.LimitAsked, child, said["limit_s"])
+        elif "limit_s" in message:
+            self._loop.post(ev.LimitAsked, child, message["limit_s"])
         elif process.kind is ChildKind.SESSION:
-            outcome = said["outcome"] if said["outcome"] in OUTCOMES else "closed"
-            self._loop.post(ev.ChildDone, child, outcome, said.get("removed", ()))
+            outcome = message["outcome"] if message["outcome"] in OUTCOMES else "closed"
+            self._loop.post(ev.ChildDone, child, outcome, message.get("removed", ()))
 
-    def _meet(self, child: int) -> None:
+    def _check_ready(self, child: int) -> None:
         """Post `ChildReady` if the child waits and the zygote has sent its PID; the child's message proves nothing."""
         if self.children[child].ready and self.children[child].roots:
             self._loop.post(ev.ChildReady, child)
 
-    def _bury(self, child: int) -> None:
+    def _remove(self, child: int) -> None:
         self._forget(child)
         self.children.pop(child, None)
 
@@ -264,7 +264,7 @@ class Spawner:
     def _lost(self) -> None:
         self._close_control()
         for child in list(self.children):
-            self._bury(child)
+            self._remove(child)
         self.kill_zygote()
         self._sweeping = True
         self._loop.call_at(self._loop.now(), self._scan)

@@ -138,8 +138,8 @@ class Clients:
             return
         self._loop.remove(sock.fileno())
         self._await_end(conn, sock)
-        said = greeting.options
-        self._loop.post(ev.Opened, conn, peer, greeting.role, greeting.key, said.session, said.serve, said.timeout_s)
+        opts = greeting.options
+        self._loop.post(ev.Opened, conn, peer, greeting.role, greeting.key, opts.session, opts.serve, opts.timeout_s)
 
     def _await_end(self, conn: int, sock: socket.socket) -> None:
         self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)

@@ -204,7 +204,7 @@ class Deployments:
             return actions
         actions += self.hosts.start_missing()
         waiting, self.waiting = self.waiting, []
-        return actions + [action for client in waiting for action in self._see_to(client)]
+        return actions + [action for client in waiting for action in self._place(client)]
 
     def _report_seen(self) -> list[do.Action]:
         """Send ``seen`` to deployers once no call can reach an earlier version."""
@@ -222,7 +222,7 @@ class Deployments:
         deployers = [time for each in self.deployers.values() for time in (each.until, each.heard_by)]
         return earliest([self.hosts.next_start(), *deployers, *(client.until for client in self.waiting)])
 
-    def _see_to(self, client: ModelClient) -> list[do.Action]:
+    def _place(self, client: ModelClient) -> list[do.Action]:
         name = client.name
         if name not in self.hosts.catalogue:
             return [client.turn_away("ServerRefused", self._unknown(name))]

@@ -52,24 +52,24 @@ class DeploymentsIo:
     def _reread(self) -> None:
         self._loop.post(ev.Catalogue, tuple(self._store.current()))
 
-    def hear(self, child: int, said: dict[str, Any], descriptor: int | None) -> int | None:
+    def hear(self, child: int, message: dict[str, Any], descriptor: int | None) -> int | None:
         """Handle one checked message of a host or a deployer. Returns ``descriptor`` if it is not kept.
 
         Raises `ProtocolError` or KeyError for a message that they never send: a module has written to the socket.
         """
         post = self._loop.post
-        if "moved" in said and descriptor is not None:
-            peer, greeted = said["moved"], said["greeted"]
+        if "moved" in message and descriptor is not None:
+            peer, greeted = message["moved"], message["greeted"]
             post(ev.Moved, child, self._clients.take_back(descriptor), peer, greeted)
             return None
-        if "load" in said:
-            post(ev.Load, child, *said["load"])
-        elif "unloadable" in said:
-            post(ev.Unloadable, child, said["unloadable"])
-        elif "try" in said:
-            if is_name((version := Version(*said["try"])).name):
+        if "load" in message:
+            post(ev.Load, child, *message["load"])
+        elif "unloadable" in message:
+            post(ev.Unloadable, child, message["unloadable"])
+        elif "try" in message:
+            if is_name((version := Version(*message["try"])).name):
                 post(ev.Try, child, version)
-        elif kind := next((kind for word, kind in _REPORTS.items() if word in said), None):
+        elif kind := next((kind for word, kind in _REPORTS.items() if word in message), None):
             post(kind, child)
         return descriptor
 

@@ -70,8 +70,8 @@ class BoardHealth:
             self._faults = 0
             line = f"the recovery command failed: {event.problem}" if event.problem else "the recovery command was run"
             self._fresh = not self._check
-            told = do.Log("warning" if event.problem else "info", line)
-            return [told, *self._run(CHECK)] if self._check else [told]
+            logged = do.Log("warning" if event.problem else "info", line)
+            return [logged, *self._run(CHECK)] if self._check else [logged]
         was = self.problem
         if event.problem:
             self.problem = f"the health check failed: {event.problem}"

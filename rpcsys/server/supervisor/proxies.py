@@ -88,11 +88,11 @@ class ProxyConnections:
 
     def _pair(self, number: int, connection: _ProxyConnection, greeting: Greeting) -> None:
         del self._connections[number]
-        said = greeting.options
-        conn = self._adopt(connection.hand_over(), said.session is not None)
+        opts = greeting.options
+        conn = self._adopt(connection.hand_over(), opts.session is not None)
         peer = "a client through {}:{}".format(*connection.address)
-        key, timeout_s = greeting.key, said.timeout_s
-        self._loop.post(ev.Opened, conn, peer, greeting.role, key, said.session, said.serve, timeout_s, parked=number)
+        key, timeout_s = greeting.key, opts.timeout_s
+        self._loop.post(ev.Opened, conn, peer, greeting.role, key, opts.session, opts.serve, timeout_s, parked=number)
 
     def _lost(self, number: int, how: str, why: str) -> None:
         self.unpark(number)

@@ -84,7 +84,7 @@ class DeviceServer:
             self._carry_out(self._state.start())
             self._cleaner.tidy()  # starts a thread: only now, because the first zygote is forked from one thread
             cgroups.tidy(self._cgroups)
-            self._show_life()
+            self._notify_watchdog()
             while self._why is None:
                 self._loop.run_once(0.0 if self._loop.events else None)
                 self._handle_events()
@@ -159,9 +159,9 @@ class DeviceServer:
     def _tick(self) -> None:
         self._loop.post(ev.Tick)
 
-    def _show_life(self) -> None:
+    def _notify_watchdog(self) -> None:
         self._watchdog.look(self._loop.now())
-        self._loop.call_at(self._watchdog.due(), self._show_life)
+        self._loop.call_at(self._watchdog.due(), self._notify_watchdog)
 
     def _stop(self, signals: serve.Signals) -> None:
         numbers = signals.received()
@@ -256,11 +256,11 @@ class DeviceServer:
         serve.announce("server", host, self._port, http_port=self._config.http_port or None)
 
     def _log(self, level: str, text: str, event: str, fields: tuple[tuple[str, Any], ...], stranger: str) -> None:
-        told = dict(fields)
-        extra = {"event": event, "fields": told} if event else {"stranger": stranger}
+        values = dict(fields)
+        extra = {"event": event, "fields": values} if event else {"stranger": stranger}
         log.log(getattr(logging, level.upper()), "%s", text, extra=extra)
         if event == "ended":
-            self._metrics.ended(told["outcome"], told["lasted_s"], told["fault"])
+            self._metrics.ended(values["outcome"], values["lasted_s"], values["fault"])
 
     def _exit(self, why: str) -> None:
         self._why = why

@@ -255,12 +255,12 @@ class Slots:
             session.removed += event.removed
             if event.starved and not session.gone:
                 session.outcome = session.outcome or "memory"
-        told: list[do.Action] = []
+        actions: list[do.Action] = []
         if child.state in UNUSED and self.processes.child_pause.failed(event.now):
             how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
             line = f"a waiting session process died ({how}); making another, with growing pauses"
-            told.append(do.Log("error", line))
-        return told + self.child_gone(event.child, event.cleaned)
+            actions.append(do.Log("error", line))
+        return actions + self.child_gone(event.child, event.cleaned)
 
     def child_gone(self, number: int, cleaned: tuple[str, ...]) -> list[do.Action]:
         """Remove a dead child, and end its session or have its client sent the reason."""

@@ -146,8 +146,8 @@ class TrackerSide:
             session.fault = f"it could not be cleaned: {event.left[0]} is left"
             spoilt = self.slots.processes.spoil(f"session {session.number} has left {event.left[0]}")
         self.health.session_ended(session.fault)
-        told = {name: getattr(session, name) for name in ("outcome", "cleaned", "removed", "fault")}
-        fields = session.fields(lasted_s=round(lasted_s, 3), **told)
+        result = {name: getattr(session, name) for name in ("outcome", "cleaned", "removed", "fault")}
+        fields = session.fields(lasted_s=round(lasted_s, 3), **result)
         line = do.Log("info", session.ended_text(lasted_s), "ended", fields)
         return [line, *spoilt, *self.report_end(session, session.outcome)]
 

@@ -125,8 +125,8 @@ class TrackerLink:
     def report_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
         """Report each deployed module to our tracker: name, version, whether served, running, waiting, clients."""
         kind = control.DeployedModule
-        told = tuple(kind(name, version, serving, workers, *load) for name, version, serving, *load in modules)
-        self._report(control.Deployed, told, key)
+        reports = tuple(kind(name, version, serving, workers, *load) for name, version, serving, *load in modules)
+        self._report(control.Deployed, reports, key)
 
     def _report(self, kind: Callable[..., Any], *fields: Any) -> int:
         """Send a message to our tracker; the message's number."""
@@ -154,27 +154,27 @@ class TrackerLink:
             self._down(str(error))
 
     def _down(self, why: str, none: bool = False) -> None:
-        said = self._link.tracker if self._link is not None else {}
+        hello = self._link.tracker if self._link is not None else {}
         self.close()
-        none = none or said.get("error") == control.NO_CONTROL_LINK
+        none = none or hello.get("error") == control.NO_CONTROL_LINK
         self._loop.post(ev.LinkDown, why, jitter(), none)
 
     def _advance(self) -> None:
         if self._link is None:
             return
         try:
-            said = self._link.advance()
+            messages = self._link.advance()
             if self._link.ready and not self._reported_up:
                 self._reported_up = True
                 self._loop.post(ev.LinkUp, bool(self._link.ours))
-            for message in said:
-                self._hear(message)
+            for message in messages:
+                self._handle(message)
         except (ConnectError, ProtocolError, TrackerError) as error:
             self._down(str(error))
 
-    def _hear(self, message: Any) -> None:
+    def _handle(self, message: Any) -> None:
         if not isinstance(message, dict):
-            self._hear_reply(message)
+            self._handle_reply(message)
             return
         try:
             parsed = tracker.parse_from_tracker(message)
@@ -185,9 +185,9 @@ class TrackerLink:
             self._send(error.reply)
             return
         if isinstance(parsed, control.Answer):
-            self._hear_answer(parsed)
+            self._handle_answer(parsed)
         elif isinstance(parsed, (control.Taken, control.End, control.Limit)):
-            self._obey(parsed)
+            self._post_order(parsed)
             self._send(control.Answer(parsed.id, True))
         elif isinstance(parsed, control.Keepalive):
             self._send(control.Answer(parsed.id, True))
@@ -195,7 +195,7 @@ class TrackerLink:
             refusal = f"this version of the server has no {parsed.op} yet"
             self._send(control.Answer(parsed.id, False, "BadRequest", refusal))
 
-    def _obey(self, order: control.Taken | control.End | control.Limit) -> None:
+    def _post_order(self, order: control.Taken | control.End | control.Limit) -> None:
         post, lease = self._loop.post, (order.lease, order.epoch)
         if isinstance(order, control.Limit):
             post(ev.LeaseRenewed, *lease, order.limit_s)
@@ -204,7 +204,7 @@ class TrackerLink:
         else:
             post(ev.KeyTaken, *lease, order.matchkey, order.user, order.address, order.limit_s)
 
-    def _hear_answer(self, answer: control.Answer) -> None:
+    def _handle_answer(self, answer: control.Answer) -> None:
         ended = self._reported.pop(answer.id, None)
         if ended is not None:
             self._loop.post(ev.EndConfirmed, *ended)
@@ -228,7 +228,7 @@ class TrackerLink:
                 why,
             )
 
-    def _hear_reply(self, reply: Any) -> None:
+    def _handle_reply(self, reply: Any) -> None:
         command, matchkeys = self._commands.answered(reply)
         if command is tracker.GetPending:
             self._loop.post(ev.Pending, matchkeys)

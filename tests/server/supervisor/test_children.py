@@ -61,7 +61,7 @@ class Supervisor(Spawner):
         super().__init__(self.loop, {})
         self._control, self.zygote = messages.pair()
         self._control.setblocking(False)
-        self.loop.add(self._control.fileno(), self._hear)
+        self.loop.add(self._control.fileno(), self._read_zygote)
         clients = Clients(self.loop, None, "k")
         config = parse(["--key", "k", "--deploy", str(tmp_path), "--deploy-workers", "1"])
         self.deployments = DeploymentsIo(self.loop, config, clients, self, lambda *_: None)
@@ -77,7 +77,7 @@ class Supervisor(Spawner):
         """Find nothing below this zygote: the processes below this one belong to other tests."""
         return True
 
-    def hear(self, rounds: int = 20) -> None:
+    def handle_messages(self, rounds: int = 20) -> None:
         """Run the loop and give the events to the state."""
         for _ in range(rounds):
             self.loop.run_once(0)
@@ -116,7 +116,7 @@ def test_an_invalid_message_ends_only_its_sender(supervisor, child, data):
         supervisor.ends[child].send(data)
     except OSError:
         pytest.skip("the system takes no message of that length")
-    supervisor.hear()
+    supervisor.handle_messages()
     other = HOST if child == SESSION else SESSION
     assert supervisor._control_of(other) is not None
     assert all(line.isprintable() for line in supervisor.told)
@@ -128,14 +128,14 @@ def test_random_messages_of_children_do_no_harm(tmp_path_factory, data):
     try:
         for child in (SESSION, HOST):
             supervisor.spawn(child, KINDS[child])
-        supervisor.hear()
+        supervisor.handle_messages()
         for child, words in data.draw(st.lists(st.tuples(st.sampled_from([SESSION, HOST]), anything), max_size=8)):
             if words:
                 try:
                     supervisor.ends[child].send(words)
                 except OSError:
                     continue  # the supervisor has closed its socket
-            supervisor.hear(4)
+            supervisor.handle_messages(4)
         assert all(line.isprintable() for line in supervisor.told)
         assert supervisor.state.deadline() is None or supervisor.state.deadline() < float("inf")
     finally:
@@ -148,7 +148,7 @@ def test_random_messages_of_a_zygote_do_no_harm(tmp_path_factory, words):
     try:
         supervisor.spawn(SESSION, KINDS[SESSION])
         supervisor.zygote.send(words)
-        supervisor.hear(4)
+        supervisor.handle_messages(4)
         assert all(line.isprintable() for line in supervisor.told)
     finally:
         supervisor.close()
@@ -166,11 +166,11 @@ def test_unwanted_descriptors_are_closed(supervisor, child, tmp_path):
                 messages.send(supervisor.ends[child], words, descriptor)
             except OSError:
                 supervisor.spawn(child, KINDS[child])  # replaces it
-            supervisor.hear(4)
+            supervisor.handle_messages(4)
     for each in kinds:
         os.close(each)
     supervisor._forget(child)
-    supervisor.hear()
+    supervisor.handle_messages()
     assert open_descriptors() <= before
 
 
