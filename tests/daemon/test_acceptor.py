@@ -76,8 +76,8 @@ def test_without_descriptors_it_pauses_logs_and_goes_on(number: int, caplog) -> 
         close(made, taken)
 
     asyncio.run(main())
-    (told,) = caplog.records
-    assert "cannot accept connections" in told.getMessage()
+    (record,) = caplog.records
+    assert "cannot accept connections" in record.getMessage()
 
 
 def test_a_connection_that_ended_before_it_is_accepted_is_skipped(caplog) -> None:
@@ -127,7 +127,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "logged"),
     [
         ((1024, 1 << 20), 1 << 20, False),
         ((1024, 4096), 4096, True),
@@ -136,11 +136,11 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), resource.RLIM_INFINITY, False),
     ],
 )
-def test_the_limit_on_descriptors_is_raised_as_far_as_possible(limits, before, after, told, caplog) -> None:
+def test_the_limit_on_descriptors_is_raised_as_far_as_possible(limits, before, after, logged, caplog) -> None:
     limits.append(before)
     assert raise_descriptor_limit() == after
     assert descriptor_limit() == (None if after == resource.RLIM_INFINITY else after)
-    assert ("ulimit -Hn" in caplog.text) == told
+    assert ("ulimit -Hn" in caplog.text) == logged
 
 
 def test_a_refused_higher_limit_is_ignored(limits, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ ENDINGS = {
     "the daemon's own": "raise MemoryError",
     "a callback": "loop.call_soon(fail)",
     "a reader": "loop.add_reader(ready.fileno(), fail)",
-    "a task that nobody awaits": "loop.create_task(fails())",
+    "a task that is not awaited": "loop.create_task(fails())",
     "a thread": "threading.Thread(target=fail).start()",
     "another thread of the loop's": "await loop.run_in_executor(None, fail)",
     "a destructor": "Failing()",

@@ -110,8 +110,8 @@ def test_the_pages_show_health_and_metrics(daemons) -> None:
     assert 'rpcsys_proxy_bytes_total{kind="session"} 1000.0' in fetch(port, "/metrics")
     wait_until(lambda: '"joined"' in proxy.stderr(), 5, "the log")
     lines = [json.loads(line) for line in proxy.stderr().splitlines()]
-    (told,) = [line for line in lines if line.get("event") == "joined"]
-    assert told["key"] == "a:b"
+    (line,) = [line for line in lines if line.get("event") == "joined"]
+    assert line["key"] == "a:b"
     parked.close()
 
 

@@ -183,7 +183,7 @@ def test_a_duplicate_and_a_mismatch_have_their_codes(daemons) -> None:
     proxy = daemons.proxy("--timeout-client", "0.5", "--timeout-server", "1")
     server = Stream(proxy.address, "server:k")
     assert Stream(proxy.address, "server:k").answer() == DUPLICATE
-    assert Stream(proxy.address, "client:nobody").answer() == MISMATCH
+    assert Stream(proxy.address, "client:unknown").answer() == MISMATCH
     assert server.answer() == MISMATCH
 
 
@@ -192,7 +192,7 @@ def test_waiting_streams_are_limited_by_address(daemons) -> None:
     parked = [Stream(proxy.address, f"server:{number}") for number in range(2)]
     wait_until(lambda: streams_of(proxy) == 2, 5, "both wait")
     gone(Stream(proxy.address, "server:more"), 5)
-    wait_until(lambda: "--max-waiting-per-address" in proxy.stderr(), 5, "the log says why")
+    wait_until(lambda: "--max-waiting-per-address" in proxy.stderr(), 5, "the reason is logged")
     met(Stream(proxy.address, "client:1"))
     met(parked[1])
 
@@ -247,7 +247,7 @@ def test_without_descriptors_accepting_pauses(daemons) -> None:
     proxy.await_ready_line()
     client, server = joined(proxy)
     crowd = [socket.create_connection(proxy.address) for _ in range(60)]
-    wait_until(lambda: "cannot accept" in proxy.stderr(), 10, "it says so")
+    wait_until(lambda: "cannot accept" in proxy.stderr(), 10, "it is logged")
     client.socket.sendall(b"on")
     assert server.read(2) == b"on"
     for one in crowd:

@@ -40,12 +40,12 @@ def collector() -> Iterator[None]:
 
 def test_a_refused_connection_is_freed_without_the_garbage_collector(collector: None) -> None:
     async def main() -> None:
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
             for _ in range(2):
                 gc.collect()  # after the first attempt: frees objects that are made once
                 with pytest.raises(ConnectionRefusedError):
-                    await dial(*nobody.getsockname())
+                    await dial(*closed.getsockname())
                 await asyncio.sleep(0.1)
         assert gc.collect() == 0
 
@@ -154,12 +154,12 @@ def test_a_relayed_link_carries_its_address(daemons, ours) -> None:
     ours.introduce(proxy)
     link = Probe(proxy.address)
     link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
-    told = ours.greeted()
+    relayed = ours.greeted()
     me = list(link.socket.getsockname())
-    assert read_frame(told) == {"op": "via", "address": me, "proxy": ["lab.example", proxy.address[1]]}
-    assert read_frame(told) == HELLO
+    assert read_frame(relayed) == {"op": "via", "address": me, "proxy": ["lab.example", proxy.address[1]]}
+    assert read_frame(relayed) == HELLO
     assert link.read_int() == TRACKER_MAGIC
-    told.socket.sendall(frame({"ok": True}))
+    relayed.socket.sendall(frame({"ok": True}))
     assert read_frame(link) == {"ok": True}
     proxy.process.terminate()  # it does not wait for a link
     assert link.ended()
@@ -173,12 +173,12 @@ def test_each_proxy_of_a_chain_adds_a_links_address(daemons, ours) -> None:
     inner = daemons.proxy("--next", outer.where)
     link = Probe(inner.address)
     link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
-    told = ours.greeted()
-    first, second = read_frame(told), read_frame(told)
+    relayed = ours.greeted()
+    first, second = read_frame(relayed), read_frame(relayed)
     assert first["proxy"] == [None, outer.address[1]]
     assert second["address"] == list(link.socket.getsockname())
     assert second["proxy"] == [None, inner.address[1]]
-    assert read_frame(told) == HELLO
+    assert read_frame(relayed) == HELLO
 
 
 @pytest.mark.live
@@ -230,7 +230,7 @@ def test_links_and_chains_have_limits(daemons) -> None:
 def test_without_the_next_proxy_a_stream_is_closed(daemons) -> None:
     proxy = daemons.proxy("--next", f"127.0.0.1:{free_port()}")
     gone(Stream(proxy.address, "server:k"), 10)
-    wait_until(lambda: "cannot relay" in proxy.stderr(), 5, "the log says why")
+    wait_until(lambda: "cannot relay" in proxy.stderr(), 5, "the reason is logged")
 
 
 @pytest.mark.live
@@ -242,8 +242,8 @@ def test_without_a_tracker_of_ours_a_link_is_refused(daemons, theirs, tracker) -
     with Probe(proxy.address) as link:
         link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
         assert link.read_int() == TRACKER_MAGIC
-        told = read_frame(link)
-        assert (told["ok"], told["error"]) == (False, "NoControlLink")
+        answer = read_frame(link)
+        assert (answer["ok"], answer["error"]) == (False, "NoControlLink")
         assert link.ended()
 
 

@@ -226,7 +226,7 @@ def test_two_websockets_are_joined(proxy, web_port) -> None:
 @pytest.mark.live
 def test_a_refusal_is_sent_before_the_close(proxy, web_port) -> None:
     async def meet() -> None:
-        client = await WebStream.open(web_port, "client:nobody")
+        client = await WebStream.open(web_port, "client:unknown")
         assert await client.answer() == MISMATCH
         assert await client.ended()
 

@@ -118,48 +118,48 @@ def is_closed(descriptor):
 
 
 def test_a_dead_sessions_output_is_logged(pipe):
-    told: list[bytes] = []
-    words = CrashOutput(told.append)
-    words.keep(1, pipe[0])
+    unread: list[bytes] = []
+    crashes = CrashOutput(unread.append)
+    crashes.keep(1, pipe[0])
     os.write(pipe[1], b"terminate called\nafter")
-    words.log(1)
-    words.log(1)
-    assert told == [b"terminate called\nafter"]
+    crashes.log(1)
+    crashes.log(1)
+    assert unread == [b"terminate called\nafter"]
     assert is_closed(pipe[0])
 
 
 def test_an_empty_pipe_logs_nothing(pipe):
-    told: list[bytes] = []
-    words = CrashOutput(told.append)
-    words.keep(1, pipe[0])
-    words.log(1)
-    words.log(2)
-    assert told == []
+    unread: list[bytes] = []
+    crashes = CrashOutput(unread.append)
+    crashes.keep(1, pipe[0])
+    crashes.log(1)
+    crashes.log(2)
+    assert unread == []
     assert is_closed(pipe[0])
 
 
 def test_crash_output_is_bounded_to_a_few_lines(pipe):
-    told: list[bytes] = []
-    words = CrashOutput(told.append)
-    words.keep(1, pipe[0])
+    unread: list[bytes] = []
+    crashes = CrashOutput(unread.append)
+    crashes.keep(1, pipe[0])
     os.set_blocking(pipe[1], False)
     while True:
         try:
             os.write(pipe[1], b"x" * 4096)
         except BlockingIOError:
             break
-    words.log(1)
-    assert sum(map(len, told)) <= CRASH_BYTES
+    crashes.log(1)
+    assert sum(map(len, unread)) <= CRASH_BYTES
 
 
 def test_descriptors_other_than_one_pipe_are_returned(pipe, tmp_path):
-    told: list[bytes] = []
-    words = CrashOutput(told.append)
+    unread: list[bytes] = []
+    crashes = CrashOutput(unread.append)
     file = os.open(tmp_path / "f", os.O_CREAT | os.O_RDWR)
-    assert words.keep(1, file) == file
-    assert words.keep(1, pipe[0]) is None
+    assert crashes.keep(1, file) == file
+    assert crashes.keep(1, pipe[0]) is None
     another, writing = os.pipe()
-    assert words.keep(1, another) == another
+    assert crashes.keep(1, another) == another
     for each in (file, another, writing):
         os.close(each)
-    words.log(1)
+    crashes.log(1)

@@ -34,8 +34,10 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["kind", "functions"]), inner),
     max_leaves=6,
 )
-said = st.dictionaries(st.sampled_from(WORDS), values, max_size=4).map(lambda told: json.dumps(told).encode())
-anything = st.binary(max_size=200) | said
+random_message = st.dictionaries(st.sampled_from(WORDS), values, max_size=4).map(
+    lambda fields: json.dumps(fields).encode()
+)
+anything = st.binary(max_size=200) | random_message
 ODD = [
     b"[" * 60000,
     b'{"load": [1e999, 0, 0]}',
@@ -66,7 +68,7 @@ class Supervisor(Spawner):
         config = parse(["--key", "k", "--deploy", str(tmp_path), "--deploy-workers", "1"])
         self.deployments = DeploymentsIo(self.loop, config, clients, self, lambda *_: None)
         self.state = DeviceServerState(Policy(key="k", slots=1, deploy=True))
-        self.told: list[str] = []
+        self.logged: list[str] = []
 
     def _order(self, descriptor, **order) -> None:
         self.orders.append(order)
@@ -83,7 +85,7 @@ class Supervisor(Spawner):
             self.loop.run_once(0)
         while self.loop.events:
             actions = self.state.handle(self.loop.events.popleft())
-            self.told += [action.text for action in actions if isinstance(action, Log)]
+            self.logged += [action.text for action in actions if isinstance(action, Log)]
 
     def close(self) -> None:
         for child in list(self.ends):
@@ -119,7 +121,7 @@ def test_an_invalid_message_ends_only_its_sender(supervisor, child, data):
     supervisor.handle_messages()
     other = HOST if child == SESSION else SESSION
     assert supervisor._control_of(other) is not None
-    assert all(line.isprintable() for line in supervisor.told)
+    assert all(line.isprintable() for line in supervisor.logged)
 
 
 @given(data=st.data())
@@ -136,7 +138,7 @@ def test_random_messages_of_children_do_no_harm(tmp_path_factory, data):
                 except OSError:
                     continue  # the supervisor has closed its socket
             supervisor.handle_messages(4)
-        assert all(line.isprintable() for line in supervisor.told)
+        assert all(line.isprintable() for line in supervisor.logged)
         assert supervisor.state.deadline() is None or supervisor.state.deadline() < float("inf")
     finally:
         supervisor.close()
@@ -149,7 +151,7 @@ def test_random_messages_of_a_zygote_do_no_harm(tmp_path_factory, words):
         supervisor.spawn(SESSION, KINDS[SESSION])
         supervisor.zygote.send(words)
         supervisor.handle_messages(4)
-        assert all(line.isprintable() for line in supervisor.told)
+        assert all(line.isprintable() for line in supervisor.logged)
     finally:
         supervisor.close()
 
@@ -180,7 +182,7 @@ def flood(supervisor, child: int, words: bytes, times: int) -> None:
         for _ in range(times):
             supervisor.ends[child].send(words)
             supervisor.loop.run_once(0)
-        pytest.fail("it is listened to for ever")
+        pytest.fail("the socket stays open")
 
 
 def test_a_sessions_messages_are_bounded(supervisor):

@@ -17,12 +17,12 @@ class CleanerHarness:
     def __init__(self, tmp_path):
         self.loop = Loop()
         self.folder = work_folders.make_folder(str(tmp_path))
-        self.told = self.loop.events
+        self.events = self.loop.events
         self.cleaner = Cleaner(self.loop, self.folder, AHEAD)
 
     def finish(self, session, sweep=""):
         self.cleaner.start(session, sweep)
-        while not any(event.session == session for event in self.told):
+        while not any(event.session == session for event in self.events):
             self.loop.run_once(1.0)
 
     def ready(self):
@@ -38,7 +38,7 @@ def test_directories_for_the_next_sessions_are_made_when_one_has_ended(harness):
     harness.cleaner.make_folder(1)
     assert harness.ready() == []
     harness.finish(1)
-    assert [type(event) for event in harness.told] == [ev.Removed]
+    assert [type(event) for event in harness.events] == [ev.Removed]
     wait_until(lambda: len(harness.cleaner._ready) == AHEAD, 15, "directories are made ahead")
     assert len(harness.ready()) == AHEAD
     folders = [harness.cleaner.make_folder(session) for session in range(2, 4 + AHEAD)]

@@ -74,9 +74,9 @@ def test_a_version_that_cannot_be_loaded_is_reported_to_its_deployer(script, how
     script.deployments.ready(2)
     script.post(ev.Try, 2, TWO)
     script.deployments.ready(3)
-    (told,) = script.post(ev.Unloadable, 3, "it is broken") if how == "cannot be loaded" else script.dies(3)
-    assert told.child == 2
-    assert told.value in ("it is broken", "its process ended by signal 9")
+    (report,) = script.post(ev.Unloadable, 3, "it is broken") if how == "cannot be loaded" else script.dies(3)
+    assert report.child == 2
+    assert report.value in ("it is broken", "its process ended by signal 9")
     assert script.greet(1) == [hand(1, 1)]
 
 

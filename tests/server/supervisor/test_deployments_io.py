@@ -34,8 +34,10 @@ class HostHarness:
         control, self.host = messages.pair()
         self.spawner.children[HOST] = ChildProcess(ChildKind.HOST, control, messages.Allowance(0.0, 99))
         config = parse(["--key", "k", "--deploy", str(folder), "--deploy-workers", "2"])
-        self.told: list[object] = []
-        self.io = DeploymentsIo(self.loop, config, self.clients, self.spawner, lambda *told: self.told.append(told))
+        self.reports: list[object] = []
+        self.io = DeploymentsIo(
+            self.loop, config, self.clients, self.spawner, lambda *report: self.reports.append(report)
+        )
         self.client, ours = socket.create_server(("127.0.0.1", 0)), None
         self.client.setblocking(True)
         self.dialled = socket.create_connection(self.client.getsockname())
@@ -112,6 +114,6 @@ def test_the_disk_is_read_and_modules_are_reported(harness):
     harness.do(do.Reread())
     assert list(harness.loop.events) == [ev.Catalogue(100.0, ())]
     harness.do(do.ReportDeployed(()))
-    assert harness.told == [((), 2)]
+    assert harness.reports == [((), 2)]
     harness.do(do.SendToChild(HOST, "leave", ""))
     assert json.loads(messages.receive(harness.host)[0]) == {"leave": ""}

@@ -137,8 +137,8 @@ def test_a_session_that_cannot_start_or_cannot_be_cleaned_is_a_fault(begin):
     actions += board.post(ev.Removed, 1, left=("/tmp/x",))
     (ended,) = [action for action in actions if isinstance(action, do.ReportEnd)]
     assert ended.fault == "it could not be cleaned: /tmp/x is left"
-    (told,) = [action for action in board.out if isinstance(action, do.ReportHealth)]
-    assert "/tmp/x" in told.problem
+    (report,) = [action for action in board.out if isinstance(action, do.ReportHealth)]
+    assert "/tmp/x" in report.problem
 
 
 def test_the_problem_is_reported_again_after_a_reconnect(begin):
@@ -186,8 +186,8 @@ def test_a_renewal_moves_the_end_of_a_running_session(begin):
     board.post(ev.KeyTaken, "l", 1, key, "ann", "10.0.0.5", 10.0)
     board.greet(1, key=key)
     board.now += 5
-    (told,) = board.post(ev.LeaseRenewed, "l", 1, 20.0)
-    assert (told.until, told.child) == (board.now + 20, 1)
+    (extend,) = board.post(ev.LeaseRenewed, "l", 1, 20.0)
+    assert (extend.until, extend.child) == (board.now + 20, 1)
     assert do.Kill not in kinds(board.tick(20))
     assert do.Kill in kinds(board.tick(1))
 

@@ -300,7 +300,7 @@ def test_bytes_after_the_greeting_reach_the_session(server):
     ],
 )
 def test_each_refusal_has_its_code(server, greeting, code):
-    with knock(server, greeting + b"more that nobody will read") as sock:
+    with knock(server, greeting + b"unread bytes") as sock:
         answer = sock.recv(4)
         assert int.from_bytes(answer, "little") == code
         while sock.recv(100):
@@ -412,7 +412,7 @@ def idle(daemons: Daemons, slots: int) -> float:
     wait_until(
         lambda: all(psutil.Process(pid).status() == psutil.STATUS_SLEEPING for pid in server.tree()),
         SOON_S,
-        "nobody who waits is busy",
+        "the waiting processes are idle",
     )
     return pss_mb(server.tree())
 

@@ -65,9 +65,9 @@ def test_ends_of_leases_are_reported_while_it_stops(tracked):
     assert tracked.post(ev.StopAsked) == [do.StopListening(), do.ReportHealth("it is being stopped")]
     assert tracked.post(ev.KeyMade, "k:9") == []
     tracked.post(ev.ChildDone, 1, "closed")
-    told = tracked.child_dies(1)
-    assert [action for action in told if isinstance(action, do.ReportEnd)] == [do.ReportEnd("L1", 1, "closed")]
-    assert told[-2:] == [do.Disconnect(), do.Exit()]
+    actions = tracked.child_dies(1)
+    assert [action for action in actions if isinstance(action, do.ReportEnd)] == [do.ReportEnd("L1", 1, "closed")]
+    assert actions[-2:] == [do.Disconnect(), do.Exit()]
 
 
 def test_unused_leases_are_reported_when_it_stops(tracked):
@@ -84,9 +84,9 @@ def test_a_stopping_server_reports_ends_after_a_reconnect(tracked):
     tracked.post(ev.ChildDone, 1, "closed")
     assert do.Exit() not in tracked.child_dies(1)
     assert [type(action) for action in tracked.post(ev.LinkUp, True)] == [do.RegisterServer]
-    told = tracked.post(ev.Registered)
-    assert told[0] == do.ReportEnd("L1", 1, "closed")
-    assert told[-2:] == [do.Disconnect(), do.Exit()]
+    actions = tracked.post(ev.Registered)
+    assert actions[0] == do.ReportEnd("L1", 1, "closed")
+    assert actions[-2:] == [do.Disconnect(), do.Exit()]
 
 
 def test_a_lost_tracker_does_not_delay_the_stop(tracked):

@@ -164,8 +164,8 @@ def test_changes_of_deployed_modules_are_reported():
     script.boot()
     script.post(ev.Catalogue, (ONE,))
     script.register()
-    (told,) = only(script.out, do.ReportDeployed)
-    assert told.modules == (("head", ONE.version, False, 0, 0, 0),)
+    (report,) = only(script.out, do.ReportDeployed)
+    assert report.modules == (("head", ONE.version, False, 0, 0, 0),)
     script.post(ev.ChildReady, 2)
     assert only(script.post(ev.Loaded, 2), do.ReportDeployed)[0].modules == (("head", ONE.version, True, 0, 0, 0),)
     assert only(script.tick(5.0), do.ReportDeployed) == []

@@ -213,9 +213,9 @@ def test_unknown_requests_of_later_trackers_are_refused(ours):
 
 def test_an_invalid_lease_is_refused_and_logged_now_and_then(ours, caplog):
     register(ours)
-    told = {"op": "taken", "lease": "L1", "matchkey": "k:1", "user": "u", "address": "a", "limit_s": None}
+    fields = {"op": "taken", "lease": "L1", "matchkey": "k:1", "user": "u", "address": "a", "limit_s": None}
     for number in range(3):
-        ours.send({**told, "id": number, "epoch": 2**53 + 1})
+        ours.send({**fields, "id": number, "epoch": 2**53 + 1})
         assert not ours.receive()["ok"]
     assert not ours.take_events()
     (line,) = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
