@@ -82,7 +82,7 @@ class Deployments:
     # Clients
 
     def visit(self, conn: int, peer: str, name: str) -> list[do.Action]:
-        """Take a client of the module ``name`` in; an empty name is a client that deploys."""
+        """Admit a client of the module ``name`` or, with an empty name, a client that deploys."""
         busy = ""
         if len(self.waiting) >= MAX_WAITING:
             busy = f"{MAX_WAITING} clients wait for modules here"
