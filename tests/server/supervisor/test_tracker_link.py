@@ -309,7 +309,7 @@ def test_the_link_closes_after_the_last_reports_are_answered(ours, monkeypatch):
     register(ours)
     ours.link.report_end("L1", 1, "closed", (), (), "")
     heard = ours.receive()
-    answer = threading.Timer(0.3, ours.say, [{"id": heard["id"], "ok": True}])
+    answer = threading.Timer(0.3, ours.send, [{"id": heard["id"], "ok": True}])
     answer.start()
     ours.link.finish()
     answer.join()
