@@ -79,7 +79,7 @@ def test_sessions_are_apart_and_leave_nothing(server, daemons):
         pids = [ask(one, "pid"), ask(two, "pid"), ask(one, "daemon")]
     gone(*pids)
     wait_until(lambda: not list(folder_of(server, daemons).glob("session-*")), SOON_S, "no directories are left")
-    assert "had to be killed: python" in server.stderr()
+    wait_until(lambda: "had to be killed: python" in server.stderr(), SOON_S, "the killed process is logged")
     with session(server) as again:
         assert ask(again, "pid") not in pids
 
