@@ -1,11 +1,11 @@
-"""ONNX graphs over devices: cut a model into stages, build each for where it runs.
+"""ONNX graphs over devices: split a model into stages, and build each stage for the machine that runs it.
 
     stages = graph.split("resnet50.onnx", ["r20"])
     model = graph.build(stages, {"stage1": graph.OnnxRuntime(cpus=[1])})
     module.export_library(model, "resnet50.so")
 
-`samples` makes networks to try it with. Nothing is imported until it is used: sample networks need onnx alone,
-and a missing package is an error that says what to type.
+`samples` makes networks to try this with. A public name is imported when it is first used. So sample networks need
+only onnx, and the error for a missing package names the package to install.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: The module of each public name.
-_HOMES = {
+_MODULES = {
     **dict.fromkeys(("Offload", "build", "create", "offload"), "_build.build"),
     **dict.fromkeys(("Leased", "OnnxRuntime", "Reference", "Remote", "Tvm", "supported"), "_build.targets"),
     **dict.fromkeys(("annotate", "annotated", "operators"), "_cut.region"),
@@ -53,10 +53,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562). Raises `UsageError` where a package is missing."""
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'rpcsys.graph' has no attribute {name!r}")
     try:
-        value = globals()[name] = getattr(importlib.import_module(f"rpcsys.graph.{_HOMES[name]}"), name)
+        value = globals()[name] = getattr(importlib.import_module(f"rpcsys.graph.{_MODULES[name]}"), name)
     except ImportError as error:
         raise UsageError(f"graphs need onnx, onnx-ir and onnxruntime ({error}); pip install 'rpcsys[graph]'") from None
     return value

@@ -1,1 +1,1 @@
-"""Stages built into modules, each for its target: here, on a leased device, or on a server."""
+"""Builds stages into modules, each for its target: this machine, a leased device or a server."""

@@ -1,4 +1,4 @@
-"""Builds stages into modules: each for its target, all of a model into one module, both sides of an offloaded one."""
+"""Builds stages into modules: each for its target, a whole model into one module, or both sides of an offload."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.remote import remote
 
 PathLike = str | os.PathLike[str]
-AnyTarget = Target | str | Module  # a module stands for itself
+AnyTarget = Target | str | Module  # a module is taken as it is
 
 _DEFAULT = "onnxruntime"
 
 
 @dataclass(frozen=True)
 class Offload:
-    """The two sides of a model."""
+    """The device's side and the server's side of a model."""
 
-    device: Module  # runs the whole: its own stages here, the others by calls, one round trip each
-    parts: Mapping[str, Module]  # what is deployed for each of the others, by the stage's name
+    device: Module  # runs the whole model: its own stages here, each other stage by a call to its server
+    parts: Mapping[str, Module]  # the module to deploy for each remote stage, by the stage's name
 
 
 def build(stages: Stage | Stages, target: Target | str | Mapping[str, AnyTarget] | None = None) -> Module:
-    """A module that runs a stage, or all the stages of a model one after another.
+    """Build a stage, or all stages of a model, into one module that runs them one after another.
 
-    ``target`` is what to build for: a `Target` or its name; for several stages also a mapping by their names, in
-    which a module stands for itself: one that another compiler made of the stage, taking and giving the stage's
-    tensors in their order. What is not mapped is built for what the model's annotation says, else for onnxruntime.
+    ``target`` is a `Target` or its name. For several stages it may be a mapping by stage name. A module in this mapping
+    is used as it is: another compiler made it of the stage, and it takes and gives the stage's tensors in their order.
+    A stage without a target is built for the target in the model's annotation, else for onnxruntime.
 
-    The module is run by the names of the whole's tensors, loads and exports as any (`rpcsys.module`), and holds
-    a weight that several of the stages use once. An input with a default keeps that.
+    The module takes and gives the whole model's tensors by name, and is loaded and exported as any other
+    (`rpcsys.module`). It holds a weight once, even if several stages use it. An input with a default keeps the default.
 
     Raises `UsageError` for a target or stage that does not exist, a stage that the target cannot compile, a missing
     package, and an exact stage for another target than onnxruntime.
@@ -72,14 +72,14 @@ def build(stages: Stage | Stages, target: Target | str | Mapping[str, AnyTarget]
 def offload(stages: Stages, targets: Mapping[str, AnyTarget], served: Target | str = "onnxruntime") -> Offload:
     """Build both sides of a model, for `rpcsys.module.export_library`.
 
-    ``targets`` are as for `build`, and `Remote` for each stage that runs on a server; ``served`` is what those are
-    built for. A part can be built and deployed anew at any time, from other weights say: the device only knows its
-    name.
+    ``targets`` are as for `build`, with `Remote` for each stage that runs on a server. ``served`` is the target of the
+    remote stages on the server. The device knows a part only by its name, so a part can be built and deployed again
+    at any time, for example with other weights.
 
-    A part whose tensors no pair of functions encodes may be deployed as it is, too (`Stage.save`): the server builds
-    it then for what it has.
+    If no pair of functions encodes a part's tensors, the part may also be deployed as an ONNX file (`Stage.save`). The
+    server then builds it for the runtime that it has.
 
-    Raises `UsageError` as `build` does, and where no stage is remote.
+    Raises `UsageError` as `build` does, and if no stage is remote.
     """
     remotes = {name: target for name, target in targets.items() if isinstance(target, Remote)}
     if not remotes:
@@ -93,13 +93,13 @@ def create(
     json: PathLike, library: Module | Sequence[Module] | PathLike,
     params: Module | Mapping[str, Any] | PathLike | None = None,
 ) -> graph_kind.GraphModule:  # fmt: skip
-    """A graph module from parts that are kept apart.
+    """Make a graph module from parts that are stored separately.
 
-    ``json`` : what `GraphModule.save_graph_json` wrote, as text or as the path of the file
-    ``library`` : the modules of its stages, or one that imports them; or the path of the library it was exported as
-    ``params`` : weights by name, or a module of kind ``rpcsys.params``; or the path of the library it was exported as
+    ``json`` : the output of `GraphModule.save_graph_json`, as text or as the path of a file
+    ``library`` : the modules of its stages, or one module that imports them; or the path of an exported library
+    ``params`` : weights by name, or a module of kind ``rpcsys.params``; or the path of an exported library
 
-    Raises `UsageError` for parts that are not there or do not fit together, `ModelError` for one that cannot be loaded.
+    Raises `UsageError` for missing parts and parts that do not fit together, `ModelError` if a part cannot be loaded.
     """
     if isinstance(library, (str, os.PathLike)):
         library = load_module(library)
@@ -124,7 +124,7 @@ def _targets(stages: Stages, given: Target | str | Mapping[str, AnyTarget] | Non
 
 
 def _shared_weights(stages: Stages, targets: Mapping[str, AnyTarget]) -> ParamsModule | None:
-    """The larger weights that two stages or more use, of those that keep theirs apart from their code."""
+    """The larger weights that two or more stages use; only stages that keep weights apart from code count."""
     apart = [stage.model for stage in stages if _keeps_weights_apart(targets[stage.name])]
     uses = Counter(name for model in apart for name in model.graph.initializers)
     twice = {name for name, count in uses.items() if count > 1}
@@ -134,7 +134,7 @@ def _shared_weights(stages: Stages, targets: Mapping[str, AnyTarget]) -> ParamsM
 
 
 def _keeps_weights_apart(given: AnyTarget | None) -> bool:
-    """Whether what runs here of a stage does so; of an offloaded stage, that is its fallback."""
+    """Whether the local module of a stage keeps its weights apart from its code; for a remote stage, its fallback."""
     if given is None or isinstance(given, Module):
         return False
     target = target_of(given)
@@ -183,7 +183,7 @@ def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
 
 
 def _compiled(stage: Stage, target: Tvm) -> LibraryModule:
-    """A library in TVM's own format, by its Relax, with the weights inside; a device needs TVM's runtime alone."""
+    """Compile a stage with TVM's Relax into a library, weights inside; a device needs only TVM's runtime for it."""
     try:
         import tvm
         from tvm.relax.frontend.onnx import from_onnx
@@ -194,7 +194,7 @@ def _compiled(stage: Stage, target: Tvm) -> LibraryModule:
     dtypes = {tensor.name: tensor.dtype for tensor in stage.inputs}
     try:
         with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # names it does not keep; they are known here
+            warnings.simplefilter("ignore")  # it warns of names that it drops; the stage keeps them
             program = from_onnx(models.to_proto(stage.model), dtype_dict=dtypes)
             kind = target.target if isinstance(target.target, str) else dict(target.target)
             executable = tvm.compile(program, target=tvm.target.Target(kind))

@@ -1,7 +1,7 @@
 """How the tensors of an offloaded stage are encoded: by the wire, or by a pair of functions or modules.
 
-What the wire has names for (`rpcsys.wire.encoding`) it does itself. A pair becomes two stages, exported like any other:
-one encodes where a tensor is made, one decodes where it is taken.
+The wire applies the encodings that have a name (`rpcsys.wire.encoding`). A pair becomes two stages, exported like any
+other: one encodes on the side that makes a tensor, the other decodes on the side that takes it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from rpcsys.module.kinds.remote import ways
 
 
 class CoderPair(NamedTuple):
-    """What encodes a tensor, and what decodes it."""
+    """The function or module that encodes a tensor, and the one that decodes it."""
 
     encode: Module
     decode: Module
 
 
 class Codec:
-    """How the tensors of an offloaded stage cross.
+    """How the tensors of an offloaded stage cross between device and server.
 
-    Raises `UsageError` for a tensor that the stage has not, and for what encodes nothing.
+    Raises `UsageError` for a tensor that the stage does not have, and for an invalid encoding.
     """
 
     def __init__(self, remote: Remote, signature: Signature) -> None:
@@ -35,26 +35,26 @@ class Codec:
         tensors = [*signature.inputs, *signature.outputs]
         given = remote.encode
         words = given if isinstance(given, str) else {n: how for n, how in given.items() if isinstance(how, str)}
-        #: What the wire does to which tensors, by their names; and what a pair does to which.
+        #: By tensor name: the encoding that the wire applies, and the pair that encodes it.
         self.ways = ways(words, tensors)
         self.pairs = {} if isinstance(given, str) else _pairs(given, {value["name"] for value in tensors})
 
     @property
     def crossing(self) -> Signature:
-        """What crosses: those that a pair encodes by another name, and of a type that only it knows."""
+        """The tensors that cross. One that a pair encodes has another name, and a type that only the pair knows."""
         return Signature(*([self._crossing(value) for value in values] for values in self._signature))
 
     def _crossing(self, value: TensorSpec) -> TensorSpec:
         return {"name": f"{value['name']}.encoded"} if value["name"] in self.pairs else value
 
     def here(self, name: str, module: Module) -> list[Stage]:
-        """The stages of the device: ``module``, which takes and gives what crosses, and its halves of the pairs."""
+        """The device's stages: ``module``, which takes and gives encoded tensors, and this side's half of each pair."""
         (inputs, outputs), prefix = self._signature, f"{name}: "
         middle = stage_entry(name, module, self.crossing)
         return [*self._halves("encode", inputs, prefix), middle, *self._halves("decode", outputs, prefix)]
 
     def there(self, name: str, module: Module) -> Module:
-        """``module``, which is the stage itself, as what takes and gives what crosses: the server's side."""
+        """The server's side: ``module``, the stage itself, wrapped so that it takes and gives encoded tensors."""
         if not self.pairs:
             return module
         inputs, outputs = self._signature

@@ -1,8 +1,8 @@
-"""A stage on leased devices: sent there when one is leased, and to another when one is lost.
+"""A stage on leased devices: sent to a device when that is leased, and to another one when it is lost.
 
-Frames whose device is lost run again: on another device of the stage while a new one is waited for, else on the new
-one; one at a time, and each on `TRIES` devices at most. So a frame that crashes devices fails, and those that were
-under way with it do not.
+Frames whose device is lost run again. They use another device of the stage until a new device is leased. They run one
+at a time, and each on `TRIES` devices at most. So a frame that crashes devices fails, and the frames that were under
+way beside it do not.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Tvm, tar
 from rpcsys.graph._ir.stage import TensorSpec
 from rpcsys.module import Module, export_library
 
-TRIES = 3  # devices that one frame runs on before their loss is its own error
-_LOST = (SessionLost, SessionTimeout, SessionClosed)  # the device or its server died, or the lease was over
+TRIES = 3  # devices that one frame may lose; after that the loss is the frame's error
+_LOST = (SessionLost, SessionTimeout, SessionClosed)  # the device or its server died, or the lease ended
 _RETRY_S = 0.25  # seconds between two requests while there is no tracker or no device
 
 _log = logging.getLogger("rpcsys.pipeline")
 
 
 class StageLibrary:
-    """What leased devices are sent: a stage as a library, in a folder that goes with the last reference to it.
+    """A stage as a library, to send to leased devices; its folder is deleted with the last reference to it.
 
-    Raises `UsageError` as `export_library`, and for another target than onnxruntime, reference or TVM.
+    Raises `UsageError` as `export_library` does, and for another target than onnxruntime, reference or TVM.
     """
 
     def __init__(self, built: Module, leased: Leased) -> None:
@@ -44,7 +44,7 @@ class StageLibrary:
         if not leased.key or leased.calls < 1 or not seconds:
             raise UsageError("a leased device has a key, a wait_s above 0, a deadline_s from 0, and calls from 1")
         self.leased = leased
-        self.members: list[LeasedModule] = []  # the modules that have it, each on a device of its own
+        self.members: list[LeasedModule] = []  # the modules that use it, each on a device of its own
         self.rerun_lock = threading.Lock()  # held while a frame is run again
         self._folder = tempfile.TemporaryDirectory(prefix="rpcsys-")
         self._built = built
@@ -54,7 +54,7 @@ class StageLibrary:
         self.path(target.toolchain or None if isinstance(target, Tvm) else None)
 
     def path(self, toolchain: str | None = None) -> Path:
-        """The library for that target, or this machine; written when it is first asked for."""
+        """The library for that toolchain, or for this machine; written at the first call."""
         with self._lock:
             if toolchain not in self._paths:
                 path = Path(self._folder.name, str(len(self._paths)), "stage.so")
@@ -64,7 +64,7 @@ class StageLibrary:
             return self._paths[toolchain]
 
     def path_for(self, session: client.Session) -> Path:
-        """The library for a session's device: code is compiled for what the target says, all else runs anywhere."""
+        """The library for a session's device: code is compiled for its target, everything else runs on any machine."""
         return next(iter(self._paths.values())) if self._compiled else self.path(toolchain_of(session))
 
 
@@ -76,7 +76,7 @@ class _LeasedDevice(NamedTuple):
 class LeasedModule(Module):
     """A stage on a leased device: ``main`` runs there. Several threads may call it.
 
-    Nothing is leased before `lease` or the first call; `close` gives the device back. It cannot be exported.
+    `lease` or the first call leases the device; `close` releases it. The module cannot be exported.
     """
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
@@ -86,24 +86,24 @@ class LeasedModule(Module):
         self.library, self.leased = library, library.leased
         self._options = {"deadline_s": self.leased.deadline_s} if self.leased.deadline_s else {}
         self._device: _LeasedDevice | None = None
-        self._lock = threading.Lock()  # of the device, for moments
-        self._lease_lock = threading.Lock()  # held while one is waited for
+        self._lock = threading.Lock()  # guards the device; held briefly
+        self._lease_lock = threading.Lock()  # held while waiting for a device
         self._replacing: threading.Thread | None = None
         self._ended = threading.Event()
         library.members.append(self)
 
     @property
     def session(self) -> client.Session | None:
-        """The session with the device that is leased now."""
+        """The session with the device that is leased now, if any."""
         device = self._device
         return device.session if device is not None else None
 
     def replica(self) -> LeasedModule:
-        """The same, on a device of its own."""
+        """Another module of the same stage, on a device of its own."""
         return LeasedModule(self.library, self.inputs, self.outputs)
 
     def lease(self) -> None:
-        """Lease the device and send it the stage, if that is not done. Raises as `Tracker.request`, `load_module`."""
+        """Lease the device and load the stage on it, unless done. Raises as `Tracker.request` and `load_module` do."""
         self._own_device()
 
     def release(self) -> None:
@@ -133,7 +133,7 @@ class LeasedModule(Module):
         return device if device is not None and device.session.closed is None else None
 
     def _any_device(self) -> _LeasedDevice:
-        """A device with the stage: its own, or while that is lost and leased anew, one of another member."""
+        """Return a device with the stage: its own or, while its own is lost, one of another member."""
         own = self._live_device()
         if own is not None:
             return own
@@ -145,7 +145,7 @@ class LeasedModule(Module):
         return self._own_device()
 
     def _lease_in_background(self) -> None:
-        """Have a device leased in the place of the lost one, without waiting for it."""
+        """Start to lease a device in place of the lost one, without waiting for it."""
         with self._lock:
             if self._ended.is_set() or (self._replacing is not None and self._replacing.is_alive()):
                 return
@@ -159,7 +159,7 @@ class LeasedModule(Module):
             _log.warning("no other device of %s yet: %s", self.leased.key, one_line(error))
 
     def _own_device(self) -> _LeasedDevice:
-        """Its own device, leased where it has none or has lost it."""
+        """Return its own device; lease one if it has none or has lost it."""
         with self._lease_lock:
             self.check_open()
             live = self._live_device()
@@ -178,7 +178,7 @@ class LeasedModule(Module):
         raise AssertionError("a module that has ended is not open")
 
     def _wait_for_device(self, again: bool) -> _LeasedDevice:
-        """Wait for a device; with ``again`` also for a tracker or a key that is gone: there was one before."""
+        """Wait for a device. ``again``: it had one before, so wait for a missing tracker or key, too."""
         deadline = time.monotonic() + self.leased.wait_s
         while True:
             try:

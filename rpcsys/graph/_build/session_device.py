@@ -1,6 +1,6 @@
-"""A session's device: the target it is built for, and calls of a stage on it, whose arrays cross encoded.
+"""A session's device: the target to build for, and calls of a stage on it with encoded arrays.
 
-What a device is, is known when it is leased.
+The device's facts are known only after it is leased.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rpcsys.wire import dtypes, encoding
 
 
 def toolchain_of(session: Session) -> str | None:
-    """The target of a session's device; None for one like this machine, or if no toolchain file is for it."""
+    """The target of a session's device; None if it is like this machine, or if no toolchain file exists for it."""
     machine = session.info.get("capabilities", {}).get("target")
     if not isinstance(machine, list) or machine == list(elf.here()):
         return None
@@ -26,7 +26,7 @@ def toolchain_of(session: Session) -> str | None:
 
 
 def check_encoding(session: Session, how: str, name: str) -> None:
-    """Raise `NotSupported` if the device, called ``name``, cannot encode like that; `UsageError` if nothing can."""
+    """Raise `NotSupported` if device ``name`` lacks the encoding ``how``; `UsageError` if ``how`` is no encoding."""
     wanted = set(filter(None, encoding.steps(how))) if how else set()
     missing = wanted.difference(session.info.get("capabilities", {}).get("encodings") or ())
     if missing:
@@ -35,7 +35,7 @@ def check_encoding(session: Session, how: str, name: str) -> None:
 
 
 def encoded_call(module: RemoteModule, how: str, **options: Any) -> Callable[..., Any]:
-    """``module`` to be called with these options; arrays that ``how`` applies to ("": none) are encoded both ways."""
+    """A function that calls ``module`` with these options; ``how`` encodes the arrays it applies to ("": none)."""
     if not how:
         return functools.partial(module, **options) if options else module
     sent = [_applies(how, value) for value in module.inputs]

@@ -1,4 +1,4 @@
-"""What a stage can be built for, and which operators that has."""
+"""The targets that a stage can be built for, and the operators that a target supports."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import onnx_ir as ir
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir.models import bodies
 
-Coder: TypeAlias = Callable[[Any], Any]  # what makes another array of an array: a function, or a module
-Encoding: TypeAlias = str | Mapping[str, str | tuple[Coder, Coder]]  # one way for all, or each by name
+Coder: TypeAlias = Callable[[Any], Any]  # makes an array from an array: a function, or a module
+Encoding: TypeAlias = str | Mapping[str, str | tuple[Coder, Coder]]  # one encoding for all tensors, or one per name
 
 
 @dataclass(frozen=True)
 class OnnxRuntime:
-    """onnxruntime, wherever the module is loaded.
+    """onnxruntime, on the machine that loads the module.
 
     Attributes
     ----------
-    threads : how many it computes with; by default one for each of its CPUs
-    cpus : the CPUs it stays on; by default all that the process may use
-    provider : onnxruntime's name of what computes
+    threads : number of threads; by default one for each of its CPUs
+    cpus : the CPUs it is bound to; by default all that the process may use
+    provider : onnxruntime's name of the execution provider
     """
 
     threads: int | None = None
@@ -34,18 +34,18 @@ class OnnxRuntime:
 
 @dataclass(frozen=True)
 class Reference:
-    """The reference evaluator of onnx: every operator of the standard, and slow."""
+    """The reference evaluator of onnx: it has every operator of the standard, and is slow."""
 
 
 @dataclass(frozen=True)
 class Tvm:
-    """Native code, compiled by TVM; a device with libtvm_ffi and libtvm_runtime runs it without any package.
+    """Native code, compiled by TVM; a device with libtvm_ffi and libtvm_runtime runs it without a Python package.
 
     Attributes
     ----------
     target : TVM's target: its kind (``"llvm"``), or a mapping such as ``{"kind": "llvm", "mtriple":
         "aarch64-linux-gnu"}``
-    toolchain : what links for it: a target's name (``"aarch64-linux-gnu"``) or the path of a CMake toolchain file;
+    toolchain : the linker's toolchain: a target's name (``"aarch64-linux-gnu"``) or the path of a CMake toolchain file;
         "" is this machine's own compiler
     """
 
@@ -55,21 +55,21 @@ class Tvm:
 
 @dataclass(frozen=True)
 class Remote:
-    """A function on a server that has the stage already: it is called, and its weights stay there.
+    """A function on a server that has the stage already: the device calls it, and the weights stay on the server.
 
     Attributes
     ----------
-    function : its name; of a deployed module, by default ``main``
-    serve : what the deployed module is called (``rpcsys deploy``); "" for a function of the server's sessions
-    key, tracker, address : where it is: at ``address`` (``host:port``), or at a server that ``tracker`` knows, which
-        a function of sessions is leased from by ``key``
-    encode : how the stage's inputs and outputs cross, by their names: ``{"features": "int8+zlib"}``; or one way for all
-        that it applies to. There are float16, int8, zlib, zstd, and one that rounds with one that compresses. For
-        `graph.offload`, also a pair of functions or modules: what encodes here, what decodes there
-    fallback : what to build the stage for, so that it runs here while the server is gone; None to wait for that
-    wait_s : seconds that a call waits for a server to be free, or back
-    deadline_s : seconds that a call may take there; 0 for any number
-    repeatable : whether a call is made again when the connection was lost while it ran
+    function : its name; by default ``main`` of the deployed module
+    serve : the name of the deployed module (``rpcsys deploy``); "" for a function of the server's sessions
+    key, tracker, address : the server: at ``address`` (``host:port``), or one that ``tracker`` knows; a function of
+        sessions is leased there by ``key``
+    encode : how the stage's inputs and outputs cross, by name: ``{"features": "int8+zlib"}``; or one encoding for all
+        tensors that it applies to. Encodings: float16, int8, zlib, zstd, and one that rounds plus one that compresses.
+        For `graph.offload`, also a pair of functions or modules: the first encodes here, the second decodes there
+    fallback : the target to build the stage for, to run it here while the server is away; None: calls wait instead
+    wait_s : seconds that a call waits for a server to be free, or to come back
+    deadline_s : seconds that a call may run there; 0 for no limit
+    repeatable : whether to repeat a call whose connection was lost while it ran
     """
 
     function: str = ""
@@ -86,19 +86,19 @@ class Remote:
 
 @dataclass(frozen=True)
 class Leased:
-    """A device that is leased for the stage, and sent it.
+    """A device that is leased for the stage, which is then sent to it.
 
     Attributes
     ----------
-    key : of the devices that will do
-    tracker : who has them: ``host:port``, ``(host, port)``, or what `rpcsys.connect_tracker` gave; "" for the
-        environment's
-    target : what the stage is built for there
-    wait_s : seconds to wait for a device to be free
-    calls : how many frames a pipeline has under way on it, so that the way there and the device are both busy
-    encode : how arrays cross, where it applies: ``"float16"``, ``"int8+zlib"``, …
-    deadline_s : seconds that a frame may take there, 0 for any number; one that takes longer is ended and fails, and
-        another device is leased
+    key : the key of the devices
+    tracker : the tracker to lease from: ``host:port``, ``(host, port)``, or the result of `rpcsys.connect_tracker`;
+        "" for the environment's
+    target : the target that the stage is built for there
+    wait_s : seconds to wait for a free device
+    calls : how many frames a pipeline has under way on it, so that the network and the device are both busy
+    encode : how arrays cross, where the encoding applies: ``"float16"``, ``"int8+zlib"``, …
+    deadline_s : seconds that a frame may run there, 0 for no limit; a frame that exceeds it fails, its session ends,
+        and another device is leased
     """
 
     key: str
@@ -116,8 +116,8 @@ _NAMED: dict[str, Target] = {"onnxruntime": OnnxRuntime(), "reference": Referenc
 
 
 def target_of(given: Target | str) -> Target:
-    """The target that a name stands for: ``"onnxruntime"``, ``"reference"``, ``"tvm"``, or ``"tvm:"`` and TVM's
-    target, a kind or JSON. Raises `UsageError` for any other.
+    """The target of a name: ``"onnxruntime"``, ``"reference"``, ``"tvm"``, or ``"tvm:"`` and TVM's target (a kind or
+    JSON). Raises `UsageError` for any other.
     """
     if not isinstance(given, str):
         return given
@@ -136,11 +136,11 @@ def target_of(given: Target | str) -> Target:
 
 
 def supported(target: Target | str) -> Callable[[ir.Node], bool]:
-    """All nodes whose operators ``target`` has, for `partition`: usually with ``several=True``.
+    """A test for nodes that ``target`` supports, for `partition`: usually with ``several=True``.
 
-    TVM tells what its importer converts, onnxruntime which kernels a provider has. A node with bodies is taken if all
-    that is in them can be. That an operator is known does not promise every type and attribute of it.
-    Raises `UsageError` for a target without a list of operators, and where TVM or onnxruntime is not installed.
+    TVM lists the operators that its importer converts, onnxruntime the kernels of a provider. A node with bodies passes
+    if all nodes in them pass. A supported operator may still lack some types or attributes.
+    Raises `UsageError` for a target without a list of operators, and if TVM or onnxruntime is not installed.
     """
     chosen = target_of(target)
     if isinstance(chosen, Tvm):
@@ -164,7 +164,7 @@ def _tvm_operators() -> Collection[tuple[str, str]]:
         raise UsageError(f"TVM cannot be imported ({error}); pip install 'rpcsys[tvm]'") from None
     table = getattr(onnx_frontend, "_get_convert_map", None)  # the importer has no public list
     if table is None:
-        raise UsageError("this version of TVM does not tell its operators; graph.operators(...) takes a list of yours")
+        raise UsageError("this version of TVM does not list its operators; graph.operators(...) takes a list of yours")
     return {("", name) for name in table()}
 
 

@@ -1,7 +1,7 @@
-"""Stages extracted from a model, given the nodes of each: models of their own, with the tensors that cross by name.
+"""Extracts stages from a model, given the nodes of each. A stage is a model of its own; tensors cross by name.
 
-Constants go with whoever needs them, into several stages if need be. A stage to which only constant nodes belong
-computes them once, and the others take its results.
+Constant nodes are copied into every stage that needs them. A stage that consists of constant nodes only computes them
+once, and the other stages take its results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Values = Sequence[ir.Value]
 
 
 class Part(NamedTuple):
-    """A stage to be extracted: its name, the nodes that belong to it, and its target."""
+    """A stage to extract: its name, the nodes that belong to it, and its target."""
 
     name: str
     nodes: frozenset[int]
@@ -29,10 +29,10 @@ class Part(NamedTuple):
 
 
 def extract(flow: Dataflow, parts: Sequence[Part], *, exact: bool = False) -> Stages:
-    """The stages of ``parts``, which stand in an order in which they can run.
+    """The stages of ``parts``; these must be in an order in which they can run.
 
-    Together they hold every node that has work to do. Constants that are in none of them, and results of the whole,
-    come from the last. Raises `UsageError` for a part with nothing to do, and a tensor of unknown type between two.
+    Together they hold every node that has work to do. A constant output of the whole model that no part makes comes
+    from the last part. Raises `UsageError` for a part with nothing to do, and a tensor of unknown type between two.
     """
     return _Extractor(flow, parts, exact).stages()
 
@@ -45,12 +45,12 @@ class _Extractor:
         self._exact = exact
         self._outputs = dict.fromkeys(self._graph.outputs)
         self._core = [self._own_work(part) for part in parts]
-        self._home = {index: place for place, core in enumerate(self._core) for index in core}
+        self._part_of = {index: place for place, core in enumerate(self._core) for index in core}
         loose = frozenset(range(len(flow.nodes))).difference(*(part.nodes for part in parts))
         self._results = [self._constant_results(part.nodes) for part in parts]
         self._results[-1] |= self._constant_results(loose)
-        # With the constant nodes that they need and that are nobody's own work, in the graph's order.
-        before = [[maker for maker in makers if maker not in self._home] for makers in flow.before]
+        # Each part also holds the constant nodes that it needs and no part owns; nodes stay in the graph's order.
+        before = [[maker for maker in makers if maker not in self._part_of] for makers in flow.before]
         members = zip(self._core, self._results, strict=True)
         self._members = [sorted(reached(core | results, before)) for core, results in members]
 
@@ -71,12 +71,12 @@ class _Extractor:
         return (useful & self._flow.live) or useful
 
     def _constant_results(self, nodes: frozenset[int]) -> frozenset[int]:
-        """The constants among these nodes that make an output of the whole."""
-        useful, outputs = nodes & self._flow.useful - self._home.keys(), self._outputs.keys()
+        """The nodes among ``nodes`` that are constant and make an output of the whole model."""
+        useful, outputs = nodes & self._flow.useful - self._part_of.keys(), self._outputs.keys()
         return frozenset(index for index in useful if not outputs.isdisjoint(self._flow.nodes[index].outputs))
 
     def _taken(self, place: int) -> list[ir.Value]:
-        """What a part takes from outside: inputs of the whole, then what others make, each in the graph's order."""
+        """A part's inputs: inputs of the whole model, then tensors of other parts, each in the graph's order."""
         members = set(self._members[place])
         read = {value for index in members for value in self._flow.takes[index]}
         inputs = [value for value in self._graph.inputs if value in read]
@@ -85,11 +85,11 @@ class _Extractor:
         return inputs + sorted(made, key=self._position)
 
     def _given(self, place: int, wanted: Iterable[ir.Value]) -> list[ir.Value]:
-        """What a part makes that others take or the whole gives: outputs of the whole first, in its order.
+        """A part's outputs: outputs of the whole model in its order, then tensors that other parts take.
 
-        Outputs that are weights come from the last part.
+        Weights that are outputs of the model come from the last part.
         """
-        made = {value for value in wanted if self._home.get(self._maker(value)) == place}
+        made = {value for value in wanted if self._part_of.get(self._maker(value)) == place}
         made |= {value for value in self._outputs if self._maker(value) in self._results[place]}
         if place == len(self._parts) - 1:
             made |= {value for value in self._outputs if value.is_initializer()}
@@ -106,7 +106,7 @@ class _Extractor:
     def _stage(self, place: int, taken: list[ir.Value], given: list[ir.Value]) -> Stage:
         part = self._parts[place]
         nodes = [self._flow.nodes[index] for index in self._members[place]]
-        makers = {self._home[maker] for value in taken if (maker := self._maker(value)) >= 0}
+        makers = {self._part_of[maker] for value in taken if (maker := self._maker(value)) >= 0}
         model = _model(self._flow.model, part.name, nodes, taken, given, self._weights(place, given))
         needs = tuple(self._parts[maker].name for maker in sorted(makers))
         inputs, outputs = tuple(map(describe, taken)), tuple(map(describe, given))
@@ -120,7 +120,7 @@ class _Extractor:
 def _model(
     whole: ir.Model, name: str, nodes: Sequence[ir.Node], inputs: Values, outputs: Values, weights: Values
 ) -> ir.Model:
-    """A model of ``nodes`` alone. Weights are shared with the whole, not copied."""
+    """A model of ``nodes`` alone. It shares its weights with ``whole``."""
     name, imports = f"{whole.graph.name or 'model'}.{name}", whole.graph.opset_imports
     view = ir.GraphView(inputs, outputs, nodes=nodes, initializers=weights, opset_imports=imports, name=name)
     functions = [function.clone() for function in models.functions_of(nodes, whole)]

@@ -1,4 +1,4 @@
-"""Take a region out of a model: what runs before it, the region, what runs beside it and what runs after."""
+"""Take a region out of a model as a stage of its own, with stages before it, beside it and after it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 
 def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = False, several: bool = False) -> Stages:
-    """``model`` with ``region`` as a stage of its own.
+    """Split ``model`` so that ``region`` is a stage of its own.
 
-    The stages are called ``before``, ``region``, ``beside`` (what neither needs the region nor is needed by it: it
-    can run at the same time) and ``after``, as far as there are any. A region is given as names of nodes, as a
-    function of a node, as `operators`, or as the `annotated` stages that the model itself is marked with: then
-    there is a ``stageN`` for each mark, and nodes without one go with what they take.
+    The stages are ``before``, ``region``, ``beside`` and ``after``; empty ones are left out. ``beside`` and the region
+    do not need each other and can run at the same time. A region is names of nodes, a function of a node, `operators`,
+    or the `annotated` stages that the model itself is marked with. Marks give a stage ``stageN`` each; an unmarked node
+    joins the stage that its inputs come from.
 
-    A region must be **convex**: nothing outside may stand between two of its nodes. With ``several`` it need not be;
-    then it becomes as many stages as it has connected pieces (``region0``, ``region1``, …), between those of the rest
-    (``rest0``, …): what a target supports, as a compiler's partitioner finds it. ``exact`` is as in `split`.
+    A region must be **convex**: every path between two of its nodes stays inside. With ``several`` a path may leave it.
+    Then each connected piece of the region is a stage (``region0``, ``region1``, …), and the rest lies between them
+    (``rest0``, …): use this for all nodes that a target supports. ``exact`` is as in `split`.
 
-    Raises `UsageError` for a region that is empty or not convex (the message names the path that leaves it and comes
-    back), a name that no node has, stages marked against the flow, and a tensor of unknown type between stages;
+    Raises `UsageError` for a region that is empty or not convex (the message names the path that leaves and returns),
+    a name that no node has, stages marked against the flow, and a tensor of unknown type between stages;
     `ModelError` with ``exact``, if onnxruntime cannot load the model.
     """
     flow = Dataflow(read(model))
@@ -35,7 +35,7 @@ def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = Fa
     wanted = chosen(flow, region)
     if exact:
         flow, wanted = _optimised(flow, wanted)
-    # Constants follow those that need them; they make a region of their own only where there is nothing else.
+    # Constants join the stages that need them; a region has only constants if it holds no other nodes.
     useful = wanted & flow.useful
     working = useful & flow.live or useful
     if not working:
@@ -45,7 +45,7 @@ def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = Fa
 
 
 def _optimised(flow: Dataflow, wanted: set[int]) -> tuple[Dataflow, set[int]]:
-    """The optimised model, and the region in it; a node that was put in goes with the first that takes from it."""
+    """The optimised model and the region in it; a node that onnxruntime added joins the first node that uses it."""
     new, origins = optimised(flow)
     found: set[int] = set()
     for index in reversed(range(len(new.nodes))):
@@ -74,14 +74,14 @@ def _path_text(flow: Dataflow, path: Iterable[int]) -> str:
 
 
 def _pieces(flow: Dataflow, region: set[int]) -> list[Part]:
-    """Nodes by how often the longest way to them has gone in or out of the region; then by what hangs together.
+    """Group nodes by how often the longest path to them enters or leaves the region, then by connected pieces.
 
-    What lies between two nodes of one depth has that depth too, so every piece is convex, and what a piece needs
-    lies no deeper than itself.
+    All nodes on a path between two nodes of one depth have that depth, so every piece is convex. A piece needs only
+    pieces of its own or a lower depth.
     """
     own = flow.useful & flow.live | region
     depth: dict[int, int] = {}
-    # A region of constants is needed through others, too.
+    # A region of constants is included even if only nodes outside ``own`` connect it.
     for index in sorted(own | flow.downstream(region)):
         inside = index in region
         before = [i for i in flow.before[index] if i in depth]
@@ -127,8 +127,8 @@ def _by_marks(flow: Dataflow, annotation: Annotation, exact: bool) -> Stages:
 
 
 def _check_order(flow: Dataflow, stage_of: Mapping[int, int]) -> None:
-    """Raise `UsageError` where a node is marked with an earlier stage than something it depends on."""
-    latest: dict[int, int] = {}  # node -> the marked node of the latest stage that it is or depends on
+    """Raise `UsageError` where a node is marked with an earlier stage than a node it depends on."""
+    latest: dict[int, int] = {}  # node -> among it and its dependencies, the node marked with the latest stage
     for index in range(len(flow.nodes)):
         behind = [latest[i] for i in flow.before[index] if i in latest]
         if index not in stage_of and not behind:

@@ -1,7 +1,7 @@
-"""Regions: nodes of a model, chosen by name, by operator, by a test, or by marks in the model itself.
+"""Regions: nodes of a model, selected by name, by operator, by a test, or by marks in the model itself.
 
-ONNX has a field for marks (since IR version 11): a node's ``device_configurations`` name its pipeline stage, and the
-model's name the device of each stage.
+ONNX has a field for marks since IR version 11: a node's ``device_configurations`` give its pipeline stage, and the
+model's give the device of each stage.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._ir.dataflow import Dataflow
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
-#: Nodes of a model: their names (or those of tensors they make), or a test of each node.
+#: Nodes of a model: their names, names of tensors that they make, or a test of each node.
 Region: TypeAlias = Iterable[str] | Callable[[ir.Node], bool]
 
 CONFIGURATION = "rpcsys"  # the name of the configuration that `annotate` adds to the model
@@ -25,7 +25,7 @@ _DEFAULT_TARGET = "onnxruntime"
 
 
 def operators(*names: str) -> Callable[[ir.Node], bool]:
-    """All nodes of these operators: ``operators("Conv", "com.microsoft::Gelu")``, as a region."""
+    """A region of all nodes with these operators: ``operators("Conv", "com.microsoft::Gelu")``."""
     wanted = {tuple(name.rpartition("::")[::2]) for name in names}
     return lambda node: (node.domain, node.op_type) in wanted
 
@@ -45,13 +45,13 @@ def chosen(flow: Dataflow, region: Region) -> set[int]:
 
 @dataclass(frozen=True)
 class Annotation:
-    """The pipeline stages that a model's nodes are marked with; under one configuration, if there are several."""
+    """The pipeline stages that a model's nodes are marked with; a name selects one of several configurations."""
 
     configuration: str = ""
 
 
 def annotated(configuration: str = "") -> Annotation:
-    """The region argument of `partition` that stands for the marks in the model itself."""
+    """The region argument of `partition` that selects the marks in the model itself."""
     return Annotation(configuration)
 
 
@@ -59,9 +59,9 @@ def annotate(
     model: ModelLike, regions: Mapping[int, Region], *, targets: Mapping[int, str] | None = None,
     configuration: str = CONFIGURATION,
 ) -> ir.Model:  # fmt: skip
-    """A copy of ``model`` whose nodes are marked with the pipeline stages that ``regions`` put them in.
+    """Copy ``model`` and mark its nodes with pipeline stages; ``regions`` gives the nodes of each stage.
 
-    ``targets`` says what a stage is built for (``{1: "tvm"}``); it is kept as the name of the stage's device.
+    ``targets`` gives what a stage is built for (``{1: "tvm"}``); it is stored as the name of the stage's device.
     Raises `UsageError` for a name that no node has, a node in two regions, and a stage below 0.
     """
     if not regions or min(regions) < 0:
@@ -85,7 +85,7 @@ def annotate(
 def marks(flow: Dataflow, annotation: Annotation) -> tuple[dict[int, int], dict[int, str]]:
     """The stage that each node is marked with, and the name of each stage's device.
 
-    Raises `UsageError` where the model has no such annotation, or several and none was named.
+    Raises `UsageError` if the model has no such annotation, or if it has several and none was named.
     """
     stages: dict[str, dict[int, int]] = {}
     for index, node in enumerate(flow.nodes):

@@ -1,4 +1,4 @@
-"""Cut a model into stages that run one after another, or side by side where they do not need each other."""
+"""Cut a model into stages that run one after another, or side by side if they do not need each other."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._ir.tensor_info import infer_shapes
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
-Cut: TypeAlias = int | str | Sequence[str]  # before a node, by place or name; or behind a tensor, or several of them
+Cut: TypeAlias = int | str | Sequence[str]  # before a node (its index or name), or behind one tensor or several
 
 
 def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -> Stages:
-    """Cut ``model`` at each of ``cuts`` into one stage more than there are cuts.
+    """Cut ``model`` at each of ``cuts``; n cuts make n + 1 stages.
 
-    A cut is the place of a node in the graph, or its name: the next stage begins with that node. Or it is the
-    name of a tensor: the stage ends with it, and holds what is needed to make it, nothing else. A tuple of tensors
-    is one cut behind all of them. Cuts may come in any order.
+    A cut is a node's index in the graph, or its name: the next stage begins with that node. Or it is the name of a
+    tensor: the stage holds only the nodes that this tensor depends on. A tuple of tensors is one cut behind all of
+    them. Cuts may come in any order.
 
-    Tensors that skip a stage are passed on by name. What depends on no input is computed by every stage that
-    needs it instead of crossing. Weights are shared with the model given, and stay in their files if they lie in any.
+    A tensor that skips a stage is passed on by name. A constant does not cross: every stage that needs it computes it.
+    Weights are shared with the model given. Weights that lie in files stay there.
 
     With ``exact`` the stages together give the same bits as the whole model at onnxruntime's level ``basic``.
-    Without it each may be optimised as far as onnxruntime can: faster, with differences around 1e-7. The
-    model, a file or its bytes or one of onnx or onnx-ir, is not changed.
+    Without it onnxruntime may optimise each stage fully: faster, with differences around 1e-7. ``model`` is a path,
+    bytes, or a model of onnx or onnx-ir; it is not changed.
 
-    Raises `UsageError` for a cut that names nothing, leaves a stage without work, or goes through a tensor of unknown
-    type; `ModelError` with ``exact``, if onnxruntime cannot load the model.
+    Raises `UsageError` for a cut that names no node or tensor, leaves a stage without work, or crosses a tensor of
+    unknown type; `ModelError` with ``exact``, if onnxruntime cannot load the model.
     """
     flow = Dataflow(read(model))
     listed: list[Cut] = [cuts] if isinstance(cuts, (int, str)) else list(cuts)
     heads = sorted((_head(flow, each) for each in listed), key=len)
-    # A later stage needs what the earlier ones made: each head holds what the shorter ones hold.
+    # A later stage needs the tensors of all earlier ones: each head includes the shorter heads.
     nested = list(itertools.accumulate(heads, operator.or_))
     stage_of = [sum(index not in head for head in nested) for index in range(len(flow.nodes))]
     if exact:
@@ -71,10 +71,10 @@ def _before_tensor(flow: Dataflow, name: str) -> set[int]:
 
 
 def _optimised(flow: Dataflow, stage_of: Sequence[int]) -> tuple[Dataflow, list[int]]:
-    """The model as it is optimised as a whole, and the stage of each of its nodes.
+    """The model that onnxruntime optimises as a whole, and the stage of each of its nodes.
 
-    A node that onnxruntime put in goes where its inputs are made; and none goes before what it takes, or behind what
-    takes it: where several that did the same became one, the earliest stage that wants it has it.
+    A node that onnxruntime added goes to the stage of its inputs. A node never goes before the nodes it takes from, or
+    behind the nodes that take from it. Where onnxruntime merged equal nodes, the earliest stage that needs one has it.
     """
     new, origins = optimised(flow)
     last = max(stage_of, default=0)

@@ -1,1 +1,1 @@
-"""ONNX models in onnx-ir's form: files, dataflow, types, stages; and what onnxruntime makes of a model."""
+"""ONNX models in onnx-ir's form: files, dataflow, types, stages, and onnxruntime's optimised models."""

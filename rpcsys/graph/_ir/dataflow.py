@@ -1,8 +1,8 @@
-"""The dataflow of a model's main graph: what each node takes and from which, and which nodes have work to do.
+"""The dataflow of a model's main graph: which values each node takes, which nodes make them, and which have work.
 
-A node is **live** when it depends on an input of the model, or when it draws random numbers: what it makes differs
-from call to call. The others are constant: whoever needs one computes it anew, and it never crosses to another
-device. Nodes that lead to no output are ignored.
+A node is **live** when it depends on an input of the model or draws random numbers: its results differ from call to
+call. All other nodes are constant. Every stage that needs a constant computes it; it never crosses to another device.
+Nodes that lead to no output are ignored.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._ir.models import bodies, functions_of
 from rpcsys.graph._ir.ort import rewritten
 
-#: Operators that draw random numbers: those of the onnx operator list that take a seed.
+#: Operators that draw random numbers: those in the onnx operator list that take a seed.
 _RANDOM = {"Bernoulli", "Dropout", "Multinomial"} | {
     f"Random{kind}{like}" for kind in ("Normal", "Uniform") for like in ("", "Like")
 }
 
 
 class Dataflow:
-    """The main graph of ``model``; its nodes are named by their index in it.
+    """The main graph of ``model``; a node is identified by its index in the graph.
 
-    Raises `UsageError` where the nodes are not in an order in which they can run.
+    Raises `UsageError` if the nodes are not topologically sorted.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self.nodes: list[ir.Node] = list(model.graph)
         self._place = {node: index for index, node in enumerate(self.nodes)}
-        #: By node, the values of the main graph that it reads; those that its bodies capture are among them.
+        #: By node, the values of the main graph that it reads, itself or in its bodies.
         self.takes = [tuple(_values_read(node, model.graph)) for node in self.nodes]
-        #: By node, the nodes that it takes values from, and those that take its own.
+        #: By node, the nodes that it takes values from, and the nodes that take its values.
         self.before = [self._makers(values) for values in self.takes]
         self.after: list[list[int]] = [[] for _ in self.nodes]
         for index, makers in enumerate(self.before):
@@ -43,7 +43,7 @@ class Dataflow:
                     order = f"{self.name(index)} stands before {self.name(maker)}, which makes what it takes"
                     raise UsageError(f"the model is not sorted: {order}; onnx_ir's TopologicalSortPass sorts it")
                 self.after[maker].append(index)
-        #: The nodes that lead to an output of the model; and those whose results differ from call to call.
+        #: The nodes that lead to an output of the model, and the nodes whose results differ from call to call.
         self.useful = reached(self._makers(model.graph.outputs), self.before)
         self.live = reached(self._sources(), self.after)
 
@@ -53,17 +53,17 @@ class Dataflow:
         return None if producer is None else self._place[producer]
 
     def name(self, index: int) -> str:
-        """What a node is called in messages: its name, else its operator and what it makes."""
+        """A node's name in messages: its own name, else its operator and its first output."""
         node = self.nodes[index]
         made = next((value.name for value in node.outputs if value.name), "")
         return repr(node.name) if node.name else f"{node.op_type} (which makes {made!r})"
 
     def upstream(self, nodes: Iterable[int]) -> set[int]:
-        """``nodes`` and all they depend on."""
+        """``nodes`` and all nodes they depend on."""
         return reached(nodes, self.before)
 
     def downstream(self, nodes: Iterable[int]) -> set[int]:
-        """``nodes`` and all that depends on them."""
+        """``nodes`` and all nodes that depend on them."""
         return reached(nodes, self.after)
 
     def path(self, start: Collection[int], goal: Collection[int]) -> list[int]:
@@ -96,7 +96,7 @@ class Dataflow:
 
 
 def reached(start: Iterable[int], steps: Mapping[int, list[int]] | Sequence[list[int]]) -> set[int]:
-    """``start``, and all that any number of ``steps`` lead to from there."""
+    """``start``, and all nodes that ``steps`` lead to from there, directly or indirectly."""
     reached = set(start)
     todo = list(reached)
     while todo:
@@ -107,7 +107,7 @@ def reached(start: Iterable[int], steps: Mapping[int, list[int]] | Sequence[list
 
 
 def optimised(flow: Dataflow) -> tuple[Dataflow, list[list[int]]]:
-    """The model as onnxruntime optimises it at ``basic``, and per node those of ``flow`` that made the same tensors.
+    """The model as onnxruntime optimises it at ``basic``; and for each node, the nodes of ``flow`` with its outputs.
 
     Raises `ModelError` if onnxruntime cannot load it.
     """
@@ -117,18 +117,18 @@ def optimised(flow: Dataflow) -> tuple[Dataflow, list[list[int]]]:
 
 
 def _values_read(node: ir.Node, graph: ir.Graph) -> dict[ir.Value, None]:
-    """The values of ``graph`` that the node reads, itself or in its bodies, each once and in order."""
+    """The values of ``graph`` that the node or its bodies read, each once and in order."""
     read = {value: None for value in node.inputs if value is not None}
     for body in bodies(node):
         nodes = list(ir.traversal.RecursiveGraphIterator(body))
-        graphs = [*(inner for each in nodes for inner in bodies(each)), body]  # each may give a value of an outer one
+        graphs = [*(inner for each in nodes for inner in bodies(each)), body]  # each may output an outer graph's value
         taken = [*(value for each in nodes for value in each.inputs), *(value for g in graphs for value in g.outputs)]
         read.update((value, None) for value in taken if value is not None and value.graph is graph)
     return read
 
 
 def _is_random(node: ir.Node, model: ir.Model) -> bool:
-    """Whether the node, one in its bodies, or one in a function it calls draws random numbers."""
+    """Whether the node draws random numbers: itself, in its bodies, or in a function that it calls."""
     inside = (each for body in bodies(node) for each in ir.traversal.RecursiveGraphIterator(body))
     called = (each for function in functions_of([node], model) for each in function.all_nodes())
     return any(each.op_type in _RANDOM and each.domain == "" for each in (node, *inside, *called))

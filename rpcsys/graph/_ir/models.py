@@ -1,4 +1,4 @@
-"""ONNX models in memory and in files, as onnx-ir holds them: weights that lie in files of their own stay there."""
+"""ONNX models in memory and in files, in onnx-ir's form: weights that lie in files of their own stay there."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rpcsys.module.kinds.onnx_model import ModelLike, read
 if TYPE_CHECKING:
     import onnx
 
-EMBEDDED_BYTES = 1 << 30  # larger models keep their weights beside the file: a serialised ModelProto ends at 2 GB
+EMBEDDED_BYTES = 1 << 30  # larger models store their weights beside the file: a serialised ModelProto ends at 2 GB
 
 
 def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int = EMBEDDED_BYTES) -> None:
-    """Write ``model`` to ``path``; more than ``embedded_bytes`` of weights (1 GiB) go into ``PATH.data`` beside it.
+    """Write ``model`` to ``path``; weights of more than ``embedded_bytes`` (1 GiB) go into ``PATH.data`` beside it.
 
     Weights that lie in other files are copied, a piece at a time.
     """
@@ -32,12 +32,12 @@ def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int 
 
 
 def data_path(path: str | os.PathLike[str]) -> Path:
-    """Where `save` puts the weights of a large model."""
+    """The file in which `save` stores the weights of a large model."""
     return Path(f"{os.fspath(path)}.data")
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """The model for other libraries, all weights inside. Raises `UsageError` for one larger than protobuf can hold."""
+    """The model for other libraries, all weights inside. Raises `UsageError` if it is too large for protobuf."""
     size = weight_bytes(model)
     if size > EMBEDDED_BYTES:
         raise UsageError(f"a model with {size >> 20} MiB of weights does not fit into one file; save it instead")
@@ -52,7 +52,7 @@ def to_bytes(model: ir.Model) -> bytes:
 
 
 def weights(model: ir.Model) -> Iterator[Any]:
-    """Every initialiser's tensor, those of bodies too."""
+    """The tensor of every initialiser, also in bodies."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -60,12 +60,12 @@ def weights(model: ir.Model) -> Iterator[Any]:
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """Bytes of all initialisers."""
+    """Size of all initialisers in bytes."""
     return sum(tensor.nbytes for tensor in weights(model))
 
 
 def functions_of(nodes: Iterable[ir.Node], model: ir.Model) -> list[ir.Function]:
-    """The model's own functions that ``nodes`` call, and those that these call, each once."""
+    """The model's own functions that ``nodes`` call, directly or through other functions, each once."""
     found: dict[Any, ir.Function] = {}
     todo = list(nodes)
     while todo:
@@ -79,7 +79,7 @@ def functions_of(nodes: Iterable[ir.Node], model: ir.Model) -> list[ir.Function]
 
 
 def bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs that a node carries: the branches of an If, the body of a Loop or a Scan."""
+    """The graphs inside a node: the branches of an If, the body of a Loop or a Scan."""
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue

@@ -1,8 +1,8 @@
-"""onnxruntime: models opened in it, run, and rewritten by its optimizer.
+"""onnxruntime: opens models, runs them, and rewrites them with its optimizer.
 
 Stages of an exact split are cut from a rewritten model. At the level ``basic`` onnxruntime folds constants and merges
-nodes in ways that hold for any processor, and a second pass changes nothing. So stages cut afterwards, and run at that
-level, compute the same bits as the whole. Higher levels fuse further, across cuts, into operators of onnxruntime's own.
+nodes in ways that are valid on any processor, and a second pass changes nothing. So stages that are cut afterwards and
+run at that level compute the same bits as the whole. Higher levels fuse nodes across cuts into onnxruntime's operators.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import onnxruntime
 
 _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
-_IR_VERSION = 10  # that any onnxruntime takes; it refuses a newer one, even where the model has nothing new
-_EMBEDDED_BYTES = 1 << 24  # more weights lie beside the model on its way there and back: protobuf would copy them
+_IR_VERSION = 10  # any onnxruntime accepts it; it refuses a newer version, even if the model uses nothing new
+_EMBEDDED_BYTES = 1 << 24  # more weights go into a file beside the model, both ways: protobuf would copy them
 
 
 def rewritten(model: ir.Model) -> ir.Model:
-    """The model as onnxruntime runs it at its level ``basic``, written back as ONNX, without names of nodes.
+    """Let onnxruntime optimise the model at its level ``basic``; the result as ONNX, without names of nodes.
 
     Raises `ModelError` if onnxruntime cannot load it.
     """
@@ -36,7 +36,7 @@ def rewritten(model: ir.Model) -> ir.Model:
         result = ir.load(target)
         if models.weight_bytes(result) <= models.EMBEDDED_BYTES:
             ir.external_data.load_to_model(result)
-        else:  # mapped now, they stay readable when the folder is gone
+        else:  # mapped now, the weights stay readable after the folder is deleted
             for tensor in models.weights(result):
                 tensor.numpy()
     result.ir_version = model.ir_version
@@ -46,17 +46,17 @@ def rewritten(model: ir.Model) -> ir.Model:
 def open_session(
     model: ir.Model, target: Path | None = None, *, profile: Path | None = None, optimise: bool = True
 ) -> onnxruntime.InferenceSession:
-    """The model in an onnxruntime session, at the level ``basic`` or not optimised at all.
+    """Open the model in an onnxruntime session, optimised at the level ``basic`` or not at all.
 
-    ``target`` is a file to write it to as it then is, its large weights beside it. With ``profile``, the beginning of
-    a file's name, it computes in one thread, and its ``end_profiling`` writes what each node took.
+    ``target`` is a file to write the resulting model to, with large weights beside it. ``profile`` is a file name's
+    prefix: the session then uses one thread, and its ``end_profiling`` writes the times of each node.
 
     Raises `ModelError` if onnxruntime cannot load it.
     """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # it warns that an optimised model may not run elsewhere
+    options.log_severity_level = 4  # without this it warns that an optimised model may not run elsewhere
     if profile is not None:
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
@@ -77,7 +77,7 @@ def open_session(
 
 
 def run(session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
-    """The outputs of these names, from arrays by the inputs' names. Raises `ModelError` if it does not run so."""
+    """Run the model and return these outputs; ``feeds`` are arrays by input name. Raises `ModelError` if that fails."""
     from rpcsys.module.kinds.onnx_session import Runner
 
     try:
@@ -88,7 +88,7 @@ def run(session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Ma
 
 
 def _stamped(model: ir.Model) -> ir.Model:
-    """A copy of an IR version that onnxruntime takes, without what only newer ones have."""
+    """A copy with an IR version that onnxruntime accepts, without the fields of newer versions."""
     stamped = model.clone()
     if model.ir_version > _IR_VERSION:
         stamped.ir_version = _IR_VERSION

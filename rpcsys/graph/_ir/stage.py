@@ -14,40 +14,40 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.tensor_info import TensorInfo
 
-TensorSpec: TypeAlias = dict[str, Any]  # a tensor as modules describe it: name, dtype, and shape where it is known
+TensorSpec: TypeAlias = dict[str, Any]  # a tensor in modules' form: name, dtype, and shape if known
 
 
 @dataclass(frozen=True)
 class Stage:
     """A part of a model, as a model with named inputs and outputs."""
 
-    name: str  # one of its own among the stages, ``"stage0"`` or ``"region"``
+    name: str  # unique among the stages, such as ``"stage0"`` or ``"region"``
     model: ir.Model = field(repr=False)  # weights that lie in files stay there
-    #: What it takes and gives: tensors of the whole first, in its order, then those of other stages.
+    #: What it takes and gives: tensors of the whole model first, in its order, then tensors between stages.
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    needs: tuple[str, ...] = ()  # names of the stages that make what it takes
-    target: str = ""  # what to build it for, if an annotation says so
-    exact: bool = False  # whether it has to run at onnxruntime's level ``basic``, to give the same bits as the whole
+    needs: tuple[str, ...] = ()  # names of the stages that make its inputs
+    target: str = ""  # the target in the model's annotation, if any
+    exact: bool = False  # whether it must run at onnxruntime's level ``basic``, to give the same bits as the whole
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights it holds."""
+        """Size of its weights in bytes."""
         return models.weight_bytes(self.model)
 
     def to_bytes(self) -> bytes:
-        """The serialised model, weights inside. Raises `UsageError` for more than a gigabyte of them."""
+        """The serialised model, weights inside. Raises `UsageError` if the weights exceed one gigabyte."""
         return models.to_bytes(self.model)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the stage as an ``.onnx`` file; a gigabyte of weights and more goes into ``PATH.data``."""
+        """Write the stage as an ``.onnx`` file; weights from one gigabyte on go into ``PATH.data``."""
         models.save(self.model, path)
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that goes from one stage to others. ``source`` is "" for an input of the whole, and among
-    ``targets`` "" stands for an output of the whole.
+    """A tensor that goes from one stage to others. ``source`` is "" for an input of the whole model; a "" in
+    ``targets`` is an output of the whole model.
     """
 
     tensor: TensorInfo
@@ -56,9 +56,9 @@ class Crossing:
 
 
 class Stages(Sequence[Stage]):
-    """The stages of one model, in an order in which they can run; ``inputs`` and ``outputs`` are those of the whole.
+    """The stages of one model, in an order in which they can run; ``inputs`` and ``outputs`` are the whole model's.
 
-    ``exact`` says whether the stages together give the same bits as the whole.
+    ``exact``: the stages together give the same bits as the whole.
     """
 
     def __init__(
@@ -92,19 +92,19 @@ class Stages(Sequence[Stage]):
         return f"Stages({', '.join(stage.name for stage in self)})"
 
     def source(self, tensor: str) -> str:
-        """The stage that makes ``tensor``, by name; "" for an input of the whole. Raises `UsageError` for any other."""
+        """The name of the stage that makes ``tensor``; "" for an input of the model. Raises `UsageError` otherwise."""
         for name, made in self._made():
             if made.name == tensor:
                 return name
         raise UsageError(f"no stage makes a tensor {tensor!r} that others can take")
 
     def _made(self) -> Iterator[tuple[str, TensorInfo]]:
-        """Every tensor with its source, in the order they are made."""
+        """Every tensor with its source, in the order in which they are made."""
         yield from (("", tensor) for tensor in self.inputs)
         yield from ((stage.name, tensor) for stage in self for tensor in stage.outputs)
 
     def crossings(self) -> list[Crossing]:
-        """Every tensor between stages, with the inputs and outputs of the whole, in the order they are made."""
+        """Every tensor between stages, and the model's inputs and outputs, in the order in which they are made."""
         results = {tensor.name for tensor in self.outputs}
         found = []
         for source, tensor in self._made():
@@ -113,7 +113,7 @@ class Stages(Sequence[Stage]):
         return found
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write every stage into ``folder`` as ``NAME.onnx``; the files in the stages' order."""
+        """Write every stage into ``folder`` as ``NAME.onnx``; returns the files in the stages' order."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         paths = [Path(folder, f"{stage.name}.onnx") for stage in self]
         for stage, path in zip(self, paths, strict=True):
@@ -122,7 +122,7 @@ class Stages(Sequence[Stage]):
 
 
 class Signature(NamedTuple):
-    """What a stage takes and gives; inputs with a default left out."""
+    """The inputs and outputs of a stage; inputs with a default are left out."""
 
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
@@ -134,7 +134,7 @@ def signature_of(stage: Stage) -> Signature:
 
 
 def tensor_spec(tensor: TensorInfo) -> TensorSpec:
-    """A tensor as modules describe it."""
+    """A tensor in modules' form."""
     value: TensorSpec = {"name": tensor.name, "dtype": tensor.dtype}
     if tensor.shape is not None:
         value["shape"] = list(tensor.shape)

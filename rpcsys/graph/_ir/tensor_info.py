@@ -1,7 +1,7 @@
-"""What is known of a tensor before it exists: its element type, shape and bytes, as the model says or as inferred.
+"""Facts about a tensor before it exists: element type, shape and bytes, given by the model or inferred.
 
-ONNX infers types and shapes, and onnxruntime where ONNX does not know the operator. Known weakness: shapes that depend
-on values (of NonZero, of NonMaxSuppression) stay open.
+ONNX infers types and shapes; onnxruntime infers those of operators that ONNX does not know. Limitation: shapes that
+depend on values (of NonZero, of NonMaxSuppression) stay unknown.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from rpcsys.errors import ModelError, UsageError
 from rpcsys.graph._ir.ort import open_session
 from rpcsys.wire.dtypes import item_bytes
 
-_LARGE_WEIGHT = 1024  # bytes; larger ones are not read to infer shapes: no operator takes its output's shape from them
+_LARGE_WEIGHT = 1024  # bytes; shape inference skips larger weights: no operator takes its output's shape from them
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor that goes into a stage or comes out of it."""
+    """An input or output of a stage."""
 
     name: str
-    #: ``"float32"``, ``"bfloat16"``, ``"strings"``, …; ONNX's own for what is no tensor, ``"seq(tensor(float))"``.
+    #: ``"float32"``, ``"bfloat16"``, ``"strings"``, …; for other types ONNX's own text, ``"seq(tensor(float))"``.
     dtype: str
-    shape: tuple[int | str | None, ...] | None  # a free extent is its name or None; None if the rank is not known
-    nbytes: int | None  # None if that is not known before it runs
-    required: bool = True  # False for an input that has a default
+    shape: tuple[int | str | None, ...] | None  # a free extent is its name or None; None if the rank is unknown
+    nbytes: int | None  # None if unknown before the model runs
+    required: bool = True  # False for an input with a default
 
     def text(self) -> str:
         """``float32[1, 64, N]``, for tables."""
@@ -39,7 +39,7 @@ class TensorInfo:
 
 
 def describe(value: ir.Value) -> TensorInfo:
-    """What is known of ``value``. Raises `UsageError` where not even its type is."""
+    """The known facts of ``value``. Raises `UsageError` if its type is unknown."""
     name = value.name or ""
     if value.type is None:
         raise UsageError(f"nothing tells the type of tensor {name!r}, so no stage can begin or end there")
@@ -56,7 +56,7 @@ def describe(value: ir.Value) -> TensorInfo:
 def _extent(size: Any) -> int | str | None:
     if isinstance(size, int):
         return size
-    # ONNX's inference makes up a name for an extent that has none.
+    # ONNX's inference invents a name for an extent that has none.
     return None if size.value is None or size.value.startswith("unk__") else str(size.value)
 
 
@@ -79,7 +79,7 @@ def infer_shapes(model: ir.Model) -> None:
     skeleton = _skeleton(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(ir.to_proto(skeleton), data_prop=True)
-    except Exception:  # noqa: BLE001 - what it cannot infer stays open, and is an error only where a cut needs it
+    except Exception:  # noqa: BLE001 - what it cannot infer stays unknown, and is an error only if a cut needs it
         return
     known = {info.name: info for info in (*inferred.graph.value_info, *inferred.graph.output)}
     for node in model.graph:
@@ -89,7 +89,7 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def infer_missing_types(model: ir.Model, values: Iterable[ir.Value]) -> None:
-    """Ask onnxruntime for the types of those ``values`` that have none: it knows operators that ONNX does not."""
+    """Let onnxruntime infer the types of those ``values`` that have none: it knows operators that ONNX does not."""
     unknown = [value for value in values if value.type is None]
     if not unknown:
         return
@@ -99,7 +99,7 @@ def infer_missing_types(model: ir.Model, values: Iterable[ir.Value]) -> None:
     try:
         session = open_session(skeleton, optimise=False)
     except ModelError:
-        return  # what stays unknown is an error where it is needed
+        return  # a type that stays unknown is an error where it is needed
     named = {output.name: output for output in session.get_outputs()}
     for value in unknown:
         if value.name in named:
@@ -109,7 +109,7 @@ def infer_missing_types(model: ir.Model, values: Iterable[ir.Value]) -> None:
 
 
 def _type_named(text: str) -> Any:
-    """The type that onnxruntime calls ``text``, such as ``seq(tensor(float))``."""
+    """The type with onnxruntime's name ``text``, such as ``seq(tensor(float))``."""
     outer, _, inner = text.partition("(")
     if outer == "tensor":
         return ir.TensorType(ir.DataType[inner[:-1].upper()])
@@ -117,7 +117,7 @@ def _type_named(text: str) -> Any:
 
 
 def _skeleton(model: ir.Model) -> ir.Model:
-    """The model with its large weights as inputs: small enough to hand to another library."""
+    """The model with its large weights turned into inputs: small enough for another library to read."""
     copy = model.clone()
     graph = copy.graph
     for name, value in list(graph.initializers.items()):

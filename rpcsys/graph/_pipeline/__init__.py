@@ -1,1 +1,1 @@
-"""Stages at work side by side: scheduler, threads, results in order, statistics."""
+"""Runs stages side by side: scheduler, threads, results in order, statistics."""
