@@ -1,8 +1,8 @@
-"""Sample networks without a download, real architectures with random weights; and random inputs for any model.
+"""Sample networks without a download: real architectures with random weights; and random inputs for any model.
 
-The wheel's ``light_*.onnx`` models are the published networks with every large weight replaced by one constant, whose
-uniform outputs hide wiring mistakes. So each weight is drawn here, seeded, with a spread that keeps activations of
-order one through the depth of the network.
+The onnx wheel's ``light_*.onnx`` models are the published networks with every large weight replaced by one constant.
+Their uniform outputs hide wiring mistakes. So each weight is drawn here, seeded, with a spread that keeps activations
+of order one through the depth of the network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Arrays: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 INSTALL = "type: pip install 'rpcsys[graph]'"
 
-IR_VERSION = 8  # up to IR version 3 the inputs of a graph name its weights, too; later ones name the data alone
+IR_VERSION = 8  # up to IR version 3 a graph's inputs include its weights; later versions list the data only
 
 #: BatchNormalization's inputs after the data, and how each is drawn: (low, high) of a uniform spread.
 #: Scales below one damp the residual sums, which would otherwise grow with every block.
@@ -30,9 +30,9 @@ _BATCH_NORM = {1: (0.4, 0.9), 2: (-0.2, 0.2), 3: (-0.2, 0.2), 4: (0.7, 1.3)}
 _BIAS = (-0.1, 0.1)
 _OTHER = (0.4, 0.9)
 
-_UNUSED = ("", "ConstantOfShape")  # what reads an initialiser that is not needed: nothing, or a node that is removed
+_UNUSED = ("", "ConstantOfShape")  # readers of an initialiser that is not needed: none, or a node that is removed
 
-MAX_ELEMENTS = 1 << 28  # of a random array, drawn in 8 bytes each: more than any network takes at once
+MAX_ELEMENTS = 1 << 28  # of a random array, drawn as 8 bytes each: more than any network takes at once
 
 
 def names() -> list[str]:
@@ -44,7 +44,7 @@ def light_model(name: str = "resnet50", seed: int = 0) -> onnx.ModelProto:
     """The network ``name`` with seeded random weights; the same seed gives the same bytes.
 
     Its only inputs are its data (``[1, 3, 224, 224]`` float32 in all of them). Raises `UsageError` if onnx is not
-    installed, or has no such network.
+    installed or has no such network.
     """
     path = _folder() / f"light_{name}.onnx"
     import numpy as np
@@ -77,7 +77,7 @@ def save(model: onnx.ModelProto, path: str | Path) -> None:
 
 
 def run_here(model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
-    """Run an ONNX file with onnxruntime on this machine's processor; every output by name.
+    """Run an ONNX file with onnxruntime on this machine's CPU; returns every output by name.
 
     Raises `UsageError` if onnxruntime is not installed.
     """
@@ -93,8 +93,8 @@ def run_here(model: str | Path, inputs: Mapping[str, np.ndarray[Any, Any]]) -> A
 def random_inputs(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
     """Arrays for a model's inputs (name, dtype, shape): floats standard normal, whole numbers 0 and 1.
 
-    The same seed gives the same arrays. An extent that the model leaves free is 1. Raises `UsageError` for an input of
-    a dtype without random values (strings, say), of an unknown type or shape, or of more than `MAX_ELEMENTS`.
+    The same seed gives the same arrays. A free extent is 1. Raises `UsageError` for an input of a dtype without random
+    values (such as strings), of an unknown type or shape, or of more than `MAX_ELEMENTS`.
     """
     import numpy as np
 
@@ -111,7 +111,7 @@ def _folder() -> Path:
 
 
 def _weight_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    """Every weight and its shape: what a ConstantOfShape fills, and the small float initialisers."""
+    """Every weight and its shape: the outputs of ConstantOfShape nodes, and the small float initialisers."""
     from onnx import TensorProto, numpy_helper
 
     values = {item.name: item for item in graph.initializer}
@@ -127,7 +127,7 @@ def _weight_shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
 
 
 def _use(name: str, graph: onnx.GraphProto) -> tuple[str, int]:
-    """What first reads the value: the operator and the position among its inputs; ("", 0) for nothing."""
+    """The first reader of a value: its operator, and the value's position among its inputs; ("", 0) if none."""
     for node in graph.node:
         if name in node.input:
             return node.op_type, list(node.input).index(name)

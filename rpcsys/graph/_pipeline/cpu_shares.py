@@ -1,7 +1,7 @@
-"""Which CPUs the local stages of a pipeline get by default.
+"""Decides which CPUs the local stages of a pipeline get by default.
 
 onnxruntime gives every model a thread for every CPU, so that stages wait for each other's threads: two stages of
-resnet50 on two CPUs take 21.5 ms a frame, and 19.6 with a CPU each (measured, with onnxruntime 1.31).
+resnet50 on two CPUs take 21.5 ms a frame, and 19.6 ms with one CPU each (measured, with onnxruntime 1.31).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rpcsys.module import Module
 def shared(
     stages: Stages, targets: Mapping[str, Any], cpus: Mapping[str, Sequence[int]], replicas: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The targets by stage, those of onnxruntime with the CPUs and threads that they are to have.
+    """The target of each stage; those of onnxruntime with the CPUs and threads that the stage gets.
 
-    The process's CPUs other than ``cpus`` are shared out among the stages whose target names neither CPUs nor threads.
-    Where there are fewer CPUs than replicas of those, each computes with one thread on any CPU.
+    Stages whose target names neither CPUs nor threads share the process's CPUs other than ``cpus``. If these CPUs are
+    fewer than the replicas of such stages, each replica computes with one thread on any CPU.
     """
     chosen = dict(targets)
     counts = {stage.name: max(1, replicas.get(stage.name, 1)) for stage in stages}
@@ -45,7 +45,7 @@ def shared(
 
 
 def shares(replicas: Mapping[str, int], cpus: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """CPUs of its own for each stage, one or more for each replica, more to the first; none where there are too few."""
+    """Divide CPUs among stages, at least one for each replica, more for the first; none if there are too few."""
     runs = sum(replicas.values())
     if runs > len(cpus):
         return dict.fromkeys(replicas, ())
@@ -58,14 +58,14 @@ def shares(replicas: Mapping[str, int], cpus: Sequence[int]) -> dict[str, tuple[
 
 
 def available() -> set[int]:
-    """The CPUs that this process may use; as many numbers as it has where the system does not say which."""
+    """The CPUs that this process may use; numbers from 0 if the system does not list them."""
     if hasattr(os, "sched_getaffinity"):
         return set(os.sched_getaffinity(0))
     return set(range(os.cpu_count() or 1))
 
 
 def _runtime(stage: Stage, given: Any) -> OnnxRuntime | None:
-    """The target if onnxruntime is to run the stage on this machine's CPUs."""
+    """The target, if onnxruntime is to run the stage on this machine's CPUs; else None."""
     if isinstance(given, Module) or callable(given):
         return None
     target = target_of(given or stage.target or "onnxruntime")
@@ -73,6 +73,6 @@ def _runtime(stage: Stage, given: Any) -> OnnxRuntime | None:
 
 
 def _on(target: OnnxRuntime, cpus: tuple[int, ...], replicas: int) -> OnnxRuntime:
-    """The target on these CPUs, or on any with a thread for each replica."""
+    """The target bound to these CPUs; without CPUs, one thread for each replica on any CPU."""
     threads = target.threads or max(1, len(cpus) // replicas)
     return replace(target, threads=threads, cpus=cpus if hasattr(os, "sched_setaffinity") else ())

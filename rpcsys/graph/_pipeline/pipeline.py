@@ -1,4 +1,4 @@
-"""Runs stages side by side, each in threads of its own, while frames pass through them."""
+"""Runs stages side by side, each in its own threads, while frames pass through them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rpcsys.module import Module
 Frame: TypeAlias = Any
 Future: TypeAlias = "concurrent.futures.Future[Any]"
 
-_END_TIMEOUT_S = 5.0  # seconds for a thread to end whose device was taken away
+_END_TIMEOUT_S = 5.0  # seconds for a thread to end after its device's session was closed
 
 
 class _Job(NamedTuple):
@@ -39,7 +39,7 @@ class _Job(NamedTuple):
 
 @dataclass
 class _FrameInFlight:
-    """A frame in the pipeline: its tensors so far, and how often each is still to be taken."""
+    """A frame in the pipeline: its tensors so far, and how many stages will still take each."""
 
     future: Future
     values: dict[str, Any]
@@ -47,7 +47,7 @@ class _FrameInFlight:
     by_name: bool
 
     def take(self, names: Iterable[str]) -> list[Any]:
-        """The tensors of those names; one that nobody else will take is released."""
+        """The tensors of those names; a tensor that no stage needs any more is released."""
         taken = [self.values[name] for name in names]
         self.uses.subtract(names)
         for name in names:
@@ -57,25 +57,25 @@ class _FrameInFlight:
 
 
 class Pipeline:
-    """The stages of a model, all at work at once, each on another frame.
+    """Runs the stages of a model at the same time, each on another frame.
 
-    A stage runs in a thread of its own (one for each replica), and starts a frame as soon as its inputs are there.
-    Between two stages wait at most ``queue`` frames; results come in the order of the frames. Tensors go from stage
-    to stage as they are, without copies.
+    A stage runs in a thread of its own (one for each replica), and starts a frame as soon as its inputs are ready. At
+    most ``queue`` frames wait between two stages. Results come in the order of the frames. Tensors pass from stage to
+    stage without copies.
 
     Parameters
     ----------
-    stages : what `graph.split` or `graph.partition` gave; or a module of `graph.build`, also one that was exported and
-        loaded; or each stage as a `PipelineStage` or a tuple ``(name, module, inputs, outputs)``, in any order
-    targets : for stages of `split`, as for `graph.build`; by name also any function, such as a module of a session
-    inputs, outputs : of the whole, for stages given one by one; by default what none of them makes, and takes
-    cpus, replicas : by a stage's name: the CPUs its threads stay on, and how many threads run it side by side. Stages
-        of `split` that onnxruntime runs share the CPUs that are left, unless their targets name CPUs or threads
-    queue : frames that wait between two stages
+    stages : the result of `graph.split` or `graph.partition`; or a module of `graph.build`, exported and loaded or not;
+        or each stage as a `PipelineStage` or a tuple ``(name, module, inputs, outputs)``, in any order
+    targets : for stages of `split`, as for `graph.build`; by name also any function, such as a session's module
+    inputs, outputs : the whole's tensors, for stages given one by one; by default those without a maker or a taker
+    cpus, replicas : by stage name: the CPUs its threads are bound to, and how many threads run it. Stages of `split`
+        that onnxruntime runs share the remaining CPUs, unless their targets name CPUs or threads
+    queue : frames that may wait between two stages
 
-    It has the names of the whole's tensors (``inputs``, ``outputs``), and ``limit``: how many frames can be under way
-    at once. A context manager, which closes it. Raises `UsageError` for stages that do not fit together and CPUs that
-    are not there, and what `graph.build` raises.
+    ``inputs`` and ``outputs`` are the names of the whole's tensors, ``limit`` is how many frames can be under way. As a
+    context manager it closes itself. Raises `UsageError` for stages that do not fit together and CPUs that the process
+    does not have, and what `graph.build` raises.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Pipeline:
             self._topology = Topology(made.stages, made.inputs, made.outputs)
             for module in dict.fromkeys(each for stage in self._topology.stages for each in stage.functions):
                 if isinstance(module, LeasedModule):
-                    module.lease()  # now: a device that cannot be had is not every frame's error
+                    module.lease()  # now: without a device the pipeline fails here, and not every frame
         except BaseException:
             _close(self._owned)
             raise
@@ -123,23 +123,23 @@ class Pipeline:
         return f"<pipeline of {', '.join(self._stages)}>"
 
     def submit(self, frame: Frame) -> Future:
-        """Put a frame in; waits while the pipeline is full, and so is not for the callback of a future.
+        """Put a frame in. It waits while the pipeline is full: do not call it from a future's callback.
 
-        The future's result is like the frame: by name for a mapping, else the one output, or a tuple of them. Its
-        error is a `FrameError`. Cancelled, the frame goes no further. Raises `UsageError` for a frame of other
-        tensors than the inputs, and after `close`.
+        The future's result has the form of the frame: by name for a mapping, else the one output, or a tuple of them.
+        Its error is a `FrameError`. Cancelling the future drops the frame. Raises `UsageError` after `close`, and for a
+        frame whose tensors are not the inputs.
         """
         feeds = self._topology.feeds(frame)
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._scheduler.has_room)
+            self._changed.wait_for(lambda: self._closed or self._scheduler.has_capacity)
             return self._admit(feeds, isinstance(frame, Mapping))
 
     def run(self, frames: Iterable[Frame], *, stop_on_error: bool = False, progress: bool = False) -> Iterator[Any]:
-        """The result of each of ``frames``, in their order, as soon as it is there.
+        """Yield the result of each of ``frames``, in their order.
 
-        A thread takes them as there is room, at most `limit` ahead. In the place of a frame that failed comes its
-        `FrameError`; with ``stop_on_error`` it is raised. What is under way when the loop is left is cancelled.
-        ``progress`` shows a bar on standard error, if that is a terminal.
+        A thread takes the frames, at most `limit` ahead of the results. A frame that fails yields its `FrameError`;
+        ``stop_on_error`` raises it. Ending the loop early cancels the frames under way. ``progress`` shows a bar if
+        standard error is a terminal.
         """
         outcomes = results(self.submit, frames, self.limit, stop_on_error)
         return with_progress(outcomes, frames, self.figures) if progress else outcomes
@@ -147,18 +147,18 @@ class Pipeline:
     def run_async(
         self, frames: Iterable[Frame] | AsyncIterable[Frame], *, stop_on_error: bool = False
     ) -> AsyncIterator[Any]:
-        """`run` for an event loop, which is never blocked; ``frames`` may come asynchronously, too."""
+        """`run` for an event loop, without blocking it; ``frames`` may be an asynchronous iterable."""
         return results_async(self.submit, self._submit_async, frames, self.limit, stop_on_error)
 
     async def _submit_async(self, frame: Frame) -> Future:
         feeds = self._topology.feeds(frame)
         with self._changed:
-            if self._closed or self._scheduler.has_room:
+            if self._closed or self._scheduler.has_capacity:
                 return self._admit(feeds, isinstance(frame, Mapping))
         return await asyncio.to_thread(self.submit, frame)
 
     def _admit(self, feeds: dict[str, Any], by_name: bool) -> Future:
-        """Take a frame in; the lock is held and there is room."""
+        """Admit a frame; the caller holds the lock and has checked the capacity."""
         if self._closed:
             raise UsageError("the pipeline was closed; make a new one")
         number = self._count
@@ -170,7 +170,7 @@ class Pipeline:
         return future
 
     def _dropped(self, number: int, future: Future) -> None:
-        """A future is done; if someone cancelled it, its frame goes no further."""
+        """Called when a future is done; if it was cancelled, drop its frame."""
         if not future.cancelled():
             return
         with self._changed:
@@ -190,10 +190,10 @@ class Pipeline:
             error: BaseException | None = None
             try:
                 if cpus:
-                    os.sched_setaffinity(0, cpus)  # of this thread alone
+                    os.sched_setaffinity(0, cpus)  # of this thread only
                     cpus = ()
                 made = named_results(stage, function(*job.args))
-            except BaseException as problem:  # noqa: BLE001 - whatever it is, it belongs to the frame
+            except BaseException as problem:  # noqa: BLE001 - it becomes the frame's error
                 error = problem
             ended = time.perf_counter()
             text = "" if error is None else _error_text(error)
@@ -229,7 +229,7 @@ class Pipeline:
             frame.future.set_exception(error)
 
     def _act(self, actions: Iterable[Action]) -> list[_FrameInFlight]:
-        """Start what can start now; the frames that are finished. The lock is held."""
+        """Start the stages that can start; return the finished frames. The caller holds the lock."""
         finished = []
         for action in () if self._closed else actions:
             if isinstance(action, StartStage):
@@ -245,18 +245,18 @@ class Pipeline:
         return self._stats.now()
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write what ran when (the newest 65,536 runs of stages) as JSON that https://ui.perfetto.dev opens.
+        """Write when each stage ran (the newest 65,536 runs) as JSON for https://ui.perfetto.dev.
 
         Raises `UsageError` for a path that cannot be written.
         """
         self._stats.save_trace(path)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Cancel what is under way and end the threads. Twice does no harm.
-
-        Calls that run are waited for, at most ``timeout_s`` seconds; then those on devices that the pipeline leased are
-        ended, and a `RuntimeWarning` names the stages whose functions still do not return. Modules that the pipeline
-        built are closed; those it was given are not.
+        """Cancel all frames and end the threads. A second call does nothing.
+It waits for running calls, at most ``timeout_s`` seconds. Then it closes the sessions that the pipeline leased,
+and a `RuntimeWarning` names the stages whose functions still do not return. It closes the modules that the
+pipeline built, and leaves open those it was given.
+        the pipeline built, and leaves open those it was given.
         """
         with self._changed:
             first, self._closed = not self._closed, True
@@ -277,7 +277,7 @@ class Pipeline:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def _join(self, timeout_s: float) -> list[str]:
-        """Wait for the threads; the names of those that have not ended."""
+        """Wait for the threads; return the names of those still running."""
         deadline = time.monotonic() + timeout_s
         others = [thread for thread in self._threads if thread is not threading.current_thread()]
         for thread in others:

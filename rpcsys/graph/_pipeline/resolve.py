@@ -1,4 +1,4 @@
-"""What a pipeline was given, in any of its forms, resolved to `PipelineStage`s."""
+"""Turns the stages that a pipeline was given, in any form, into `PipelineStage`s."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rpcsys.module import Module
 from rpcsys.module.kinds.graph import GraphModule
 from rpcsys.module.kinds.remote import RemoteFunctionModule
 
-CALLS = 4  # calls under way of a stage on a server, by default: enough to keep the way there and the server busy
-_STATELESS = ("rpcsys.onnx", "rpcsys.graph")  # kinds on a session's device whose calls need no order
+CALLS = 4  # default number of calls under way to a stage on a server: keeps the network and the server busy
+_STATELESS = ("rpcsys.onnx", "rpcsys.graph")  # kinds of modules on a device whose calls may run in any order
 
 Cpus: TypeAlias = Mapping[str, Sequence[int]]
-#: A stage given by hand; the tuple is name, module, inputs, outputs.
+#: A stage given by hand; the tuple is (name, module, inputs, outputs).
 Given: TypeAlias = PipelineStage | tuple[str, Callable[..., Any], Sequence[str], Sequence[str]]
 
 
 class ResolvedStages(NamedTuple):
-    """Stages, the whole's tensors where they are known, and the modules that were made for it."""
+    """Stages, the whole's tensors if known, and the modules that were made for the pipeline."""
 
     stages: Sequence[PipelineStage]
     inputs: Sequence[str] | None = None
@@ -39,7 +39,7 @@ def resolve(
     given: Stages | Module | Iterable[Given], targets: Any, inputs: Sequence[str] | None, outputs: Sequence[str] | None,
     cpus: Cpus, replicas: Mapping[str, int],
 ) -> ResolvedStages:  # fmt: skip
-    """The stages of what a pipeline was given, as `Pipeline` describes it. Raises `UsageError`, and as `build`."""
+    """The stages of a pipeline's arguments (see `Pipeline`). Raises `UsageError`, and what `build` raises."""
     if isinstance(given, (Stages, Module)) and (inputs is not None or outputs is not None):
         raise UsageError("inputs and outputs are for stages given one by one; these have their own")
     if targets is not None and not isinstance(given, Stages):
@@ -51,7 +51,7 @@ def resolve(
     else:
         staged = ResolvedStages([_by_hand(stage) for stage in given], inputs, outputs)
     placed = _placed(staged.stages, cpus, replicas)
-    # A leased stage's other replicas were made here.
+    # The modules of a leased stage's other replicas were made here.
     before = {function for stage in staged.stages for function in stage.functions}
     after = dict.fromkeys(function for stage in placed for function in stage.functions if function not in before)
     more = [function for function in after if isinstance(function, LeasedModule)]
@@ -79,7 +79,7 @@ def _built(stages: Stages, targets: Any, cpus: Cpus, replicas: Mapping[str, int]
 
 
 def _as_module(target: Any) -> Any:
-    """A function, one of a session say, as a module; anything else as it is."""
+    """A function, such as one of a session, as a module; any other value unchanged."""
     function = callable(target) and not isinstance(target, Module)
     return Module("function", {"main": target}) if function else target
 
@@ -118,7 +118,7 @@ def _placed(stages: Sequence[PipelineStage], cpus: Cpus, replicas: Mapping[str, 
 
 
 def _with_threads(stage: PipelineStage, asked: bool) -> PipelineStage:
-    """The stage with threads enough to keep its device and the way there busy; a leased one's replicas are devices."""
+    """The stage with enough threads to keep its device and the network busy; a leased stage's replicas are devices."""
     module = stage.module
     if isinstance(module, LeasedModule):
         devices = [module, *(module.replica() for _ in range(stage.replicas - 1))]

@@ -1,7 +1,7 @@
-"""Results of frames in the frames' order, for plain loops and event loops.
+"""Returns results in the order of the frames, for plain loops and event loops.
 
-A thread of its own takes the frames, so that a result never waits for the next frame, a camera's say. It takes frames
-only as there is room, and ends with the loop, unless the source blocks.
+A separate thread takes the frames, so that a result never waits for the source's next frame, such as a camera's. The
+thread takes a frame only when the pipeline has capacity for it. It ends with the loop, unless the source blocks.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from rpcsys.errors import FrameError
 
 Submit: TypeAlias = "Callable[[Any], Future[Any]]"
 
-_JOIN_TIMEOUT_S = 1.0  # seconds for a source to hand over the frame it is at when its loop is left
+_JOIN_TIMEOUT_S = 1.0  # seconds that a source may take for its current frame after the loop has ended
 
 
 class _SourceError(NamedTuple):
-    """In the place of a frame: what the source, or submitting a frame, raised."""
+    """The exception that the source raised, or that submitting a frame raised; it takes the frame's place."""
 
     error: BaseException
 
 
-_Item: TypeAlias = "Future[Any] | _SourceError | None"  # a frame under way; what ended the frames; None behind the last
+_Item: TypeAlias = "Future[Any] | _SourceError | None"  # a frame under way; the error that ended them; None: no more
 
 
-_Feed: TypeAlias = tuple[Callable[[], None], Callable[[], object]]  # makes room for one more frame; leaves
+_Feed: TypeAlias = tuple[Callable[[], None], Callable[[], object]]  # allows one more frame; stops the feed
 
 
 class _Feeder:
-    """Takes frames and submits them, at most ``limit`` ahead of the results taken; ``put`` gets each one's future."""
+    """Takes frames and submits them, at most ``limit`` ahead of the results; passes each future to ``put``."""
 
     def __init__(self, submit: Submit, frames: Iterable[Any], limit: int, put: Callable[[_Item], None]) -> None:
         self._submit = submit
         self._frames = frames
         self._put = put
-        self._room = threading.Semaphore(limit)
-        self.make_room = self._room.release
-        self._left = threading.Event()
+        self._capacity = threading.Semaphore(limit)
+        self.allow_next = self._capacity.release
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._feed, name="frames", daemon=True)
         self._thread.start()
 
-    def leave(self) -> None:
-        self._left.set()
-        self._room.release()
+    def stop(self) -> None:
+        self._stopped.set()
+        self._capacity.release()
 
     def join(self) -> None:
         self._thread.join(_JOIN_TIMEOUT_S)
@@ -57,16 +57,16 @@ class _Feeder:
         try:
             for future in self._futures():
                 self._put(future)
-                if self._left.is_set():
+                if self._stopped.is_set():
                     future.cancel()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to who runs the loop
+        except BaseException as error:  # noqa: BLE001 - it is raised in the caller's loop
             self._put(_SourceError(error))
         else:
             self._put(None)
 
     def _futures(self) -> Iterator[Future[Any]]:
         source = iter(self._frames)
-        while self._room.acquire() and not self._left.is_set():
+        while self._capacity.acquire() and not self._stopped.is_set():
             try:
                 future = self._submit(next(source))
             except StopIteration:
@@ -75,10 +75,10 @@ class _Feeder:
 
 
 def results(submit: Submit, frames: Iterable[Any], limit: int, stop_on_error: bool) -> Iterator[Any]:
-    """The outcome of each frame, in their order: its result, or its `FrameError`, raised with ``stop_on_error``.
+    """Yield the outcome of each frame, in their order: its result, or its `FrameError`.
 
-    What the source raises comes behind the outcomes of the frames before. What is under way when the loop is left is
-    cancelled.
+    ``stop_on_error`` raises the `FrameError`. An exception of the source is raised after the outcomes of the frames
+    before it. Ending the loop early cancels the frames under way.
     """
     under_way: SimpleQueue[_Item] = SimpleQueue()
     feeder = _Feeder(submit, frames, limit, under_way.put)
@@ -86,10 +86,10 @@ def results(submit: Submit, frames: Iterable[Any], limit: int, stop_on_error: bo
     try:
         while (item := under_way.get()) is not None:
             outcome = _outcome(item, stop_on_error)
-            feeder.make_room()
+            feeder.allow_next()
             yield outcome
     finally:
-        feeder.leave()
+        feeder.stop()
         _cancel(item)
         with contextlib.suppress(Empty):
             while True:
@@ -101,9 +101,9 @@ async def results_async(
     submit: Submit, submit_async: Callable[[Any], Any], frames: Iterable[Any] | AsyncIterable[Any], limit: int,
     stop_on_error: bool,
 ) -> AsyncIterator[Any]:  # fmt: skip
-    """`results` for an event loop, which is never blocked; frames of an async iterable go to ``submit_async``."""
+    """`results` for an event loop, without blocking it; frames of an async iterable go to ``submit_async``."""
     under_way: asyncio.Queue[_Item] = asyncio.Queue()
-    make_room, leave = (
+    allow_next, stop = (
         _fed_by_task(submit_async, frames, limit, under_way.put_nowait)
         if isinstance(frames, AsyncIterable)
         else _fed_by_thread(submit, frames, limit, under_way.put_nowait)
@@ -114,10 +114,10 @@ async def results_async(
             if isinstance(item, Future):
                 await _ended(item)
             outcome = _outcome(item, stop_on_error)
-            make_room()
+            allow_next()
             yield outcome
     finally:
-        leave()
+        stop()
         _cancel(item)
         while not under_way.empty():
             _cancel(under_way.get_nowait())
@@ -127,38 +127,38 @@ def _fed_by_thread(submit: Submit, frames: Iterable[Any], limit: int, put: Calla
     loop = asyncio.get_running_loop()
 
     def put_there(item: _Item) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed, with whoever would take it
+        with contextlib.suppress(RuntimeError):  # the loop was closed: no result is needed
             loop.call_soon_threadsafe(put, item)
 
     feeder = _Feeder(submit, frames, limit, put_there)
-    return feeder.make_room, feeder.leave
+    return feeder.allow_next, feeder.stop
 
 
 def _fed_by_task(
     submit: Callable[[Any], Any], frames: AsyncIterable[Any], limit: int, put: Callable[[_Item], None]
 ) -> _Feed:
-    room = asyncio.Semaphore(limit)
+    capacity = asyncio.Semaphore(limit)
 
     async def feed() -> None:
         try:
             source = aiter(frames)
-            while await room.acquire():
+            while await capacity.acquire():
                 put(await submit(await anext(source)))
         except StopAsyncIteration:
             put(None)
-        except Exception as error:  # noqa: BLE001 - it belongs to who runs the loop
+        except Exception as error:  # noqa: BLE001 - it is raised in the caller's loop
             put(_SourceError(error))
 
     task = asyncio.create_task(feed())
-    return room.release, task.cancel
+    return capacity.release, task.cancel
 
 
 async def _ended(future: Future[Any]) -> None:
-    """Wait until it has a result or an error, or is cancelled."""
+    """Wait until the future has a result or an error, or is cancelled."""
     waiting = asyncio.wrap_future(future)
     await asyncio.wait([waiting])
     if not waiting.cancelled():
-        waiting.exception()  # asked for, or the loop would complain that nobody did
+        waiting.exception()  # mark it as retrieved, or asyncio logs that it never was
 
 
 def _outcome(item: Future[Any] | _SourceError, stop_on_error: bool) -> Any:

@@ -1,9 +1,9 @@
-"""Decides which stage of a pipeline starts which frame, as plain synchronous code: what happens in, actions out.
+"""Decides which stage of a pipeline starts which frame: plain synchronous code, events in, actions out.
 
-Every stage takes the frames in their order, each as soon as the stages it needs are done with it. Between a stage and
-the next that takes its tensors wait at most ``queue`` frames; a tensor that skips stages may wait for as many frames
-as those can hold, or it would slow them down. The oldest frame can always go on: all before it have been started
-everywhere.
+Every stage takes the frames in their order, each when the stages that it needs have finished it. At most ``queue``
+frames wait between a stage and the next one that takes its tensors. Where a tensor skips stages, as many frames may
+wait as the skipped stages can hold, so that it does not slow them down. The oldest frame can always continue: every
+stage has started all frames before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rpcsys.errors import UsageError
 
 
 class StageNode(NamedTuple):
-    """A stage as the scheduler sees it: the stages it needs, and how many frames it can have under way."""
+    """A stage in the scheduler's view: the stages that it needs, and how many frames it can have under way."""
 
     name: str
     needs: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class StartStage:
 
 @dataclass(frozen=True)
 class FrameFinished:
-    """Every stage is done with the frame."""
+    """All stages have finished the frame."""
 
     frame: int
 
@@ -43,41 +43,41 @@ Action: TypeAlias = StartStage | FrameFinished
 
 
 class FrameScheduler:
-    """What is under way in a pipeline."""
+    """The frames under way in a pipeline, and what may start next."""
 
     def __init__(self, nodes: Sequence[StageNode], queue: int) -> None:
         self._nodes = {node.name: node for node in ordered(nodes)}
         self._capacities = _capacities(self._nodes, queue)
-        self.limit = _limit(self._nodes, queue)  # the frames it holds when every stage is busy and every queue is full
+        self.limit = _limit(self._nodes, queue)  # the number of frames when every stage is busy and every queue is full
         self._free = {node.name: list(range(node.replicas)) for node in self._nodes.values()}
         self._next = dict.fromkeys(self._nodes, 0)
-        #: By frame that is neither finished, failed nor dropped: the stages that are done with it.
+        #: For each frame under way: the stages that have finished it.
         self.under_way: dict[int, set[str]] = {}
         self._count = 0
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether another frame may be admitted."""
         return len(self.under_way) < self.limit
 
     def admit(self, frame: int) -> list[Action]:
-        """A new frame, where there is room; frames are counted from 0."""
+        """Admit a new frame, if there is capacity; frames are numbered from 0."""
         self._count = frame + 1
         self.under_way[frame] = set()
         return [*self._starts()]
 
     def drop(self, frame: int) -> list[Action]:
-        """Nobody wants the frame any more."""
+        """Drop a frame whose result is not needed any more."""
         self.under_way.pop(frame, None)
         return [*self._starts()]
 
     def ended(self, run: StartStage, failed: bool = False) -> list[Action]:
-        """A replica of a stage has run a frame, and is free; a frame that failed goes no further."""
+        """A replica has run a frame and is free; a frame that failed is dropped."""
         self._free[run.stage].append(run.replica)
         finished = []
         if failed:
             self.under_way.pop(run.frame, None)
-        elif run.frame in self.under_way:  # else it failed in another stage, or was dropped
+        elif run.frame in self.under_way:  # otherwise it failed in another stage, or was dropped
             self.under_way[run.frame].add(run.stage)
             if len(self.under_way[run.frame]) == len(self._nodes):
                 del self.under_way[run.frame]
@@ -85,7 +85,7 @@ class FrameScheduler:
         return [*finished, *self._starts()]
 
     def _starts(self) -> Iterator[StartStage]:
-        """All that can start, from the last stage to the first: what starts there makes room for those before it."""
+        """All runs that can start, from the last stage to the first: a start gives the stages before it capacity."""
         for name in self._nodes:
             self._pass_over(name)
         for name in reversed(self._nodes):
@@ -95,7 +95,7 @@ class FrameScheduler:
                 self._pass_over(name)
 
     def _pass_over(self, name: str) -> None:
-        """Go past frames that failed or were dropped."""
+        """Skip frames that failed or were dropped."""
         while self._next[name] < self._count and self._next[name] not in self.under_way:
             self._next[name] += 1
 
@@ -110,7 +110,7 @@ class FrameScheduler:
 
 
 def ordered(nodes: Sequence[StageNode]) -> list[StageNode]:
-    """The nodes, each behind those it needs. Raises `UsageError` where they need each other in a circle."""
+    """The nodes, each behind those it needs. Raises `UsageError` if they need each other in a circle."""
     left = list(nodes)
     known: dict[str, StageNode] = {}
     while left:
@@ -124,9 +124,9 @@ def ordered(nodes: Sequence[StageNode]) -> list[StageNode]:
 
 
 def _capacities(nodes: Mapping[str, StageNode], queue: int) -> dict[str, dict[str, int]]:
-    """By stage and by who takes its tensors: how many frames the first may have started that the other has not.
+    """How many frames stage ``first`` may have started that stage ``name`` has not: ``result[first][name]``.
 
-    Along the longest way between the two: what each stage on it has under way, and the queue behind each.
+    It is the sum along the longest path between the two: the replicas of each stage, and the queue behind each.
     """
     capacities: dict[str, dict[str, int]] = {name: {} for name in nodes}
     for first, node in nodes.items():
@@ -141,7 +141,7 @@ def _capacities(nodes: Mapping[str, StageNode], queue: int) -> dict[str, dict[st
 
 
 def _limit(nodes: Mapping[str, StageNode], queue: int) -> int:
-    """The frames that the longest way through the stages can hold."""
+    """The number of frames that the longest path through the stages can hold."""
     held: dict[str, int] = {}
     for name, node in nodes.items():
         held[name] = max([held[need] for need in node.needs], default=0) + node.replicas + queue

@@ -1,7 +1,7 @@
-"""What a pipeline did: counters of its stages, a trace of their runs, a bar on a terminal.
+"""Measures a pipeline: counters of its stages, a trace of their runs, a progress bar on a terminal.
 
-The trace is in the Trace Event Format that Chrome and Perfetto (https://ui.perfetto.dev) read: complete events ("X"),
-times in microseconds.
+The trace is in the Trace Event Format of Chrome and Perfetto (https://ui.perfetto.dev): complete events ("X"), times
+in microseconds.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import click
 
 from rpcsys.errors import UsageError
 
-TRACED_RUNS = 1 << 16  # runs of stages that a trace holds: the newest
+TRACED_RUNS = 1 << 16  # a trace holds this many runs of stages, the newest ones
 
 
 class StageRun(NamedTuple):
-    """One frame in one replica of a stage; times in seconds of one clock, ``idle_since`` when the replica was free."""
+    """One frame in one replica of a stage; times in seconds of one clock, ``idle_since``: when the replica was free."""
 
     stage: str
     replica: int
@@ -38,11 +38,11 @@ class StageRun(NamedTuple):
 
 @dataclass
 class StageStats:
-    """Counters of one stage, its replicas together.
+    """Counters of one stage, over all of its replicas.
 
-    ``frames`` it ran, and how many ``failed``; seconds ``busy_s`` in its function and ``waiting_s`` between two
-    frames, of each of its threads, added up; ``bytes`` of the tensors it gave, where they say their size;
-    ``active_s``: seconds in which one frame or more was in its function (a call that runs counts when it has ended).
+    ``frames``: how many it ran, and ``failed``: how many of them failed. ``busy_s``: seconds in its function, and
+    ``waiting_s``: seconds between two frames, both summed over its threads. ``bytes``: of the tensors it returned, if
+    they have ``nbytes``. ``active_s``: seconds with at least one call under way (a call counts when it has ended).
     """
 
     frames: int = 0
@@ -57,7 +57,7 @@ Stats = Mapping[str, StageStats]
 
 
 class PipelineStats:
-    """Counters and trace of a pipeline, given the replicas of each stage. May be used by several threads."""
+    """Counters and trace of a pipeline, given the replicas of each stage. Several threads may use it."""
 
     def __init__(self, stages: Mapping[str, int]) -> None:
         self._lock = threading.Lock()
@@ -68,14 +68,14 @@ class PipelineStats:
         self._active_since = dict.fromkeys(stages, 0.0)
 
     def begin(self, stage: str, began: float) -> None:
-        """A run of a stage begins."""
+        """A run of a stage has begun."""
         with self._lock:
             if not self._inside[stage]:
                 self._active_since[stage] = began
             self._inside[stage] += 1
 
     def add(self, run: StageRun) -> None:
-        """Count one run of a stage, which had begun."""
+        """Count one run of a stage; `begin` came before."""
         with self._lock:
             self._inside[run.stage] -= 1
             stats = self._stages[run.stage]
@@ -90,12 +90,12 @@ class PipelineStats:
             self._runs.append(run)
 
     def now(self) -> dict[str, StageStats]:
-        """The counters by stage, as they are now."""
+        """The current counters by stage."""
         with self._lock:
             return {name: replace(stats) for name, stats in self._stages.items()}
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as JSON. Raises `UsageError` where that cannot be."""
+        """Write the trace as JSON. Raises `UsageError` if the file cannot be written."""
         with self._lock:
             runs = list(self._runs)
         try:
@@ -106,7 +106,7 @@ class PipelineStats:
 
 
 def size(values: Iterable[Any]) -> int:
-    """Bytes of the tensors among ``values`` that say their size."""
+    """Bytes of the tensors among ``values`` that have ``nbytes``."""
     return sum(getattr(value, "nbytes", 0) for value in values)
 
 
@@ -131,9 +131,9 @@ def _metadata(what: str, thread: int, **args: Any) -> dict[str, Any]:
 
 
 def with_progress(outcomes: Iterator[Any], frames: Iterable[Any], figures: Callable[[], Stats]) -> Iterator[Any]:
-    """``outcomes`` as they come, with a bar on standard error if that is a terminal.
+    """Yield ``outcomes`` as they come, with a progress bar if standard error is a terminal.
 
-    ``frames`` is asked for its length alone.
+    Only the length of ``frames`` is used.
     """
     if not sys.stderr.isatty():
         yield from outcomes
@@ -152,7 +152,7 @@ def with_progress(outcomes: Iterator[Any], frames: Iterable[Any], figures: Calla
 
 
 def pace(before: Stats, now: Stats, seconds: float) -> str:
-    """What a pipeline did in these seconds: ``51.2 frames/s, stage1 busy 98 %``; and how many frames failed, if any."""
+    """The progress text for these seconds: ``51.2 frames/s, stage1 busy 98 %``, plus the number of failed frames."""
     seconds = max(seconds, 1e-9)
     busy = {name: (now[name].active_s - before[name].active_s) / seconds for name in now}
     slowest = max(busy, key=lambda name: busy[name])

@@ -1,4 +1,4 @@
-"""The stages of a pipeline, checked, and which tensors go where."""
+"""Checks the stages of a pipeline, and finds which tensors go where."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class PipelineStage:
     """A stage of a pipeline."""
 
     name: str
-    #: A module, here or of a session, or any function. Several of them, on several devices say, are replicas.
+    #: A module, here or of a session, or any function. Several modules, such as on several devices, are replicas.
     module: Function | Sequence[Function]
-    inputs: Sequence[str]  # names of tensors, in the order of its arguments
-    outputs: Sequence[str]  # names of tensors, in the order of its results
-    cpus: Sequence[int] = ()  # that its threads stay on; by default all that the process may use
+    inputs: Sequence[str]  # names of tensors, in the order of the function's arguments
+    outputs: Sequence[str]  # names of tensors, in the order of the function's results
+    cpus: Sequence[int] = ()  # its threads are bound to these; by default all CPUs that the process may use
     replicas: int = 1  # threads that call it side by side; several modules have one each
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """What each of its threads calls."""
+        """The function that each of its threads calls."""
         if callable(self.module):
             return (self.module,) * self.replicas
         return tuple(self.module)
 
 
 class Topology:
-    """Checked stages, in an order in which they can run. Raises `UsageError` where they do not fit together."""
+    """Checked stages, in an order in which they can run. Raises `UsageError` if they do not fit together."""
 
     def __init__(
         self, stages: Iterable[PipelineStage], inputs: Sequence[str] | None = None, outputs: Sequence[str] | None = None
@@ -51,11 +51,11 @@ class Topology:
         taken = [tensor for stage in self.stages for tensor in stage.inputs]
         free = tuple(dict.fromkeys(tensor for tensor in taken if tensor not in makers))
         ends = tuple(tensor for tensor in makers if tensor not in taken)
-        #: Of the whole: what no stage makes, in the order first taken; and what no stage takes, or was asked for.
+        #: Of the whole. By default: inputs that no stage makes, in the order first taken; outputs that no stage takes.
         self.inputs = free if inputs is None else tuple(inputs)
         self.outputs = ends if outputs is None else tuple(outputs)
         self._check_ends(free, makers)
-        #: How many times each tensor is taken, the outputs of the whole once more.
+        #: How many stages take each tensor; an output of the whole counts once more.
         self.uses = Counter([*taken, *self.outputs])
 
     def _check_ends(self, free: Sequence[str], makers: Mapping[str, str]) -> None:
@@ -70,9 +70,9 @@ class Topology:
                 raise UsageError(f"no stage makes the output {tensor!r}; there are {', '.join(makers)}")
 
     def feeds(self, frame: Any) -> dict[str, Any]:
-        """A frame's tensors by name: it is a mapping, a tuple in the order of the inputs, or the one input itself.
+        """A frame's tensors by name: the frame is a mapping, a tuple in the inputs' order, or the one input itself.
 
-        Raises `UsageError` for other names, or another number of tensors, than the pipeline takes.
+        Raises `UsageError` if names or number of the tensors differ from the pipeline's inputs.
         """
         if isinstance(frame, Mapping):
             given = dict(frame)
@@ -88,7 +88,7 @@ class Topology:
 
 
 def named_results(stage: PipelineStage, made: Any) -> dict[str, Any]:
-    """What a stage's function gave, by name. Raises `UsageError` for another number than it has outputs."""
+    """The results of a stage's function by name. Raises `UsageError` if their number is not that of its outputs."""
     several = isinstance(made, (tuple, list)) and len(stage.outputs) != 1
     values = list(made) if several else [made]
     if len(values) != len(stage.outputs):

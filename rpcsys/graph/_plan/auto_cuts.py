@@ -1,4 +1,4 @@
-"""Cuts found by measuring: profiles the model, measures the way to the devices, and searches."""
+"""Finds cuts by measuring: profiles the model, measures the links to the devices, and searches."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ def auto_cuts(
     wait_s: float = 60.0,
     say: Report | None = None,
 ) -> Plan:
-    """The best division of ``model`` over ``devices``, found by profiling it and trying its stages on them.
+    """Find the best division of ``model`` over ``devices``: profile it, then try its stages on them.
 
-    ``graph.split(model, plan)`` makes the stages, which are also ``plan.stages``; ``print(plan)`` says what to
-    expect, and ``plan.compare(pipeline.figures())`` how far off that was.
+    ``graph.split(model, plan)`` makes the stages, which are also ``plan.stages``. ``print(plan)`` shows the expected
+    times, and ``plan.compare(pipeline.figures())`` compares them with measured ones.
 
-    ``devices`` : a number n (the CPUs of this process in n shares), or each as ``"cpu:0"``, ``"cpu:0-3"``,
-        ``"key:edge"`` (leased at ``tracker``), ``"HOST:PORT"``, or a session that is open. Devices that would make it
-        slower are left out
-    ``goal`` : ``throughput``, the frames a second of a pipeline, or ``latency``, the seconds of one frame
-    ``inputs`` : arrays to run it with, by name; by default random ones, in which an extent that is free is 1 (a
-        `RuntimeWarning` says so)
+    ``devices`` : a number n (the CPUs of this process in n shares), or a list of ``"cpu:0"``, ``"cpu:0-3"``,
+        ``"key:edge"`` (leased at ``tracker``), ``"HOST:PORT"``, or open sessions. A device that would slow the model
+        down is left out
+    ``goal`` : ``throughput``, frames a second of a pipeline, or ``latency``, seconds of one frame
+    ``inputs`` : arrays to run the model with, by name; by default random ones, in which a free extent is 1 (a
+        `RuntimeWarning` reports this)
     ``tracker`` : a tracker or its address; by default the environment's
-    ``encode`` : how arrays cross to devices behind a link and back, where it applies: ``"float16"``, ``"int8+zlib"``,
-        … as for `Remote`
-    ``keep_order`` : whether the first device has to have the first stage, and so on
-    ``exact`` : whether the stages are to give the same bits as the whole, as in `split`
-    ``rounds`` : divisions that are tried at most, after the first look at unlike devices
-    ``measure_s`` : seconds for which the stages of each are run
+    ``encode`` : how arrays cross to devices behind a link and back, where the encoding applies: ``"float16"``,
+        ``"int8+zlib"``, … as for `Remote`
+    ``keep_order`` : whether the first device must have the first stage, and so on
+    ``exact`` : whether the stages must give the same bits as the whole, as in `split`
+    ``rounds`` : the most divisions to try, after the first trials of unlike devices
+    ``measure_s`` : seconds for which the stages of each division run
     ``wait_s`` : seconds to wait for a device
-    ``say`` : is called with a few words on each step
+    ``say`` : a function that receives a short text at each step
 
-    Raises `UsageError` for a device or goal that does not exist, a model that computes nothing, and inputs that it does
-    not take; `ModelError` if onnxruntime cannot load or run it, or a device cannot load its stage; `ConnectError`,
-    `TrackerError` or `SessionError` for a device that cannot be had, or is lost.
+    Raises `UsageError` for an unknown device or goal, a model without nodes to divide, and inputs that do not fit the
+    model; `ModelError` if onnxruntime cannot load or run the model, or a device cannot load its stage; `ConnectError`,
+    `TrackerError` or `SessionError` if a device is unavailable or is lost.
     """
     if goal not in GOALS:
         raise UsageError(f"a goal is {' or '.join(GOALS)}, not {goal!r}")

@@ -1,4 +1,4 @@
-"""Devices opened for trials: links are measured, stages are loaded, and calls are timed."""
+"""Opens devices for trials: measures links, loads stages, and times calls."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from rpcsys.graph._plan.cost_model import DeviceLink
 from rpcsys.graph._plan.devices import PlanDevice
 from rpcsys.module import export_library
 
-#: A link is measured with more and more bytes, until they take this long or are this many.
+#: A link is measured with growing sizes, until a transfer takes this long or has this many bytes.
 _LINK_S = 0.1
 _LINK_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 _PINGS = 15
 
-_FEWEST = 3  # calls of a stage at least
-_QUARTILE = 0.25  # of their times that counts: other work on the machine only adds to them
+_FEWEST = 3  # the fewest calls of a stage
+_QUARTILE = 0.25  # the quartile of their times that counts: other load on the machine only adds time
 
 
 class Trial(NamedTuple):
-    """A stage that is loaded on a device."""
+    """A stage that is loaded on a device, ready to be called."""
 
-    call: Callable[..., Any]  # runs it there, with tensors of this machine, and brings its results here
-    work_s: Callable[[Sequence[Any]], float] | None = None  # its own seconds there, if less than a call takes
+    call: Callable[..., Any]  # runs it there, with arrays of this machine, and returns arrays of this machine
+    work_s: Callable[[Sequence[Any]], float] | None = None  # its own seconds there, if less than the call's
 
 
 @dataclass
 class LocalBench:
-    """CPUs of this machine."""
+    """CPUs of this machine, ready for trials."""
 
     device: PlanDevice
     link: DeviceLink | None = None
@@ -54,7 +54,7 @@ class LocalBench:
 
 
 class RemoteBench:
-    """A device that a session is open with."""
+    """A device with an open session, ready for trials."""
 
     def __init__(self, device: PlanDevice, session: Session, calls: int, encode: str) -> None:
         check_encoding(session, encode, device.name)
@@ -76,24 +76,24 @@ class RemoteBench:
 
 
 def open_bench(device: PlanDevice, session: Session | None, calls: int, encode: str) -> LocalBench | RemoteBench:
-    """A device ready for trials; a remote one with so many ``calls`` under way at once, their arrays encoded.
+    """Prepare a device for trials; a remote one with ``calls`` calls under way at once, their arrays encoded.
 
-    Raises `SessionError` where it is lost meanwhile, `NotSupported` where it cannot decode them.
+    Raises `SessionError` if the device is lost, `NotSupported` if it cannot decode the arrays.
     """
     return LocalBench(device) if session is None else RemoteBench(device, session, calls, encode)
 
 
 def load_on(session: Session, stage: Stage) -> RemoteModule:
-    """A stage on a device, through a file that is deleted once it is loaded."""
+    """Load a stage on a device, through a file that is then deleted."""
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         path = write_part(stage, Path(folder, stage.name), toolchain_of(session))
         return session.load_module(path)
 
 
 def write_part(stage: Stage, path: Path, toolchain: str | None = None) -> Path:
-    """Write a stage for a server to ``path`` with the ending of an ONNX file or, where it has to be, of a library.
+    """Write a stage for a server to ``path`` plus the ending of an ONNX file or, if necessary, of a library.
 
-    A large stage is a library, and an exact one, for the level it runs at.
+    A large stage becomes a library. So does an exact one, because a library stores the optimisation level.
     """
     if not stage.exact and stage.weight_bytes <= models.EMBEDDED_BYTES:
         path = path.with_name(f"{path.name}.onnx")
@@ -105,17 +105,17 @@ def write_part(stage: Stage, path: Path, toolchain: str | None = None) -> Path:
 
 
 class TimedCall(NamedTuple):
-    """Something to be called over and over, by so many threads at once."""
+    """A function to call repeatedly, by a number of threads at once."""
 
     function: Callable[[], Any]
     threads: int = 1
 
 
 def paces(calls: Sequence[TimedCall], seconds: float, *, together: bool) -> list[float]:
-    """Seconds from one result of each call to its next: the lower quartile, in which little else disturbs.
+    """Seconds between two results of each call: the lower quartile, which other load hardly affects.
 
-    ``together`` has all be called over and over at the same time, as the stages of a pipeline are, so that what they
-    have to share (memory, caches, the heat of a processor) is in the figures.
+    ``together`` runs all calls at the same time, as the stages of a pipeline do. So the figures include the effects of
+    what they share: memory, caches, the heat of a processor.
     """
     if not together:
         return [pace for call in calls for pace in paces([call], seconds, together=True)]
@@ -135,12 +135,12 @@ def paces(calls: Sequence[TimedCall], seconds: float, *, together: bool) -> list
 
 
 class _Run:
-    """One stage, called over and over until each of the others has had its time."""
+    """One stage, called repeatedly until each of the others has had its time."""
 
     def __init__(self, call: TimedCall, seconds: float) -> None:
         self.call = call
         self._seconds = seconds
-        self._done = [perf_counter()]  # when it began, and each result was there
+        self._done = [perf_counter()]  # the start, then the time of each result
         self.error: BaseException | None = None
         self.enough = False
 
@@ -153,26 +153,26 @@ class _Run:
                 self._done.append(now)
                 if len(self._done) > fewest and now - self._done[0] >= self._seconds:
                     self.enough = True
-        except BaseException as error:  # noqa: BLE001 - raised where the threads are waited for
+        except BaseException as error:  # noqa: BLE001 - raised after the threads are joined
             self.error = error
             self.enough = True
 
     def pace(self) -> float:
-        """Of as many results as it has threads, since those may come all together."""
+        """Measured over as many results as it has threads, since those may come all together."""
         each = np.diff(np.sort(self._done)[:: self.call.threads])
         return float(np.quantile(each, _QUARTILE)) / self.call.threads
 
 
 def measured_link(session: Session, calls: int) -> DeviceLink:
-    """The way to a session's device and back, for so many calls under way.
+    """Measure the link to a session's device and back, for so many calls under way.
 
-    Raises `SessionError` where it is lost meanwhile.
+    Raises `SessionError` if the device is lost.
     """
     echo = session.get_function("testing.echo")
     latency = timed(lambda: echo(0), _PINGS)[0]
     up = down = math.inf
     for size in _LINK_BYTES:
-        array = np.random.default_rng(size).integers(0, 256, size, np.uint8)  # random, so that nothing compresses it
+        array = np.random.default_rng(size).integers(0, 256, size, np.uint8)  # random, so that no layer compresses it
         there = session.array(array)
         to_s = max(timed(functools.partial(session.array, array), 3)[0] - latency, 1e-9)
         back_s = max(timed(there.numpy, 3)[0] - latency, 1e-9)
@@ -183,7 +183,7 @@ def measured_link(session: Session, calls: int) -> DeviceLink:
 
 
 def timed(call: Callable[[], Any], repeat: int) -> tuple[float, Any]:
-    """The least seconds of ``repeat`` calls, and what the last one gave."""
+    """The least seconds of ``repeat`` calls, and the result of the last one."""
     best = math.inf
     for _ in range(repeat):
         began = perf_counter()

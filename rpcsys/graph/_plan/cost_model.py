@@ -1,16 +1,16 @@
-"""What stages take on devices, as a model of costs; nothing is measured or run here.
+"""Models the time of stages on devices; it measures and runs nothing.
 
-The model is a row of **units**: nodes, or neighbours that are not to be parted, in an order in which they can run. A
-stage is a span of units on a device. A frame passes it in
+The model is a row of **units**: nodes, or neighbours that stay together, in an order in which they can run. A stage is
+a span of units on a device. The time of a frame in a stage is
 
-    the seconds of its units there  +  round trip  +  bytes it takes / bytes a second there  +  bytes it gives / back
+    seconds of its units there  +  round trip  +  bytes in / bytes a second there  +  bytes out / bytes a second back
 
-with the last three for devices behind a link. All tensors pass through the machine that plans: a skip connection past
-a remote stage never crosses its link. For the goal ``latency`` a frame takes the sum of its stages. For ``throughput``
-the slowest stage sets the pace; and behind a link several calls are under way, so that the pace is that of the slowest
-of the device's work, the way there and the way back.
+and only devices behind a link have the last three terms. All tensors pass through the machine that plans: a skip
+connection past a remote stage never crosses its link. For the goal ``latency`` a frame takes the sum of its stages. For
+``throughput`` the slowest stage limits the rate. Behind a link several calls are under way, so that the stage's rate is
+that of the slowest of three: the device's work, the transfer there and the transfer back.
 
-Known weakness: the seconds of units are added up, whatever is fused; measured spans replace sums (`Costs.learn`).
+Limitation: the seconds of units are added up, even if they are fused. Measured spans correct it (`Costs.learn`).
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ Matrix: TypeAlias = "NDArray[np.float64]"  # seconds, or bytes, of the units in 
 
 
 class UnitTensor(NamedTuple):
-    """A tensor as it flows between units."""
+    """A tensor that flows between units."""
 
     nbytes: float
-    maker: int  # the unit that makes it; -1 for an input of the model
-    takers: tuple[int, ...]  # the units that take it
+    maker: int  # index of the unit that makes it; -1 for an input of the model
+    takers: tuple[int, ...]  # indices of the units that take it
     result: bool = False  # whether it is an output of the model
 
 
 class DeviceLink(NamedTuple):
-    """The way to a device and back."""
+    """The network path to a device and back."""
 
-    latency_s: float  # of an empty round trip
+    latency_s: float  # round trip without data
     up: float  # bytes a second to the device
     down: float  # bytes a second from it
-    calls: int = 1  # under way on it at once
+    calls: int = 1  # calls under way on it at once
 
     def seconds(self, taken: Any, given: Any) -> Any:
-        """On the way, of one call that takes and gives so many bytes; numbers or matrices of them."""
+        """Transfer seconds of one call that takes and gives so many bytes; numbers or matrices of them."""
         return self.latency_s + taken / self.up + given / self.down
 
     def pace(self, work_s: Any, taken: Any, given: Any) -> Any:
-        """Seconds from one result to the next, of calls that work so long; numbers or matrices."""
+        """Seconds from one result to the next, of calls that work ``work_s``; numbers or matrices."""
         alone = (work_s + self.seconds(taken, given)) / self.calls
         if self.calls == 1:
             return alone
@@ -55,7 +55,7 @@ class DeviceLink(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A stage to be: units ``start`` up to ``stop``, not included, on the device of that number."""
+    """A candidate stage: units ``start`` up to, not including, ``stop`` on the device with that index."""
 
     device: int
     start: int
@@ -63,40 +63,40 @@ class Span(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Bytes that each span of units takes and gives: matrices by start and stop."""
+    """Bytes that each span of units takes and gives: matrices indexed by start and stop."""
 
     taken: Matrix
     given: Matrix
 
 
 def sums(seconds: Sequence[float] | NDArray[np.float64]) -> Matrix:
-    """Of every span of units."""
+    """The sum of seconds of every span of units."""
     total = np.concatenate([[0.0], np.cumsum(np.asarray(seconds, float))])
     matrix: Matrix = total[None, :] - total[:, None]
     return matrix
 
 
-def traffic(tensors: Iterable[UnitTensor], units: int) -> Traffic:
-    """What crosses at either end of every span. A tensor counts once for a span, however many of its units take it."""
+"""Bytes in and out of every span. A tensor counts once per span, even if several of its units take it."""
+    """Bytes that cross at both ends of every span. A tensor counts once per span, even if several of its units take it."""
     taken, given = np.zeros((units + 1, units + 1)), np.zeros((units + 1, units + 1))
     for tensor in tensors:
         takers = sorted({taker for taker in tensor.takers if taker > tensor.maker})
         after = tensor.maker + 1
         first = after
-        for taker in takers:  # spans that begin behind its maker and the taker before, and reach this one
+        for taker in takers:  # spans that begin behind both its maker and the previous taker, and include this one
             taken[first : taker + 1, taker + 1 :] += tensor.nbytes
             first = taker + 1
         last = units if tensor.result else max(takers, default=tensor.maker)
-        if tensor.maker >= 0:  # spans that hold its maker and end before its last taker
+        if tensor.maker >= 0:  # spans that include its maker and end before its last taker
             given[:after, after : last + 1] += tensor.nbytes
     return Traffic(taken, given)
 
 
 class Costs:
-    """What is known of the devices' times, and what is learned of them by measuring.
+    """The expected times of devices, corrected by measurements.
 
-    ``seconds`` are of each unit, on any one machine: only their proportions count once a device has been measured.
-    ``links`` has the way to each device, None for this machine.
+    ``seconds`` are of each unit, on any one machine: after a device was measured only their proportions count.
+    ``links`` has the link to each device, None for this machine.
     """
 
     def __init__(self, seconds: Sequence[float], links: Sequence[DeviceLink | None], traffic: Traffic) -> None:
@@ -106,15 +106,15 @@ class Costs:
         self._known: list[dict[tuple[int, int], float]] = [{} for _ in links]
 
     def work_s(self, span: Span) -> float:
-        """Seconds of its units on its device, without the way there."""
+        """Seconds of its units on its device, without transfers."""
         return float(self._weights[span.device][span.start : span.stop].sum())
 
     def stage_s(self, span: Span) -> float:
-        """Seconds between two of its results, when frames are there all the time."""
+        """Seconds between two of its results, if frames arrive without pause."""
         return float(self.matrix(span.device)[span.start, span.stop])
 
     def matrix(self, device: int) -> Matrix:
-        """`stage_s` of all spans on a device."""
+        """`stage_s` of all spans on a device, as a matrix."""
         seconds = sums(self._weights[device])
         link = self._links[device]
         if link is not None:
@@ -124,9 +124,9 @@ class Costs:
         return seconds
 
     def learn(self, span: Span, work_s: float, stage_s: float) -> None:
-        """A span was measured: its work alone, and all of it.
+        """Record a measured span: the seconds of its work alone, and of the whole stage.
 
-        The first measurement of a device scales all of its units, each later one those of its span.
+        A device's first measurement scales all of its units, each later one the units of its span.
         """
         weights = self._weights[span.device]
         expected = self.work_s(span)

@@ -1,4 +1,4 @@
-"""Where a model can be cut, and what would cross there: a profiled model as the cost model sees it."""
+"""Finds where a model can be cut and what would cross there: turns a profiled model into the cost model's units."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rpcsys.graph._plan.profile import Profile
 
 
 class CutPoints(NamedTuple):
-    """A model as a row of units that a cut may go between."""
+    """A model as a row of units, with possible cuts between them."""
 
-    seconds: tuple[float, ...]  # of each unit, by the profile
-    nodes: tuple[int, ...]  # in each unit
-    tensors: dict[str, UnitTensor]  # what flows between them
-    cuts: tuple[tuple[str, ...], ...]  # before each unit but the first: the tensors that a cut there is behind
+    seconds: tuple[float, ...]  # of each unit, from the profile
+    nodes: tuple[int, ...]  # number of nodes in each unit
+    tensors: dict[str, UnitTensor]  # tensors that flow between them
+    cuts: tuple[tuple[str, ...], ...]  # for each unit but the first: the tensors of the cut before it
 
 
 def cut_points(flow: Dataflow, profile: Profile, known: set[str | None], inputs: Mapping[str, Any]) -> CutPoints:
-    """The units of ``flow``, a model as onnxruntime left it.
+    """The units of ``flow``, a model that onnxruntime has optimised.
 
-    A cut can be where all that crosses has a name in the original model, ``known``. ``inputs`` are the arrays that the
-    profile was made with. Tensors of unknown size count nothing.
+    A cut is possible where every tensor that crosses has a name in the original model, ``known``. ``inputs`` are the
+    arrays that the profile was made with. Tensors of unknown size count as 0 bytes.
     """
     work = sorted(flow.useful & flow.live)
     made = [_made(flow, index) for index in work]
@@ -57,7 +57,7 @@ def _made(flow: Dataflow, index: int) -> list[ir.Value]:
 
 
 def _last_uses(flow: Dataflow, work: Sequence[int], made: Sequence[Sequence[ir.Value]]) -> dict[ir.Value, int]:
-    """The place of the last node that takes each value; behind all nodes for a result of the model."""
+    """The index of the last node that takes each value; for a result of the model, the index behind all nodes."""
     last = {value: place for place, values in enumerate(made) for value in values}
     for place, index in enumerate(work):
         last.update((value, place) for value in flow.takes[index] if value in last)

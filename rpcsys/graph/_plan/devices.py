@@ -1,8 +1,8 @@
-"""The devices that a model is to be divided over: as they are written, and opened.
+"""The devices to divide a model over: parses their names and opens sessions with them.
 
 cpu:0        a CPU of this machine          cpu:0-3    several together
 key:edge     a device leased by its key     HOST:PORT  a server without a tracker
-key:edge@HOST:PORT  the same, of a server that wants its key to be known
+key:edge@HOST:PORT  the same, of a server that requires its key
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rpcsys.graph._build.targets import OnnxRuntime
 from rpcsys.graph._pipeline.cpu_shares import available, shares
 from rpcsys.link import parse_address
 
-DeviceLike: TypeAlias = str | Session  # a device as a caller names it: as `parse` reads it, or a session that is open
+DeviceLike: TypeAlias = str | Session  # a device in a caller's terms: a text for `parse`, or an open session
 TrackerLike: TypeAlias = Tracker | str | tuple[str, int] | None
 
 _FORMS = "devices are written cpu:0, cpu:0-3, key:NAME or HOST:PORT"
@@ -26,34 +26,34 @@ _FORMS = "devices are written cpu:0, cpu:0-3, key:NAME or HOST:PORT"
 
 @dataclass(frozen=True)
 class PlanDevice:
-    """One of the devices that a plan is made for."""
+    """A device that a plan can use."""
 
-    name: str  # as it was written
-    cpus: tuple[int, ...] = ()  # of this machine, if it is these
-    key: str = ""  # by which it is leased
-    address: str = ""  # by which it is found without a tracker
+    name: str  # as the caller wrote it
+    cpus: tuple[int, ...] = ()  # of this machine, if the device is these CPUs
+    key: str = ""  # to lease it by
+    address: str = ""  # to connect to it without a tracker
     session: Session | None = None
 
     @property
     def target(self) -> OnnxRuntime:
-        """What a stage is built for that runs on its CPUs."""
+        """The target of a stage that runs on these CPUs."""
         return OnnxRuntime(threads=len(self.cpus), cpus=self.cpus)
 
     @property
     def leased(self) -> bool:
-        """Whether a tracker is asked for it."""
+        """Whether it is leased from a tracker."""
         return bool(self.key) and not self.address
 
     @property
     def kind(self) -> object:
-        """Equal for devices that are alike, by what is known of them."""
+        """A value that is equal for devices that are alike, as far as their facts are known."""
         return (len(self.cpus), self.key, self.address, self.session)
 
 
 def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
-    """The devices as they are written; a number n is the CPUs that this process may use, in n shares.
+    """Parse the devices; a number n divides the CPUs that this process may use into n shares.
 
-    Raises `UsageError` for what is no device, and for CPUs that this process does not have or that are given twice.
+    Raises `UsageError` for invalid devices, and CPUs that this process does not have or that are given twice.
     """
     if isinstance(devices, int):
         return _shares(devices)
@@ -76,9 +76,9 @@ def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
 def open_sessions(
     devices: Sequence[PlanDevice], tracker: TrackerLike, wait_s: float, stack: ExitStack
 ) -> Iterator[Session | None]:
-    """A session with each device, None for CPUs of this machine; ``stack`` closes those that it opened.
+    """A session with each device, None for CPUs of this machine; ``stack`` closes the sessions that this opened.
 
-    Raises what connecting and leasing does; see `rpcsys.client.Tracker.request`.
+    Raises what connecting and leasing raise; see `rpcsys.client.Tracker.request`.
     """
     lender: Tracker | None = None
     for device in devices:
@@ -127,6 +127,6 @@ def _cpus(device: str, text: str) -> tuple[int, ...]:
 
 
 def _listed(cpus: Sequence[int]) -> str:
-    """``0-3``; ``0,2`` where some between are missing."""
+    """``0-3`` for a whole range, else ``0,2``."""
     whole = len(cpus) > 1 and cpus[-1] - cpus[0] == len(cpus) - 1
     return f"{cpus[0]}-{cpus[-1]}" if whole else ",".join(map(str, cpus))

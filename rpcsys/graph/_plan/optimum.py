@@ -1,4 +1,4 @@
-"""The best division of a row of units over devices, found by dynamic programming over cut positions and devices."""
+"""Finds the best division of a row of units over devices, by dynamic programming over cut positions and devices."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from rpcsys.graph._plan.cost_model import Goal, Matrix, Span, sums
 
-MOST_UNITS = 400  # cut positions beyond this many are thinned out: the search holds a few matrices of this many squared
+MOST_UNITS = 400  # more cut positions are thinned out: the search holds a few matrices of this number squared
 
 
 def even(seconds: Sequence[float], devices: int) -> list[Span]:
-    """Spans of about the same time, one on each of the first devices; fewer where there are not as many units."""
+    """Spans of about the same time, one on each of the first devices; fewer if there are fewer units."""
     return best([sums(seconds)] * min(devices, len(seconds)), "throughput", every=True)
 
 
@@ -22,10 +22,10 @@ def best(costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None
     """The spans, in the model's order, that reach ``goal`` best; devices that would not help are left out.
 
     costs : seconds of every span, a matrix for each device
-    goal : ``throughput`` makes the slowest stage as fast as can be, and then the sum of all; ``latency`` the sum
-    alike : a class for each device. Devices of one class are taken in the order given, classes in any; by default
-        all are of one class, so that the devices keep their order
-    every : leave no device out
+    goal : ``throughput`` minimises the slowest stage, and then the sum of all; ``latency`` minimises the sum
+    alike : a class for each device. Devices of one class are used in the order given, classes in any order; by
+        default all devices are of one class, so that they keep their order
+    every : use every device
     """
     if goal == "latency":
         return _shortest(costs, np.add, alike, every)
@@ -36,7 +36,7 @@ def best(costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None
 
 
 def _shortest(costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | None, every: bool) -> list[Span]:
-    """Dynamic programming over (how many devices of each class were used, units done)."""
+    """Dynamic programming over (the number of devices used of each class, the number of units done)."""
     units = len(costs[0]) - 1
     kinds = alike or [0] * len(costs)
     classes = [[i for i, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
@@ -54,7 +54,7 @@ def _shortest(costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | No
             found = through[begin, np.arange(units + 1)]
             better = found < seconds
             seconds[better], device[better], start[better] = found[better], last, begin[better]
-            if not every:  # the device may be left out
+            if not every:  # the device may be unused
                 better = reached[number] < seconds
                 seconds[better], device[better], start[better] = reached[number][better], last, -1
         reached[used], came[used] = seconds, (device, start)
@@ -62,7 +62,7 @@ def _shortest(costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | No
 
 
 def _lasts(used: tuple[int, ...], classes: Sequence[Sequence[int]]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Each device that may have been the last of ``used``, and how many were used before it."""
+    """Each device that may be the last of ``used``, and the numbers of devices used before it."""
     for kind, count in enumerate(used):
         if count:
             yield classes[kind][count - 1], (*used[:kind], count - 1, *used[kind + 1 :])
@@ -71,7 +71,7 @@ def _lasts(used: tuple[int, ...], classes: Sequence[Sequence[int]]) -> Iterator[
 def _traced(
     came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]], classes: Sequence[Sequence[int]], units: int
 ) -> list[Span]:
-    """The spans on the way that led to all units with all devices used or left out."""
+    """The spans on the path that ends with all units done and all devices used or left out."""
     used, stop = tuple(map(len, classes)), units
     spans: list[Span] = []
     while any(used):
@@ -84,9 +84,9 @@ def _traced(
 
 
 def thinned(positions: Sequence[int], seconds: Sequence[float], crossing: Sequence[float]) -> list[int]:
-    """At most `MOST_UNITS` - 1 of the cut ``positions``: in each slice of the time the one with the least to cross.
+    """At most `MOST_UNITS` - 1 of the cut ``positions``: in each slice of time the one with the fewest bytes to cross.
 
-    ``seconds`` are those of the nodes; ``crossing`` the bytes at each of ``positions``.
+    ``seconds`` are those of the nodes; ``crossing`` are the bytes at each of ``positions``.
     """
     if len(positions) < MOST_UNITS:
         return list(positions)

@@ -1,6 +1,6 @@
-"""A plan: where to cut, what runs where, the times expected; and those compared with what was measured.
+"""A plan: cuts, a device for each stage, and the expected times, to compare with measured ones.
 
-A divided model is exported as the library of the whole, and a part for each server that runs a stage.
+A divided model is exported as a library of the whole, plus a part for each server that runs a stage.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from rpcsys.graph._show.show import ms_text, size_text, table
 from rpcsys.link import address_text, tracker_defaults
 from rpcsys.module import export_library
 
-_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")  # characters that the name of a deployed module cannot have
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")  # characters that a deployed module's name must not contain
 
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage, where it is to run, and what it is expected to take."""
+    """A stage, its device, and its expected times."""
 
     name: str
-    device: str  # as the caller named it
-    nodes: int  # that it computes
-    work_s: float  # of its own work on a frame
-    frame_s: float  # of a frame that is alone, with the way to its device and back
-    stage_s: float  # from one frame to the next in a full pipeline; less than frame_s where work and way overlap
-    taken: int  # bytes that come in, as they are encoded on the way
-    given: int  # bytes that go out
+    device: str  # as the caller wrote it
+    nodes: int  # number of nodes
+    work_s: float  # its own work on a frame
+    frame_s: float  # a single frame, with the transfers to its device and back
+    stage_s: float  # from one frame to the next in a full pipeline; below frame_s if work and transfers overlap
+    taken: int  # bytes that come in, after encoding
+    given: int  # bytes that go out, after encoding
 
 
 @dataclass(frozen=True)
 class Plan:
     """The best division found of a model over devices.
 
-    It stands for its cuts: ``graph.split(model, plan)`` gives the same stages as ``plan.stages``.
+    It can be passed as cuts: ``graph.split(model, plan)`` gives the same stages as ``plan.stages``.
     """
 
     goal: Goal
-    cuts: tuple[str | tuple[str, ...], ...]  # tensors, or tuples of them, as `split` takes them
+    cuts: tuple[str | tuple[str, ...], ...]  # tensors, or tuples of tensors, as `split` takes them
     stages: Stages = field(repr=False)
-    planned: tuple[PlannedStage, ...]  # what is expected of each stage, in their order
+    planned: tuple[PlannedStage, ...]  # the expected times of each stage, in their order
     devices: tuple[PlanDevice, ...] = field(repr=False)  # the device of each stage
-    unused: tuple[str, ...] = ()  # devices where nothing would be gained
+    unused: tuple[str, ...] = ()  # devices that would not help
     encode: str = ""  # how arrays cross to devices behind a link
-    warnings: tuple[str, ...] = ()  # a sentence each
+    warnings: tuple[str, ...] = ()  # one sentence each
 
     def __iter__(self) -> Iterator[str | tuple[str, ...]]:
         return iter(self.cuts)
@@ -69,25 +69,25 @@ class Plan:
 
     @property
     def bottleneck(self) -> PlannedStage:
-        """The slowest stage, which sets the pace of a pipeline."""
+        """The slowest stage, which limits a pipeline's rate."""
         return max(self.planned, key=lambda stage: stage.stage_s)
 
     @property
     def throughput(self) -> float:
-        """Frames a second of a pipeline."""
+        """Expected frames a second of a pipeline."""
         return 1 / max(self.bottleneck.stage_s, 1e-9)
 
     @property
     def latency_s(self) -> float:
-        """Seconds of one frame that has all stages to itself."""
+        """Expected seconds of a single frame through all stages."""
         return sum(stage.frame_s for stage in self.planned)
 
     @contextlib.contextmanager
     def pipeline(self, *, tracker: TrackerLike = None, wait_s: float = 60.0, queue: int = 2) -> Iterator[Pipeline]:
-        """The stages at work on their devices, leased at ``tracker`` while the ``with`` lasts, anew if one is lost.
+        """A context: the stages run on their devices, leased at ``tracker`` until it ends, and again if one is lost.
 
-        ``wait_s`` (seconds) is how long to wait for a device, and ``queue`` is as in `Pipeline`. Raises what leasing,
-        loading and `Pipeline` do.
+        ``wait_s`` is how long to wait for a device, in seconds; ``queue`` is as in `Pipeline`. Raises what leasing,
+        loading and `Pipeline` raise.
         """
         with contextlib.ExitStack() as stack:
             targets: dict[str, Any] = {}
@@ -108,15 +108,15 @@ class Plan:
     def export(self, path: PathLike, *, tracker: TrackerLike = None, fallback: bool = False) -> dict[str, Path]:
         """Write the stages as one library for `rpcsys.module.load_module`, and beside it the parts for servers.
 
-        The library runs stages of this machine on their CPUs, and calls those of other devices by the names of the
-        parts, which ``rpcsys deploy`` puts there (a part's name is its file's without the ending; the tracker knows
-        who has it). ``fallback``: it has those stages, too, and runs them itself while the servers are gone. Returns
-        the parts by stage. Raises `UsageError` for a place that cannot be written to.
+        The library runs the stages of this machine on their CPUs. It calls the stages of other devices by the names of
+        their parts, which ``rpcsys deploy`` puts there. A part's name is its file's without the ending; the tracker finds
+        its servers by it. With ``fallback`` the library also holds these stages, and runs them while the servers are
+        away. Returns the parts by stage. Raises `UsageError` if ``path`` cannot be written.
         """
         return export(self.stages, self.devices, path, tracker=tracker, encode=self.encode, fallback=fallback)
 
     def __str__(self) -> str:
-        """A table of the stages, and a line of what to expect."""
+        """A table of the stages, and a line with the expected times."""
         rows = []
         for stage in self.planned:
             sizes = [size_text(stage.taken), size_text(stage.given)]
@@ -134,9 +134,9 @@ class Plan:
         return "".join(lines)
 
     def compare(self, figures: Mapping[str, StageStats]) -> Comparison:
-        """What was expected against what a pipeline of these stages took: ``plan.compare(pipeline.figures())``.
+        """Compare expected with measured times of a pipeline of these stages: ``plan.compare(pipeline.figures())``.
 
-        Raises `UsageError` for figures of other stages, or of none that ran.
+        Raises `UsageError` for figures of other stages, and figures without frames.
         """
         missing = [stage.name for stage in self.planned if not getattr(figures.get(stage.name), "frames", 0)]
         if missing:
@@ -148,7 +148,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Compared:
-    """Seconds that a stage was expected to take for a frame, and those it took."""
+    """Seconds that a stage was expected to take for a frame, and seconds it took."""
 
     name: str
     expected_s: float
@@ -156,7 +156,7 @@ class Compared:
 
     @property
     def off(self) -> float:
-        """How far off that was, as a share of what was measured: 0.05 where it was expected to be 5 % slower."""
+        """The relative error of the expectation: 0.05 if the stage was expected to be 5 % slower than measured."""
         return self.expected_s / self.measured_s - 1 if self.measured_s else 0.0
 
 
@@ -168,7 +168,7 @@ class Comparison:
 
     @property
     def bottleneck(self) -> Compared:
-        """The slowest stage expected against the slowest measured, which may be another one; named is the latter."""
+        """The slowest expected time against the slowest measured time; the name is the slowest measured stage's."""
         slowest = max(self.stages, key=lambda stage: stage.measured_s)
         return Compared(slowest.name, max(stage.expected_s for stage in self.stages), slowest.measured_s)
 
@@ -192,9 +192,9 @@ def export(
 ) -> dict[str, Path]:  # fmt: skip
     """`Plan.export` of any stages, with the device of each, in their order.
 
-    A part is an ONNX model, so that servers of any kind can take it, or a library where it has to be (`write_part`).
-    ``tracker`` is where servers are found by their keys, by default the environment's; ``encode`` is as for `Remote`.
-    Raises `UsageError` for a path that cannot be written, and as `build`.
+    A part is an ONNX model, so that servers of any kind can load it, or a library if necessary (`write_part`).
+    ``tracker`` finds servers by their keys, by default the environment's tracker; ``encode`` is as for `Remote`.
+    Raises `UsageError` if ``path`` cannot be written, and what `build` raises.
     """
     target = Path(path)
     prefix = _UNFIT.sub("-", target.stem).strip("-.") or "model"
@@ -216,7 +216,7 @@ def export(
 
 
 def _where(device: PlanDevice, tracker: TrackerLike) -> tuple[str, str]:
-    """The tracker that knows its server, or else the server's address; the other one is ""."""
+    """The tracker that knows the device's server, or else the server's address; the other one is ""."""
     if device.session is not None:
         return "", address_text(*device.session.address)
     if device.address:

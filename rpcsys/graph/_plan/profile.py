@@ -1,8 +1,8 @@
-"""What the nodes of a model take and make, profiled; and the bytes of what they make, encoded.
+"""Profiles a model: seconds of its nodes, and bytes of the tensors that they make, also encoded.
 
-onnxruntime profiles them on this machine, in the model as its level ``basic`` leaves it: there a kernel is still a
-node. Only their proportions are used: stages are optimised further, and each device is measured with the stages tried
-on it.
+onnxruntime profiles the nodes on this machine, in the model at its level ``basic``: there one kernel is still one
+node. Only the proportions are used: onnxruntime optimises stages further, and each device is measured with the stages
+tried on it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from rpcsys.wire import encoding
 from rpcsys.wire.dtypes import item_bytes
 from rpcsys.wire.tensor import as_tensor
 
-_MARK = "rpcsys#"  # begins the nodes' names while they are profiled; a node of a body never has it
+_MARK = "rpcsys#"  # prefix of the nodes' names while they are profiled; a node of a body never has it
 _KERNEL = "_kernel_time"
-_RUNS = 5  # runs of the profiled model: the fastest of each node is what it takes when nothing disturbs it
-_AT_ONCE = 1 << 26  # bytes of tensors that one run of a model makes to be encoded, about
+_RUNS = 5  # runs of the profiled model: the fastest run of each node counts, the least disturbed one
+_AT_ONCE = 1 << 26  # about the bytes of tensors to encode that one run of the model returns
 
 
 class Profile(NamedTuple):
-    """What nodes took and made."""
+    """Seconds of nodes and bytes of tensors."""
 
-    seconds: Sequence[float]  # of each node of the model's main graph, by its place; a body's are its node's
-    nbytes: Mapping[str, int]  # of the tensors that they made, by name; not of strings, and what is no tensor
+    seconds: Sequence[float]  # of each node of the model's main graph, by index; a body's time is its node's
+    nbytes: Mapping[str, int]  # of the tensors that they made, by name; without strings and non-tensors
 
 
 def profile(flow: Dataflow, feeds: Mapping[str, Any]) -> Profile:
-    """Run the model of ``flow``, as onnxruntime's level ``basic`` left it, and read its profile. Its nodes are renamed.
+    """Run the model of ``flow``, optimised at onnxruntime's level ``basic``, and read its profile. Renames its nodes.
 
     Raises `ModelError` if onnxruntime cannot load it, or run it with these inputs.
     """
@@ -55,7 +55,7 @@ def profile(flow: Dataflow, feeds: Mapping[str, Any]) -> Profile:
 
 
 def read_profile(flow: Dataflow, events: Iterable[Mapping[str, Any]]) -> Profile:
-    """The profile in the events that onnxruntime wrote (Trace Event Format, times in microseconds)."""
+    """Read the profile from the events that onnxruntime wrote (Trace Event Format, times in microseconds)."""
     seconds = [math.inf] * len(flow.nodes)
     nbytes: dict[str, int] = {}
     for event in events:
@@ -68,7 +68,7 @@ def read_profile(flow: Dataflow, events: Iterable[Mapping[str, Any]]) -> Profile
 
 
 def _sizes(node: ir.Node, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, int]:
-    """Bytes of what a node made. ``shapes`` has its tensors alone, without names: all its outputs, or it is no use."""
+    """Bytes of a node's outputs. ``shapes`` has no names: they can be assigned only if all outputs are there."""
     made = [value.name for value in node.outputs if value.name]
     if len(made) != len(shapes):
         return {}
@@ -81,9 +81,9 @@ def _sizes(node: ir.Node, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict
 
 
 def encoded_bytes(flow: Dataflow, nbytes: Mapping[str, int], feeds: Mapping[str, Any], how: str) -> dict[str, int]:
-    """Bytes of the tensors in ``nbytes`` and of the inputs, by name, encoded as ``how`` says; the model is run for it.
+    """Encoded bytes of the tensors in ``nbytes`` and of the inputs, by name; runs the model to get their values.
 
-    A tensor that ``how`` does not apply to has its own. Raises `ModelError` if the model does not run with the inputs.
+    A tensor that ``how`` does not apply to keeps its size. Raises `ModelError` if the model cannot run with the inputs.
     """
     model = flow.model.clone()
     made = {value.name: value for node in model.graph for value in node.outputs if value.name in nbytes}
@@ -115,6 +115,6 @@ def _encoded(value: Any, how: str) -> int:
         return 0
     try:
         made = encoding.encode(value, how)
-    except (UsageError, ValueNotSupported):  # it crosses as it is
+    except (UsageError, ValueNotSupported):  # it crosses without encoding
         made = tensor
     return len(made.data if isinstance(made, encoding.Encoded) else tensor.data)

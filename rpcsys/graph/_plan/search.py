@@ -1,8 +1,8 @@
-"""The search for the best division: propose, try the stages on their devices, learn, propose again.
+"""Searches for the best division: propose, try the stages on their devices, learn, propose again.
 
-First each device gets an even share by the profile, so that each is measured once; unlike devices take turns, for one
-may be quick at what another is slow at. Then the cost model proposes (`optimum.best`), and what it proposes is built,
-loaded and timed on the devices. It ends when nothing better is proposed. The best division that was measured wins.
+First each device gets an equal share of the profiled time, so that each is measured once. Unlike devices then exchange
+shares, since a device may be fast at some nodes only. Then the cost model proposes a division (`optimum.best`), whose
+stages are built, loaded and timed. The search ends when no better division is proposed; the best measured one wins.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from rpcsys.graph._plan.cut_points import CutPoints
 from rpcsys.graph._plan.devices import PlanDevice
 from rpcsys.graph._plan.plan import Plan, PlannedStage
 
-_WORTH = 0.01  # a proposal that promises less than this share over the best that was measured is not tried
+_WORTH = 0.01  # a proposal is tried only if it promises a gain of more than this share over the best measured
 
 Report = Callable[[str], None]
 
 
 class TriedDivision(NamedTuple):
-    """A division, and what its stages took."""
+    """A division, and the measured times of its stages."""
 
     spans: Sequence[Span]
     stages: Stages
@@ -39,7 +39,7 @@ class TriedDivision(NamedTuple):
 
 @dataclass
 class Search:
-    """A search over ``devices``, each with its bench at the same place."""
+    """A search over ``devices``; ``benches`` has the bench of each at the same index."""
 
     model: ir.Model
     points: CutPoints
@@ -57,7 +57,7 @@ class Search:
         self._costs = Costs(seconds, [bench.link for bench in self.benches], crossing)
 
     def run(self, rounds: int, keep_order: bool) -> TriedDivision:
-        """The best division of at most so many that are tried."""
+        """The best division after at most ``rounds`` trials."""
         kinds = [device.kind for device in self.devices]
         alike = None if keep_order else [kinds.index(kind) for kind in kinds]
         best = self._try_even_shares(len(set(kinds)) > 1, keep_order)
@@ -71,7 +71,7 @@ class Search:
         return best
 
     def _try_even_shares(self, unlike: bool, keep_order: bool) -> TriedDivision:
-        """Try even shares; where devices are unlike, in turns, until each has had every share."""
+        """Try equal shares; exchange them between unlike devices, until each device has had every share."""
         count = len(self.devices)
         shares = optimum.even(self.points.seconds, count)
         best = self._try(shares)
@@ -81,7 +81,7 @@ class Search:
         return best
 
     def plan(self, best: TriedDivision) -> Plan:
-        """The plan that the division is."""
+        """The plan for a division."""
         used = [self.devices[span.device] for span in best.spans]
         cuts = tuple(cut[0] if len(cut) == 1 else cut for cut in self._cuts(best.spans))
         unused = tuple(device.name for device in self.devices if device not in used)
@@ -97,7 +97,7 @@ class Search:
         return [self.points.cuts[span.start - 1] for span in spans[1:]]
 
     def _try(self, spans: Sequence[Span]) -> TriedDivision:
-        """Build the stages, load each on its device, and time them; what is learned goes into the costs."""
+        """Build the stages, load each on its device, time them, and add the times to the costs."""
         devices = [self.devices[span.device].name for span in spans]
         self.say(f"trying {len(spans)} stage(s) on {', '.join(devices)}")
         stages = split(self.model, self._cuts(spans), exact=self.exact)
@@ -115,7 +115,7 @@ class Search:
             work = whole if trial.work_s is None else trial.work_s(args[place])
             self._costs.learn(span, work, whole)
             takes, gives = _size(args[place]), given[place]
-            if link is not None:  # there they cross encoded
+            if link is not None:  # arrays cross encoded
                 crossing = self._costs.traffic
                 takes, gives = int(crossing.taken[span.start, span.stop]), int(crossing.given[span.start, span.stop])
                 if link.calls > 1:
@@ -125,7 +125,7 @@ class Search:
         return TriedDivision(spans, stages, planned)
 
     def _run_through(self, stages: Stages, trials: Sequence[Trial]) -> tuple[list[list[Any]], list[int]]:
-        """Each stage's arguments, as the stages before it made them; and the bytes that each gives."""
+        """The arguments of each stage, made by the stages before it; and the bytes that each stage returns."""
         values = dict(self.inputs)
         args, given = [], []
         for stage, trial in zip(stages, trials, strict=True):
@@ -138,7 +138,7 @@ class Search:
 
 
 def _size(values: Sequence[Any]) -> int:
-    """Bytes of the tensors among them, and in lists among them."""
+    """Bytes of the tensors in ``values`` and in lists among them."""
     total = 0
     for value in values:
         if isinstance(value, list):

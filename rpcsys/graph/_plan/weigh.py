@@ -23,25 +23,25 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Weight:
-    """What crossing does to one tensor."""
+    """The effect of encoding on one tensor."""
 
     tensor: str
     stage: str  # the offloaded stage that takes or gives it
-    there: bool  # whether it goes to the server; else it comes from there
+    there: bool  # whether it goes to the server; otherwise it comes from there
     how: str  # its encoding; "" for none, "pair" for a pair of functions or modules
     bytes: int  # before encoding
-    sent: int  # after it
+    sent: int  # after encoding
     encode_s: float = 0.0
     decode_s: float = 0.0
-    loss: float = 0.0  # the largest error, as a share of the largest value; NaN where there is no such number
+    loss: float = 0.0  # the largest error, as a share of the largest value; NaN if that is undefined
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """What encoding did to one frame. As text, a table."""
+    """The effect of encoding on one frame. As text, a table."""
 
-    tensors: tuple[Weight, ...]  # each that crosses, in order
-    outputs: Mapping[str, float]  # what is lost of each output of the whole, as `Weight.loss`
+    tensors: tuple[Weight, ...]  # all that cross, in order
+    outputs: Mapping[str, float]  # the loss of each output of the whole, as `Weight.loss`
 
     def __str__(self) -> str:
         rows = []
@@ -56,10 +56,10 @@ class Weighed:
 
 
 def weigh(stages: Stages, remotes: Mapping[str, Remote], frame: Mapping[str, Any], *, repeat: int = 3) -> Weighed:
-    """Run one frame here, with the tensors of the stages in ``remotes`` encoded and decoded as their ``encode`` says.
+    """Run one frame here; encode and decode the tensors of the stages in ``remotes`` by their ``encode``.
 
     ``frame`` has the inputs of the whole by name; times are the best of ``repeat``. A second run without encoding gives
-    the loss. Raises `UsageError` for stages and tensors that are not there.
+    the loss. Raises `UsageError` for unknown stages and tensors.
     """
     missing = [tensor.name for tensor in stages.inputs if tensor.required and tensor.name not in frame]
     if missing or repeat < 1:
@@ -85,7 +85,7 @@ def weigh(stages: Stages, remotes: Mapping[str, Remote], frame: Mapping[str, Any
 
 
 def _crossing(codec: Codec, values: Values, stage: str, repeat: int, *, there: bool) -> list[Weight]:
-    """Put what crosses in the place of each of ``values``."""
+    """Replace each of ``values`` by its decoded value."""
     weights = []
     for name, value in values.items():
         size = int(getattr(value, "nbytes", 0))
@@ -119,7 +119,7 @@ def _by_pair(weight: Weight, value: Any, pair: CoderPair, repeat: int) -> tuple[
 def _loss(exact: Any, came: Any) -> float:
     try:
         wanted, have = np.asarray(exact, "f8"), np.asarray(came, "f8")
-    except (TypeError, ValueError):  # words, sequences
+    except (TypeError, ValueError):  # strings, sequences
         return 0.0 if exact == came else math.nan
     if wanted.shape != have.shape:
         return math.nan

@@ -1,7 +1,7 @@
-"""Stages printed as tables, and drawn as SVG; tables, sizes and times as text.
+"""Prints stages as tables and draws them as SVG; formats tables, sizes and times as text.
 
-The drawing has a column for each step of the flow, a box for each stage, and a line for what crosses. A stage stands
-one column right of the last stage that it needs; what stands in one column can run at the same time.
+The drawing has a column for each step of the flow, a box for each stage, and a line for the tensors between two
+stages. A stage is one column right of the last stage that it needs. Stages in one column can run at the same time.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _LISTED = 3  # names in one cell
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 _BOX, _ROW = (150, 64), 104
-_GAP = 150  # between columns: room for the words on a line
+_GAP = 150  # between columns: wide enough for a line's label
 _MARGIN = 24
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1b1f24}.t{font-weight:600}.s{fill:#57606a;font-size:11px}"
     ".b{fill:#f6f8fa;stroke:#57606a}.e{fill:#fff;stroke:#8c959f;stroke-dasharray:3 3}"
     ".l{fill:none;stroke:#0969da;stroke-width:1.5}"
 )
-_INPUTS, _OUTPUTS = "\0inputs", "\0outputs"  # boxes that are no stages
+_INPUTS, _OUTPUTS = "\0inputs", "\0outputs"  # boxes that are not stages
 
 
 def show(
     stages: Stages | ModelLike, *, times: Mapping[str, float] | None = None,
     svg: str | os.PathLike[str] | None = None, file: TextIO | None = None,
 ) -> None:  # fmt: skip
-    """Print the stages and the tensors between them; ``times`` are seconds by the stages' names.
+    """Print the stages and the tensors between them; ``times`` are seconds by stage name.
 
-    ``svg`` names a file to draw them into. A model that was not split is shown as one stage.
+    ``svg`` is a file to draw them into. A model that was not split is shown as one stage.
     """
     given = stages if isinstance(stages, Stages) else split(stages, [])
     (file or sys.stdout).write(_tables(given, times or {}))
@@ -54,7 +54,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def size_text(count: int | None) -> str:
-    """``16.0 kB``; ``?`` for what is not known before it runs."""
+    """``16.0 kB``; ``?`` for a size that is unknown before the model runs."""
     if count is None:
         return "?"
     size, unit = float(count), 0
@@ -103,7 +103,7 @@ class _Box(NamedTuple):
 def _drawing(stages: Stages, times: Mapping[str, float]) -> str:
     boxes = _placed(stages, times)
     width = max(box.x for box in boxes.values()) + _BOX[0] + _MARGIN
-    height = max(box.y for box in boxes.values()) + _BOX[1] * 1.75 + _MARGIN  # lines that pass boxes go below
+    height = max(box.y for box in boxes.values()) + _BOX[1] * 1.75 + _MARGIN  # lines that skip columns run below boxes
     parts = [*_lines(stages.crossings(), boxes), *map(_box_text, boxes.values())]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
@@ -140,7 +140,7 @@ def _words(stage: Stage, times: Mapping[str, float]) -> tuple[str, tuple[str, ..
 
 
 def _lines(crossings: Iterable[Crossing], boxes: Mapping[str, _Box]) -> list[str]:
-    """A line between each two boxes, for all tensors that go that way."""
+    """One line between each two boxes, for all tensors that go from one to the other."""
     ways: dict[tuple[str, str], list[Crossing]] = {}
     for crossing in crossings:
         for target in crossing.targets:
@@ -151,7 +151,7 @@ def _lines(crossings: Iterable[Crossing], boxes: Mapping[str, _Box]) -> list[str
 def _line(source: _Box, target: _Box, crossings: list[Crossing]) -> str:
     x1, y1 = source.x + _BOX[0], source.y + _BOX[1] / 2
     x2, y2 = target.x, target.y + _BOX[1] / 2
-    dip = _BOX[1] if x2 - x1 > _GAP else 0  # a line that passes other columns goes below their boxes
+    dip = _BOX[1] if x2 - x1 > _GAP else 0  # a line that skips columns runs below their boxes
     sizes = [crossing.tensor.nbytes for crossing in crossings]
     total = size_text(None if None in sizes else sum(size or 0 for size in sizes))
     label = crossings[0].tensor.name if len(crossings) == 1 else f"{len(crossings)} tensors"

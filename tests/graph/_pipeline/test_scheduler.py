@@ -38,9 +38,9 @@ def test_a_full_queue_stops_who_fills_it() -> None:
     assert state.ended(StartStage("a", 0, 1)) == [StartStage("a", 0, 2)]
     state.admit(3)
     assert state.ended(StartStage("a", 0, 2)) == []  # 1 and 2 wait for b
-    assert not state.has_room
+    assert not state.has_capacity
     assert state.ended(StartStage("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1), StartStage("a", 0, 3)]
-    assert state.has_room
+    assert state.has_capacity
 
 
 def test_a_tensor_that_skips_stages_does_not_hold_them_up() -> None:
@@ -83,9 +83,9 @@ def test_a_dropped_frame_makes_room() -> None:
     state = FrameScheduler(CHAIN, queue=1)
     for frame in range(state.limit):
         state.admit(frame)
-    assert not state.has_room
+    assert not state.has_capacity
     assert state.drop(2) == []
-    assert state.has_room
+    assert state.has_capacity
     assert state.drop(2) == []
 
 
@@ -129,7 +129,7 @@ def test_whatever_happens_frames_end_in_order_within_bounds_and_nothing_is_stuck
 
     while admitted < frames or running:
         assert len(state.under_way) <= state.limit
-        choices = [*running, *(["admit"] if admitted < frames and state.has_room else [])]
+        choices = [*running, *(["admit"] if admitted < frames and state.has_capacity else [])]
         assert choices, "frames wait, and nothing runs"
         choice = data.draw(st.sampled_from(choices))
         if isinstance(choice, str):
