@@ -253,10 +253,10 @@ class Pipeline:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Cancel all frames and end the threads. A second call does nothing.
-It waits for running calls, at most ``timeout_s`` seconds. Then it closes the sessions that the pipeline leased,
-and a `RuntimeWarning` names the stages whose functions still do not return. It closes the modules that the
-pipeline built, and leaves open those it was given.
-        the pipeline built, and leaves open those it was given.
+
+        It waits for running calls, at most ``timeout_s`` seconds. Then it closes the sessions that the pipeline leased,
+        and a `RuntimeWarning` names the stages whose functions still do not return. It closes the modules that the
+        pipeline built, and leaves open those it was given.
         """
         with self._changed:
             first, self._closed = not self._closed, True

@@ -76,8 +76,8 @@ def sums(seconds: Sequence[float] | NDArray[np.float64]) -> Matrix:
     return matrix
 
 
-"""Bytes in and out of every span. A tensor counts once per span, even if several of its units take it."""
-    """Bytes that cross at both ends of every span. A tensor counts once per span, even if several of its units take it."""
+def traffic(tensors: Iterable[UnitTensor], units: int) -> Traffic:
+    """Bytes in and out of every span. A tensor counts once per span, even if several of its units take it."""
     taken, given = np.zeros((units + 1, units + 1)), np.zeros((units + 1, units + 1))
     for tensor in tensors:
         takers = sorted({taker for taker in tensor.takers if taker > tensor.maker})

@@ -109,7 +109,7 @@ class Plan:
         """Write the stages as one library for `rpcsys.module.load_module`, and beside it the parts for servers.
 
         The library runs the stages of this machine on their CPUs. It calls the stages of other devices by the names of
-        their parts, which ``rpcsys deploy`` puts there. A part's name is its file's without the ending; the tracker finds
+        their parts, which ``rpcsys deploy`` puts there. A part's name is its file's without the ending; trackers find
         its servers by it. With ``fallback`` the library also holds these stages, and runs them while the servers are
         away. Returns the parts by stage. Raises `UsageError` if ``path`` cannot be written.
         """
