@@ -1,6 +1,6 @@
-"""Models as trees of modules: made, loaded from one file each, and run.
+"""Models as trees of modules: make them, load each from one file, and run them.
 
-Nothing is imported before it is used: a board loads what its model needs.
+Nothing is imported before it is used: a board imports only what its model needs.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpcsys import part
 
-# `remote` stands above the rest of this package and is not named here; it is found all the same.
+# `remote` imports from layers above this package, so it is not listed here; loading finds it by its kind.
 if TYPE_CHECKING:
     from rpcsys.module.export import export_library as export_library
     from rpcsys.module.inspection import inspect as inspect

@@ -1,7 +1,7 @@
-"""The modules inside a shared library, read from its file: mapped, never loaded, whatever machine it is for.
+"""Reads the modules inside a shared library from its file: mapped, never loaded, for any machine's library.
 
-Known weakness: a file that is cut off while it is mapped takes the process with it (SIGBUS). Replace models by
-renaming another file over them, as `export_library` does; never write into one.
+Limitation: if a file is truncated while it is mapped, the process dies of SIGBUS. To replace a model, rename another
+file over it, as `export_library` does; never write into a mapped file.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from rpcsys.module import elf, layout
 from rpcsys.module.elf import Elf
 from rpcsys.module.layout import LIBRARY, Record
 
-OLDER_BIN = "__tvm_dev_mblob"  # where TVM had the modules before tvm-ffi
-#: Symbols that are no functions: the modules inside, and what tvm-ffi says about functions.
+OLDER_BIN = "__tvm_dev_mblob"  # the symbol of the modules before tvm-ffi
+#: Symbols that are not functions: the modules inside, and tvm-ffi's descriptions of functions.
 _DATA = ("_library_", "_metadata_", "_doc_")
 
 
 class Container(NamedTuple):
-    """What a library holds."""
+    """The contents of a library."""
 
     elf: Elf
-    records: List[Record]  # the modules, the root first; the library alone where nothing else is inside
-    older: bool = False  # whether they are in the layout that TVM had before tvm-ffi
+    records: List[Record]  # the modules, the root first; only the library itself if there are no others
+    older: bool = False  # whether the modules are in the layout before tvm-ffi
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds no modules beside its own functions."""
+        """Whether it holds no modules besides its own functions."""
         return [record.kind for record in self.records] == [LIBRARY]
 
     @property
     def kinds(self) -> List[str]:
-        """The kinds of the modules in it, sorted; ``_lib`` left out."""
+        """The kinds of its modules, sorted, without ``_lib``."""
         return sorted({record.kind for record in self.records} - {LIBRARY})
 
 
 def read(path: str) -> Container:
-    """The library at ``path``, whose modules' bytes keep it mapped. Raises `ElfError`, `FormatError`, OSError."""
+    """Read the library at ``path``; its modules' bytes keep it mapped. Raises `ElfError`, `FormatError`, OSError."""
     return parse(elf.mapped(path))
 
 
 def parse(data: elf.Data) -> Container:
-    """The library that ``data`` is. Raises `ElfError`, `FormatError`."""
+    """Read a library from its bytes. Raises `ElfError`, `FormatError`."""
     file = elf.parse(data)
     for symbol, decode in ((LIBRARY_BIN, layout.decode), (OLDER_BIN, layout.decode_older)):
         place = file.place(symbol)

@@ -1,7 +1,7 @@
-"""A shared library's symbols and needs, read from the file alone: any architecture, nothing is loaded.
+"""Reads a shared library's symbols and needed libraries from the file: any architecture, nothing is loaded.
 
-From the ELF specification (System V ABI, chapters 4 and 5) and the processors' supplements. Every place and size is
-checked against the file before it is used: a broken file is an `ElfError`, where loading it could end the process.
+It follows the ELF specification (System V ABI, chapters 4 and 5) and the processors' supplements. Every offset and size
+is checked against the file before use: a broken file is an `ElfError`, whereas loading it could end the process.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 Data = Union[bytes, mmap.mmap, memoryview]
 
-#: e_machine -> what Linux calls the architecture.
+#: e_machine -> Linux's name of the architecture.
 MACHINES = {
     3: "i386", 8: "mips", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm", 62: "x86_64", 164: "hexagon", 183: "aarch64",
     243: "riscv", 258: "loongarch",
 }  # fmt: skip
-#: What Linux calls this machine -> the name above, where it is another.
+#: Linux's name of a machine -> the name above, where the two differ.
 _SAME = {"i686": "i386", "i586": "i386", "amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64"}
 _SHARED = 3  # e_type of a shared object
 _LOAD = 1  # p_type of a segment that is mapped
 _RELA, _DYNAMIC, _REL, _DYNSYM = 4, 6, 9, 11  # sh_type
-#: Machine -> the type of a relocation that binds a function when it is first called (R_*_JUMP_SLOT).
+#: Machine -> the type of a relocation that binds a function at its first call (R_*_JUMP_SLOT).
 _JUMP_SLOTS = {"x86_64": 7, "i386": 7, "aarch64": 1026, "arm": 22, "riscv": 5}
-_NEEDED = 1  # d_tag of a library that must be there
-_WEAK = 2  # binding of a symbol that need not be defined
+_NEEDED = 1  # d_tag of a library that this one needs
+_WEAK = 2  # binding of a symbol that may stay undefined
 
 
 class ElfError(ValueError):
-    """The file is no shared library, or a broken one; the message says which, and fits behind its name."""
+    """The file is not a shared library, or is broken; the message is to follow the file's name."""
 
 
 class Symbol(NamedTuple):
@@ -40,12 +40,12 @@ class Symbol(NamedTuple):
     name: str
     value: int
     size: int
-    section: int  # 0: another library has to define it
+    section: int  # 0: another library must define it
     weak: bool
 
 
 class Segment(NamedTuple):
-    """A part of the file that is mapped: ``size`` bytes at ``offset`` of the file stand at ``address``."""
+    """A part of the file that is mapped: ``size`` bytes at ``offset`` of the file, mapped at ``address``."""
 
     offset: int
     address: int
@@ -53,7 +53,7 @@ class Segment(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The fields of a file's tables, as `struct` writes them; behind each the field's name in the specification."""
+    """The fields of a file's tables in `struct`'s format; the comments give the specification's names."""
 
     header: str  # type machine version entry phoff shoff flags ehsize phentsize phnum shentsize shnum shstrndx
     section: str  # name type flags addr offset size link info addralign entsize
@@ -62,30 +62,30 @@ class Layout(NamedTuple):
     word: str  # an address or a size
 
 
-#: By the machine's width.
+#: By the machine's word size in bits.
 LAYOUTS = {
     32: Layout("HHIIIIIHHHHHH", "IIIIIIIIII", "IIIIIIII", "IIIBBH", "I"),
     64: Layout("HHIQQQIHHHHHH", "IIQQQQIIQQ", "IIQQQQQQ", "IBBHQQ", "Q"),
 }
 IDENT_BYTES = 16
-_MAX_ENTRIES = 1 << 22  # entries of a table that are read; the largest libraries have some hundred thousand
-#: Bytes of a name: most have less than the first; those of C++ templates reach some ten thousand.
+_MAX_ENTRIES = 1 << 22  # the most entries of a table to read; the largest libraries have some hundred thousand
+#: Bytes to read for a name: most names are shorter than the first; those of C++ templates reach some ten thousand.
 _USUAL_NAME, _MAX_NAME = 200, 1 << 16
 
 
 class Elf(NamedTuple):
-    """What a shared library says of itself."""
+    """Facts from a shared library's file."""
 
-    machine: str  # what Linux calls its architecture (``x86_64``, ``aarch64``, ``arm``, …)
+    machine: str  # Linux's name of its architecture (``x86_64``, ``aarch64``, ``arm``, …)
     bits: int  # 32 or 64
     order: str  # ``"<"`` little-endian, ``">"`` big-endian
     symbols: Dict[str, Symbol]  # its .dynsym by name
-    needed: List[str]  # names of the libraries that must be there
-    jump_slots: Dict[str, int]  # functions that are bound when they are first called -> where each is then written
+    needed: List[str]  # names of the libraries that it needs
+    jump_slots: Dict[str, int]  # functions that are bound at their first call -> the address of each one's slot
     segments: List[Segment]
 
     def place(self, name: str) -> Optional[range]:
-        """Where in the file ``name`` and the rest of its segment are; None for no such symbol. Raises `ElfError`."""
+        """The file from symbol ``name`` to the end of its segment; None for no such symbol. Raises `ElfError`."""
         symbol = self.symbols.get(name)
         if symbol is None or not symbol.section:
             return None
@@ -96,23 +96,23 @@ class Elf(NamedTuple):
         raise ElfError(f"is broken ({name} is not in the file)")
 
     def fits(self) -> bool:
-        """Whether this process could load it: its architecture, width and byte order are this one's."""
+        """Whether this process could load it: same architecture, word size and byte order."""
         order = "<" if sys.byteorder == "little" else ">"
         return (self.machine, self.bits, self.order) == (*here(), order)
 
     def undefined(self) -> List[str]:
-        """Names that another library must define, weak ones left out."""
+        """Names that other libraries must define, without weak ones."""
         return [symbol.name for symbol in self.symbols.values() if not symbol.section and not symbol.weak]
 
 
 def read(path: str) -> Elf:
-    """The shared library at ``path``. Raises `ElfError` for what is none, OSError for what cannot be read."""
+    """Read the shared library at ``path``. Raises `ElfError` if it is not one, OSError if it cannot be read."""
     with mapped(path) as data:
         return parse(data)
 
 
 def mapped(path: str) -> mmap.mmap:
-    """The file at ``path``, for reading. Raises `ElfError` for an empty one, OSError for what cannot be read."""
+    """Map the file at ``path`` for reading. Raises `ElfError` if it is empty, OSError if it cannot be read."""
     with open(path, "rb") as file:
         if not os.fstat(file.fileno()).st_size:
             raise ElfError("is an empty file")
@@ -120,7 +120,7 @@ def mapped(path: str) -> mmap.mmap:
 
 
 def parse(data: Data) -> Elf:
-    """The shared library that ``data`` is. Raises `ElfError`."""
+    """Read a shared library from its bytes. Raises `ElfError`."""
     if data[:4] != b"\x7fELF":
         raise ElfError("is not an ELF shared library")
     bits = {1: 32, 2: 64}.get(data[4] if len(data) > 4 else 0)
@@ -131,8 +131,8 @@ def parse(data: Data) -> Elf:
 
 
 def here() -> Tuple[str, int]:
-    """Machine and width of the libraries that this process could load."""
-    import platform  # an idle server goes without
+    """Machine and word size of the libraries that this process could load."""
+    import platform  # an idle server does not need it
 
     bits = 64 if sys.maxsize > 1 << 32 else 32
     machine = machine_of(platform.machine())
@@ -140,7 +140,7 @@ def here() -> Tuple[str, int]:
 
 
 def machine_of(processor: str) -> str:
-    """The name in `MACHINES` of what Linux or CMake calls a processor: ``armv7l`` is ``arm``, ``riscv64`` ``riscv``."""
+    """The name in `MACHINES` for Linux's or CMake's name: ``armv7l`` is ``arm``, ``riscv64`` is ``riscv``."""
     for start in ("arm", "riscv"):
         if processor.startswith(start) and processor != "arm64":
             return start
@@ -148,7 +148,7 @@ def machine_of(processor: str) -> str:
 
 
 class _ElfReader:
-    """Reads the tables of one file; every place and size is checked here."""
+    """Reads the tables of one file, and checks every offset and size."""
 
     def __init__(self, data: Data, bits: int, order: str) -> None:
         self._data = data
@@ -170,7 +170,7 @@ class _ElfReader:
         return Elf(machine, self._bits, self._order, named, list(self._needed()), slots, segments)
 
     def _segments(self, offset: int, count: int) -> Iterator[Segment]:
-        """Every mapped segment; each must be in the file: touching one that is not ends a process."""
+        """Every mapped segment; each must be within the file: reading beyond its end would end the process."""
         for kind, *rest in self._table(self._layout.segment, offset, count):
             start, address, size = (rest[1], rest[2], rest[4]) if self._bits == 64 else (*rest[:2], rest[3])
             if kind == _LOAD:
@@ -200,7 +200,7 @@ class _ElfReader:
                     yield symbols[info >> shift].name, place
 
     def _entries(self, kind: int, layout: str) -> Iterator[Tuple[Tuple[int, ...], int]]:
-        """Every entry of the sections of ``kind``, with the place of their string table."""
+        """Every entry of the sections of ``kind``, with the offset of their string table."""
         for section in self._sections:
             if section[1] == kind:
                 if section[6] >= len(self._sections):

@@ -1,7 +1,7 @@
-"""Writes ELF files without code: a shared library of data, which no linker has to make, and an object file for one.
+"""Writes ELF files without code and without a linker: a shared library of data, or an object file to be linked.
 
-Both define two symbols: the data, and one zeroed word that can be written to. They need no compiler. From the ELF
-specification (System V ABI, chapters 4 and 5) and the processors' supplements. Same data, same bytes.
+Both define two symbols: the data, and one zeroed, writable word. They need no compiler. They follow the ELF
+specification (System V ABI, chapters 4 and 5) and the processors' supplements. The same data gives the same bytes.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.module.elf import IDENT_BYTES, LAYOUTS
 
-PAGE = 4096  # where the data begins in the file, behind all tables; what is page-aligned in the data is so in the file
+PAGE = 4096  # offset of the data in the file, behind all tables; so page-aligned data stays page-aligned in the file
 
 
 class Machine(NamedTuple):
-    """What a file's header says of a machine."""
+    """The header fields of a machine."""
 
     number: int
     bits: int
     flags: int
-    page: int  # the largest page its systems map with
-    large: int = 0  # the flag of a section that code does not reach with a short address (x86-64 alone has one)
+    page: int  # the largest page size of its systems
+    large: int = 0  # the flag of a section that short addresses cannot reach (only x86-64 has one)
 
 
-#: Machines by their names in `rpcsys.module.elf` and their width; all little-endian. Flags: the ABI in use, as
-#: linkers want it of every part: version 5 on ARM, doubles passed in registers on RISC-V.
+#: Machines by their names in `rpcsys.module.elf` and word size; all little-endian. Flags: the ABI that linkers require
+#: of every part: version 5 on ARM, doubles passed in registers on RISC-V.
 MACHINES: Dict[Tuple[str, int], Machine] = {
     ("x86_64", 64): Machine(62, 64, 0, 0x1000, 0x10000000),
     ("i386", 32): Machine(3, 32, 0, 0x1000),
@@ -39,7 +39,7 @@ _LOAD, _DYNAMIC_SEGMENT, _STACK = 1, 2, 0x6474E551  # p_type
 _READ, _WRITE = 4, 2  # p_flags
 _PROGBITS, _SYMTAB, _STRTAB, _HASH, _DYNAMIC, _NOBITS, _DYNSYM = 1, 2, 3, 5, 6, 8, 11  # sh_type
 _WRITABLE, _ALLOCATED = 1, 2  # sh_flags
-_BSS, _DATA, _ABSOLUTE = 5, 6, 0xFFF1  # st_shndx: sections of the tables below, and none
+_BSS, _DATA, _ABSOLUTE = 5, 6, 0xFFF1  # st_shndx: two sections of the tables below, and no section
 _GLOBAL, _WEAK = 1 << 4 | 1, 2 << 4 | 1  # st_info: binding, and STT_OBJECT
 
 
@@ -57,7 +57,7 @@ class _Section(NamedTuple):
 
 
 class _Format:
-    """Packs the tables as a machine's width has them."""
+    """Packs the tables for a machine's word size."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -72,7 +72,7 @@ class _Format:
         return struct.pack("<" + self._layout.word * len(values), *values)
 
     def header(self, kind: int, segments: int, sections_at: int, sections: int) -> bytes:
-        """The file's header; segments stand right behind it, and names in the last section."""
+        """The file's header; the segments follow it directly, and the names are in the last section."""
         machine, size = self._machine, self.header_size
         rows = (size, self.segment_size, segments) if segments else (size, 0, 0)
         section = struct.calcsize("<" + self._layout.section)
@@ -91,7 +91,7 @@ class _Format:
         return struct.pack("<" + self._layout.symbol, *fields)
 
     def sections(self, sections: Sequence[_Section], at: int) -> Tuple[bytes, bytes]:
-        """The table of these and of one more for their names, which stand at ``at``; and the names."""
+        """The table of these sections plus one for their names at ``at``; and the names."""
         names, places = _strings([*(section.name for section in sections), ".shstrtab"])
         rows = [*sections, _Section(".shstrtab", _STRTAB, 0, 0, at, len(names))]
         layout = "<" + self._layout.section
@@ -106,10 +106,10 @@ class _Symbol(NamedTuple):
 
 
 def shared_library(machine: Machine, data: str, cell: str, size: int) -> bytes:
-    """What stands before ``size`` bytes of data to make a shared library of them: `PAGE` bytes.
+    """The first `PAGE` bytes of a shared library whose other bytes are ``size`` bytes of data.
 
-    ``data`` names the symbol of the data, ``cell`` that of the word. Raises ValueError where the
-    machine has no addresses for so many bytes.
+    ``data`` is the name of the data's symbol, ``cell`` that of the word's. Raises ValueError if the machine's addresses
+    are too short for so many bytes.
     """
     _check_size(machine, size + 4 * machine.page)
     address = 2 * machine.page + PAGE
@@ -118,18 +118,18 @@ def shared_library(machine: Machine, data: str, cell: str, size: int) -> bytes:
 
 
 def function_library(machine: Machine, functions: Mapping[str, int]) -> bytes:
-    """A library without code, whose functions are elsewhere in the process that loads it, at these addresses."""
+    """A library without code; its functions are at these addresses of the process that loads it."""
     named = [_Symbol(name, _ABSOLUTE, address, 0) for name, address in functions.items()]
     return _library(machine, "", named, None)
 
 
 def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Optional[Tuple[int, int]]) -> bytes:
-    """A library up to its data, which are ``data``: an address, and so many bytes from the file's second page on."""
+    """A library without its data; ``data`` is their address and size, and they begin at the file's second page."""
     make = _Format(machine)
     page, word, symbol = machine.page, make.word, make.symbol_size
     strings, names = _strings([cell, *(one.name for one in symbols)])
     count = len(names)
-    # A hash table with all symbols in one chain, the last one first; symbol 0 is none.
+    # A hash table with all symbols in one chain, the last one first; symbol 0 means none.
     hashes = struct.pack(f"<{4 + count}I", 1, count + 1, count, 0, *range(count))
     segments = 5 if data else 4
     hash_at = make.header_size + segments * make.segment_size
@@ -139,7 +139,7 @@ def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Opti
     dynamic_at = _up(strings_at + len(strings), 8)
     dynamic = make.words(4, hash_at, 5, strings_at, 6, symbols_at, 10, len(strings), 11, symbol, 0, 0)
     end = dynamic_at + len(dynamic)
-    # The end of this is mapped twice, the second time to be written to: the linker and the cell's owner do that.
+    # The end of this is mapped again as writable: for the linker and the cell.
     apart = _up(end, page)
     table = [_Symbol(cell, _BSS, apart + end, word), *symbols]
     both = _WRITABLE | _ALLOCATED
@@ -178,7 +178,7 @@ def _library(machine: Machine, cell: str, symbols: Sequence[_Symbol], data: Opti
 
 
 def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
-    """`shared_library` for an object file, to be linked. The word is weak: code that TVM compiled brings its own."""
+    """`shared_library` for an object file, to be linked. The word is weak: code that TVM compiled defines it, too."""
     make = _Format(machine)
     _check_size(machine, size + 4 * machine.page)
     symbol = make.symbol_size
@@ -186,7 +186,7 @@ def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
     symbols_at = _up(make.header_size, 8)
     strings_at = symbols_at + 3 * symbol
     names_at = strings_at + len(strings)
-    # Where code and data lie further apart than a short address reaches, only a large section can be linked.
+    # If code and data are further apart than a short address reaches, only a large section can be linked.
     name = ".lrodata" if machine.large else ".rodata"
     sections = [
         _Section("", 0, align=0),
@@ -194,7 +194,7 @@ def object_file(machine: Machine, data: str, cell: str, size: int) -> bytes:
         _Section(".bss", _NOBITS, _WRITABLE | _ALLOCATED, 0, PAGE, make.word, align=8),
         _Section(".symtab", _SYMTAB, 0, 0, symbols_at, 3 * symbol, 4, 1, 8, symbol),
         _Section(".strtab", _STRTAB, 0, 0, strings_at, len(strings)),
-        # Its absence would ask for a stack that can be executed.
+        # Without this section the linker would make the stack executable.
         _Section(".note.GNU-stack", _PROGBITS, 0, 0, names_at),
     ]
     table, names = make.sections(sections, names_at)
@@ -216,7 +216,7 @@ def _check_size(machine: Machine, size: int) -> None:
 
 
 def _strings(texts: Sequence[str]) -> Tuple[bytes, List[int]]:
-    """A string table, and where each text is in it."""
+    """A string table, and the offset of each text in it."""
     table, places = bytearray(1), []
     for text in texts:
         places.append(len(table) if text else 0)
@@ -225,7 +225,7 @@ def _strings(texts: Sequence[str]) -> Tuple[bytes, List[int]]:
 
 
 def _placed(*parts: Tuple[int, bytes]) -> bytes:
-    """The parts, each at its place, the last one at the end."""
+    """The parts, each at its offset, the last one at the end."""
     block = bytearray()
     for at, part in parts:
         block += bytes(at - len(block)) + part

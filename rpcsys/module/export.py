@@ -1,7 +1,7 @@
-"""From a tree of modules to one shared library, on a desk.
+"""Exports a tree of modules as one shared library; runs on a desktop machine.
 
-A tree without native code needs no compiler: the ELF file is written as it is, for any target. With native code the
-target's compiler links it with an object file that is written likewise, so that no weight ever passes through source.
+A tree without native code needs no compiler: the ELF file is written directly, for any target. With native code the
+target's compiler links it with an object file that is written directly, too: weights never become source code.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from rpcsys.module.strip_names import stripped
 
 Path = Union[str, os.PathLike[str]]
 
-_numbers = itertools.count()  # two threads may write to the same place: each has a name of its own until it is done
+_numbers = itertools.count()  # for temporary names: two threads may write to the same path
 
 
 def export_library(module: Module, path: Path, toolchain: Optional[Path] = None, *, strip_names: bool = False) -> None:
-    """Write ``module``, with all that it imports, as one shared library.
+    """Write ``module`` and all modules that it imports as one shared library.
 
-    `load_module` gives the tree back, and so does TVM's once ``rpcsys.tvm`` is imported. The file at ``path`` appears
-    whole or not at all; the same tree gives the same bytes. ``toolchain`` says what it is for: a name
+    `load_module` reads the tree back, and so does TVM after ``import rpcsys.tvm``. The file appears at ``path``
+    complete or not at all; the same tree gives the same bytes. ``toolchain`` is the target: a name
     (``aarch64-linux-gnu``) or the path of a CMake toolchain file; None is this machine.
 
-    ``strip_names`` leaves no name of an operator or a tensor that can be read in the file, but those of the root's
-    inputs and outputs; functions keep theirs, and so does what compiled code says of itself.
+    ``strip_names`` removes all readable names of operators and tensors from the file, except the root's inputs and
+    outputs. Functions keep their names, and compiled code keeps the text that it contains.
 
-    Raises `UsageError` for a module that cannot be saved, an unknown target, a compiler that is not here, code that
-    does not compile, and a place that cannot be written to.
+    Raises `UsageError` for a module that cannot be saved, an unknown target, a missing compiler, code that does not
+    compile, and a path that cannot be written to.
     """
     name = None if toolchain is None else os.fspath(toolchain)
     target = elf.here() if name is None else toolchains.target(name)[1:]
@@ -62,7 +62,7 @@ def export_library(module: Module, path: Path, toolchain: Optional[Path] = None,
 
 
 def _native(root: Module) -> Iterator[Sources]:
-    """The modules that are to be the library's own code."""
+    """The modules that become the library's own code."""
     for module in walk(root):
         if isinstance(module, Sources):
             yield module
@@ -73,7 +73,7 @@ def _native(root: Module) -> Iterator[Sources]:
 
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[str]:
-    """A name beside ``path`` to write to; it takes its place in the end. Raises `UsageError` where it cannot."""
+    """A temporary name beside ``path`` to write to; it is renamed at the end. Raises `UsageError` if that fails."""
     name = f".{os.path.basename(path)}.{os.getpid()}-{next(_numbers)}"
     temporary = os.path.join(os.path.dirname(path), name)
     try:

@@ -1,6 +1,6 @@
-"""What is inside a library, without loading it: the tree, with kinds, sizes, functions, targets and hashes.
+"""Describes a library without loading it: the tree, with kinds, sizes, functions, targets and hashes.
 
-Read from the file alone, for any architecture. Only the hashes look at all of it, and are made when they are asked for.
+Reads the file only, for any architecture. Only the hashes read all of it; each is computed at its first use.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from rpcsys.module.container import functions_of
 from rpcsys.module.elf import Elf, ElfError
 from rpcsys.module.layout import FormatError, Record
 
-_HASH_DIGITS, _NAMED = 16, 12  # of a hash, and of functions, as much as a person reads
+_HASH_DIGITS, _NAMED = 16, 12  # the most digits of a hash, and the most functions, in the printed text
 
 
 class Inspected(NamedTuple):
     """One module of a library."""
 
-    number: int  # its place in the file; 0 is the root
-    kind: str  # what loads it
+    number: int  # its index in the file; 0 is the root
+    kind: str  # selects its loader
     imports: Tuple[int, ...]  # the numbers of the modules it imports
     size: int  # bytes of its own; 0 for ``_lib``, whose code is the library's
-    functions: List[str]  # its own functions, as far as the file tells
+    functions: List[str]  # its own functions, as far as the file lists them
     target: str  # the machine its code is for, ``x86_64 (64 bits)``; empty where it has none
-    about: Dict[str, Any]  # what else the file says of it: inputs and outputs, weights, where a remote function is
+    about: Dict[str, Any]  # other facts in the file: inputs and outputs, weights, a remote function's server
     data: Optional[memoryview]  # its bytes, a view of the mapped file
 
     @property
     def sha256(self) -> Optional[str]:
-        """The hash of its bytes, in hex; None for ``_lib``. Reads them all."""
+        """The SHA-256 of its bytes, in hex; None for ``_lib``. Reads all of its bytes."""
         return None if self.data is None else hashlib.sha256(self.data).hexdigest()
 
 
@@ -41,21 +41,21 @@ class Inspection(NamedTuple):
     """A library and the modules in it, the root first."""
 
     path: str
-    size: int  # of the file
+    size: int  # of the file, in bytes
     target: str  # the machine it is for
-    layout: str  # ``"tvm-ffi"``, ``"tvm"`` (the one before it), or ``"functions"`` where it holds no modules
-    needed: List[str]  # libraries that must be there to load it
+    layout: str  # ``"tvm-ffi"``, ``"tvm"`` (the one before it), or ``"functions"`` if it holds no modules
+    needed: List[str]  # libraries that it needs
     modules: List[Inspected]
 
     def to_json(self) -> Dict[str, Any]:
-        """All of it, with the hashes, as values that JSON has."""
+        """All facts, with the hashes, as JSON values."""
         rows = [{**each._asdict(), "imports": list(each.imports), "sha256": each.sha256} for each in self.modules]
         for row in rows:
             del row["data"]
         return {**self._asdict(), "modules": rows}
 
     def __str__(self) -> str:
-        """The tree, indented; a module that several import is shown once, and named where it comes again."""
+        """The tree, indented; a module that several import is printed once, and referred to after that."""
         return "\n".join([f"{self.path}: {_bytes(self.size)}, {self.target}", *self._lines()])
 
     def _lines(self) -> Iterator[str]:
@@ -74,9 +74,9 @@ class Inspection(NamedTuple):
 
 
 def inspect(path: Union[str, os.PathLike[str]]) -> Inspection:
-    """What is in the library at ``path``, whatever machine it is for.
+    """Describe the library at ``path``, whatever machine it is for.
 
-    Raises `UsageError` for a file that cannot be read, `ModelError` for one that is no library, or a broken one.
+    Raises `UsageError` for a file that cannot be read, `ModelError` for a file that is not a library or is broken.
     """
     text = os.fspath(path)
     try:
@@ -91,7 +91,7 @@ def inspect(path: Union[str, os.PathLike[str]]) -> Inspection:
 
 
 def target_of(file: Elf) -> str:
-    """The machine a library is for, with its width, and its byte order where that is not the usual one."""
+    """The machine a library is for, with its word size, and its byte order if that is not the usual one."""
     return f"{file.machine} ({file.bits} bits{', big-endian' if file.order == '>' else ''})"
 
 
@@ -105,7 +105,7 @@ def _inspected(number: int, record: Record, file: Elf) -> Inspected:
         return Inspected(number, record.kind, record.imports, 0, functions_of(file), target_of(file), {}, None)
     about: Dict[str, Any] = {}
     buffers: Sequence[memoryview] = ()
-    with contextlib.suppress(FormatError):  # bytes that are not of our form, or broken, say nothing
+    with contextlib.suppress(FormatError):  # bytes in another form, or broken ones, add no facts
         about, buffers = packed.unpack(record.data)
     functions, target = _FUNCTIONS.get(record.kind, []), ""
     if record.kind == "rpcsys.library":
@@ -113,7 +113,7 @@ def _inspected(number: int, record: Record, file: Elf) -> Inspected:
     listed = about.pop("functions", None)
     if isinstance(listed, list):
         functions = [str(name) for name in listed]
-    counted = [name for name in ("weights", "shared") if isinstance(about.get(name), list)]  # a network has thousands
+    counted = [name for name in ("weights", "shared") if isinstance(about.get(name), list)]  # thousands in a network
     about.update({name: len(about[name]) for name in counted})
     size = len(record.data)
     return Inspected(number, record.kind, record.imports, size, functions, target, about, record.data)
@@ -169,7 +169,7 @@ def _value(value: Any) -> str:
 
 
 def _bytes(count: int) -> str:
-    """Bytes, kB or MB (10^6), whichever has few digits."""
+    """A size as bytes, kB or MB (10^6), with few digits."""
     if count < 10_000:
         return f"{count} bytes"
     return f"{count / 1e3:.1f} kB" if count < 10_000_000 else f"{count / 1e6:.1f} MB"

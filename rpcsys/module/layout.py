@@ -1,7 +1,7 @@
-"""A tree of modules as bytes: the layouts that TVM's libraries have, since tvm-ffi and before.
+"""Encodes a tree of modules as bytes, and decodes them: TVM's library layouts, since tvm-ffi and before.
 
-Pure functions. Nothing large is copied, neither way: `encode` gives pieces, `decode` gives views. Every count and
-length is checked against what is there before it is used.
+Pure functions. Nothing large is copied: `encode` returns pieces, `decode` returns views. Every count and length is
+checked against the bytes that remain before it is used.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
 
-LIBRARY = "_lib"  # the kind that stands for the library itself
-#: Modules and imports of one tree: real ones have tens; what a board's memory must not be filled with.
+LIBRARY = "_lib"  # the kind of the library itself
+#: The most modules and imports in one tree: real trees have tens; the limits protect a board's memory.
 MAX_MODULES = 1 << 20
 MAX_IMPORTS = 1 << 22
-MAX_KIND = 1 << 10  # bytes of a kind's name; the longest known has 18
-_SMALL = 1 << 16  # pieces below this are joined: a file is written in few, large pieces
+MAX_KIND = 1 << 10  # bytes of a kind's name; the longest known one has 18
+_SMALL = 1 << 16  # pieces below this are joined, so that a file is written in few, large pieces
 _WORD = struct.Struct("<Q")
 
-#: ``save(index, offset)``: the bytes of a module, in pieces; they will stand ``offset`` bytes behind the blob's first.
+#: ``save(index, offset)``: the bytes of a module, in pieces; ``offset`` is their distance from the blob's first byte.
 Save = Callable[[int, int], Sequence[Buffer]]
 
 
 class FormatError(ValueError):
-    """The bytes are no tree of modules; the message fits behind the name of what they came from."""
+    """The bytes are not a tree of modules; the message is to follow the name of their source."""
 
 
 class Record(NamedTuple):
@@ -39,17 +39,17 @@ class Record(NamedTuple):
 
 # u64 nbytes | vec indptr | vec children | for each module: str kind [str bytes]
 #
-# This is behind the symbol ``__tvm_ffi__library_bin``. Little-endian; a vec is a u64 count and so many u64, a str a u64
-# length and so many bytes; ``nbytes`` counts what follows it. ``indptr`` and ``children`` are the imports in compressed
-# rows: module ``i`` imports ``children[indptr[i]:indptr[i + 1]]``, in that order. Module 0 is the root. Kind ``_lib``
-# has no bytes: it is the library that carries all this. (Source: tvm-ffi, ``src/ffi/extra/library_module.cc``.)
+# It follows the symbol ``__tvm_ffi__library_bin``. Little-endian; a vec is a u64 count and that many u64; a str a u64
+# length and that many bytes; ``nbytes`` counts the bytes after it. ``indptr`` and ``children`` are the imports as
+# compressed rows: module ``i`` imports ``children[indptr[i]:indptr[i + 1]]``, in that order. Module 0 is the root. Kind
+# ``_lib`` has no bytes: it is the library itself. (Source: tvm-ffi, ``src/ffi/extra/library_module.cc``.)
 
 
 def encode(nodes: Sequence[Tuple[str, Sequence[int]]], save: Save) -> List[Buffer]:
-    """The blob for modules given as kind and imports, the first being the root; in pieces, end to end.
+    """The blob for modules given as (kind, imports), the first one being the root; in pieces, end to end.
 
-    ``save`` is called once for each that is not ``_lib``, in order. Where it may map its weights, it pads by
-    the offset it is told: a blob itself starts on a page.
+    ``save`` is called once for each module but ``_lib``, in order. The blob begins on a page, so ``save`` can pad weights
+    by the offset and so make them mappable.
     """
     indptr: List[int] = [0]
     children: List[int] = []
@@ -70,7 +70,7 @@ def encode(nodes: Sequence[Tuple[str, Sequence[int]]], save: Save) -> List[Buffe
 
 
 class _Pieces:
-    """Collects a blob; ``end`` is the offset behind what it has so far."""
+    """Collects a blob; ``end`` is the offset behind the pieces so far."""
 
     def __init__(self) -> None:
         self._large: List[Buffer] = []
@@ -97,7 +97,7 @@ def _vector(numbers: Sequence[int]) -> bytes:
 
 
 def decode(blob: memoryview) -> List[Record]:
-    """The modules in ``blob``, their data views of it. Raises `FormatError`, also for imports that form a circle."""
+    """The modules in ``blob``, their data views of it. Raises `FormatError`, also if imports form a circle."""
     reader = _Cursor(_Cursor(blob).string("the modules"))
     records = []
     for imports in reader.imports():
@@ -108,14 +108,14 @@ def decode(blob: memoryview) -> List[Record]:
 
 
 def in_order(records: Sequence[Record]) -> List[int]:
-    """The numbers of the modules, each behind all that it imports. Raises `FormatError` where there is a circle."""
+    """The numbers of the modules, each behind all that it imports. Raises `FormatError` if imports form a circle."""
     importers: List[List[int]] = [[] for _ in records]
     waiting = [len(record.imports) for record in records]
     for number, record in enumerate(records):
         for child in record.imports:
             importers[child].append(number)
     order = [number for number, left in enumerate(waiting) if not left]
-    for number in order:  # grows while it is walked
+    for number in order:  # grows during the loop
         for importer in importers[number]:
             waiting[importer] -= 1
             if not waiting[importer]:
@@ -129,20 +129,20 @@ def in_order(records: Sequence[Record]) -> List[int]:
 
 # u64 nbytes | u64 count | for each: str kind, bytes of the kind's own
 #
-# This is behind the symbol ``__tvm_dev_mblob``. Kind ``_lib`` is the library itself and has no bytes; ``_import_tree``
-# is no module: it has the two vectors from above. Where it is missing, the library is the root and imports all others.
+# It follows the symbol ``__tvm_dev_mblob``. Kind ``_lib`` is the library itself and has no bytes. ``_import_tree`` is
+# not a module: it holds the two vectors from above. Without it, the library is the root and imports all others.
 # (Source: TVM 0.6 to 0.20, ``src/runtime/library_module.cc``.)
 #
-# Known weakness: only a kind's own loader knew where its bytes ended. Most wrote one string, and the kinds of graphics
-# processors (`_GPU_KINDS`) their functions, too; after any other the rest is read wrongly, and refused.
+# Limitation: only a kind's own loader knew where its bytes end. Most kinds wrote one string, and the kinds of GPUs
+# (`_GPU_KINDS`) also their functions. Behind a module of any other kind the rest cannot be decoded, and is refused.
 _TREE = "_import_tree"
-#: Kinds that wrote a string, their functions and a string (``cuda_module.cc``, ``rocm_module.cc``, …).
+#: Kinds that wrote a string, their functions and another string (``cuda_module.cc``, ``rocm_module.cc``, …).
 _GPU_KINDS = ("cuda", "hip", "opencl")
 _DTYPE_BYTES = 4
 
 
 def decode_older(blob: memoryview) -> List[Record]:
-    """The modules in ``blob``, whose data are views of it, as `decode` gives them. Raises `FormatError`."""
+    """`decode` for the older layout: the modules in ``blob``, their data views of it. Raises `FormatError`."""
     reader = _Cursor(_Cursor(blob).string("the modules"))
     found: List[Tuple[str, Optional[memoryview]]] = []
     imports: Optional[List[Tuple[int, ...]]] = None
@@ -163,7 +163,7 @@ def decode_older(blob: memoryview) -> List[Record]:
 
 
 def _own(reader: _Cursor, kind: str) -> memoryview:
-    """The bytes of a module, as its kind wrote them; of one string, what is in it."""
+    """A module's bytes as its kind wrote them; for a kind that wrote one string, the bytes of that string."""
     if kind not in _GPU_KINDS:
         return reader.string("a module's bytes")
     start = reader.at
@@ -174,7 +174,7 @@ def _own(reader: _Cursor, kind: str) -> memoryview:
 
 
 def _skip_functions(reader: _Cursor) -> None:
-    """A map from names to what a function takes: name, element types, tags of launch parameters."""
+    """Skip a map from names to a function's parameters: name, element types, tags of launch parameters."""
     for _ in range(reader.count("functions")):
         reader.string("a function's name")
         reader.string("a function's name")
@@ -187,14 +187,14 @@ def _skip_functions(reader: _Cursor) -> None:
 
 
 class _Cursor:
-    """Takes numbers and bytes off the front of a view. Raises `FormatError` where they are not there."""
+    """Reads numbers and bytes from the front of a view. Raises `FormatError` if too few are left."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self.at = 0
 
     def since(self, start: int) -> memoryview:
-        """What was taken since ``at`` was ``start``."""
+        """The bytes that were read since ``at`` was ``start``."""
         return self._data[start : self.at]
 
     def number(self) -> int:
@@ -221,7 +221,7 @@ class _Cursor:
         return self.take(self.number(), what)
 
     def imports(self) -> List[Tuple[int, ...]]:
-        """What each module imports; at least one module."""
+        """The imports of each module; there is at least one module."""
         indptr = self.vector(MAX_MODULES + 1, "modules")
         children = self.vector(MAX_IMPORTS, "imports")
         count = len(indptr) - 1

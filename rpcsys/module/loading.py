@@ -1,7 +1,7 @@
-"""From a file to a module that runs: which kind of file is loaded by what.
+"""Loads a module from a file; selects the loader by the kind of file.
 
-The packages that a kind needs are imported when the first file of that kind is loaded. Files are mapped: what nobody
-touches takes no memory.
+The packages that a kind needs are imported when the first file of that kind is loaded. Files are mapped: pages that are
+never read take no memory.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rpcsys.module.layout import FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
 
-#: Ending of a file -> the packages that must be there to load it.
+#: Ending of a file -> the packages needed to load it.
 SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so": ()}
 
 
 def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = False) -> Module:
-    """Load a model from a file, with all that it imports: a library (``.so``) or an ONNX model (``.onnx``).
+    """Load a model from a file, with all modules that it imports: a library (``.so``) or an ONNX model (``.onnx``).
 
-    ``allow_pickle``: whether Python functions in the file (kind ``rpcsys.python``) may be loaded; they can do anything.
-    Raises `UsageError` for a file that is not there, `ModelError`, in one line, for one that cannot be loaded.
+    ``allow_pickle``: whether to load Python functions in the file (kind ``rpcsys.python``); they can run any code.
+    Raises `UsageError` if the file does not exist, `ModelError`, in one line, if it cannot be loaded.
     """
     text = os.fspath(path)
     if not os.path.isfile(text):
@@ -32,7 +32,7 @@ def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = Fals
 
 
 def load_file(path: str, name: str, *, allow_pickle: bool = False) -> Module:
-    """Load the model at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
+    """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line."""
     if path.endswith(".onnx"):
         try:
             from rpcsys.module.kinds import onnx
@@ -46,7 +46,7 @@ def load_file(path: str, name: str, *, allow_pickle: bool = False) -> Module:
 
 
 def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
-    """`load_file` of a shared library, whatever its path ends in."""
+    """`load_file` for a shared library, whatever the ending of its path."""
     from rpcsys.module import container
     from rpcsys.module.kinds import native
 
@@ -58,7 +58,7 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     if inside.older:
         text = f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads"
         raise ModelError(f"{text}; compile it again with a newer TVM")
-    if set(inside.kinds).isdisjoint(registry.known()):  # TVM loads modules that are all of kinds unknown here
+    if set(inside.kinds).isdisjoint(registry.known()):  # TVM loads files whose kinds are all unknown here
         return native.load(path, name, inside.kinds)
     native.check(inside.elf, name)
     context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file)
@@ -66,5 +66,5 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
 
 
 def kinds(installed: Callable[[str], bool]) -> List[str]:
-    """The kinds that can be loaded with the packages for which ``installed`` says yes."""
+    """The kinds that can be loaded with the packages for which ``installed`` returns true."""
     return [kind for kind in registry.known() if all(map(installed, registry.needs(kind)))]

@@ -1,4 +1,4 @@
-"""A module: functions by name, and the modules it imports. One module, with all below it, is a model."""
+"""A module: functions by name, and the modules it imports. One module with all modules below it is a model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _NAMED = 20  # functions that a message names
 
 
 class Module:
-    """One node of a tree of modules; two may import the same third.
+    """One node of a tree of modules; two modules may import the same third one.
 
-    ``module["name"]`` is a function of this module or, where it has none of that name, of what it imports, in
-    order. Calling the module runs ``main``. A context manager, which closes it.
+    ``module["name"]`` is a function of this module or, if it has none of that name, of the modules it imports, in
+    order. Calling the module runs ``main``. It is a context manager that closes the module.
     """
 
-    #: Functions that are methods, by name. A module does not hold these, or it would hold itself: dropped, it is gone
-    #: at once, with the memory of a network.
+    #: Functions that are methods, by name. A module does not store bound methods, since these would refer to it: so its
+    #: memory is freed at once when the last reference to it is dropped.
     METHODS: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
@@ -31,9 +31,9 @@ class Module:
         inputs: Sequence[Dict[str, Any]] = (),
         outputs: Sequence[Dict[str, Any]] = (),
     ) -> None:
-        self.kind = kind  # what saves and loads it (``"rpcsys.onnx"``)
+        self.kind = kind  # selects the code that saves and loads it (``"rpcsys.onnx"``)
         self.imports: Tuple[Module, ...] = tuple(imports)
-        #: Of its own ``main``, where known: dicts with name, dtype and shape (a free extent is its name or None).
+        #: Of its own ``main``, if known: dicts with name, dtype and shape (a free extent is its name or None).
         self.inputs: List[Dict[str, Any]] = list(inputs)
         self.outputs: List[Dict[str, Any]] = list(outputs)
         self._functions: Dict[str, Function] = dict(functions or {})
@@ -44,7 +44,7 @@ class Module:
 
     @property
     def functions(self) -> List[str]:
-        """The names that can be asked for: its own functions, then those of what it imports."""
+        """All names of functions: its own, then those of the modules it imports."""
         names = {name: None for module in walk(self) for name in module.names()}
         return list(names)
 
@@ -58,7 +58,7 @@ class Module:
         return self._functions.get(name) if method is None else getattr(self, method)
 
     def function(self, name: str) -> Function:
-        """The function ``name``, of this module or of what it imports. Raises `RemoteFunctionError`."""
+        """The function ``name``, of this module or of those it imports. Raises `RemoteFunctionError`."""
         found = None if self._closed else self.own(name)
         if found is None:
             found = self._of(name).own(name)
@@ -68,14 +68,14 @@ class Module:
     __getitem__ = function
 
     def __call__(self, *args: Any) -> Any:
-        """Run ``main``. One output is the array, several are a tuple."""
+        """Run ``main``. It returns an array for one output, a tuple for several."""
         return self.function("main")(*args)
 
     def run(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
-        """Run ``main`` by names: the wanted outputs, all if None.
+        """Run ``main`` by names; returns the outputs in ``wanted``, all if None.
 
-        Outputs without names are ``output``, or ``output0``, ``output1``, … Raises `RemoteArgumentError` for names
-        it does not have, and where no names are known.
+        Outputs without names are ``output``, or ``output0``, ``output1``, … Raises `RemoteArgumentError` for unknown
+        names, and if the module has no names.
         """
         return self._of("main").run_main(inputs, outputs)
 
@@ -106,7 +106,7 @@ class Module:
         return [inputs[name] for name in names]
 
     def _of(self, name: str) -> Module:
-        """The module that the function ``name`` belongs to. Raises `RemoteFunctionError`."""
+        """The module that defines the function ``name``. Raises `RemoteFunctionError`."""
         self.check_open()
         for module in walk(self):
             if module.own(name) is not None:
@@ -121,27 +121,27 @@ class Module:
             raise RemoteFunctionError("the module was closed; load it anew")
 
     def describe(self) -> Dict[str, Any]:
-        """What a client is told of it: kind, functions, and the inputs and outputs of ``main``."""
+        """The module's description for a client: kind, functions, and the inputs and outputs of ``main``."""
         functions = self.functions
         main = self._of("main") if "main" in functions else self
         return {"kind": self.kind, "functions": functions, "inputs": main.inputs, "outputs": main.outputs}
 
     def attach(self, imports: Iterable[Module]) -> None:
-        """Import these modules, in the place of any others."""
+        """Import these modules, instead of any others."""
         self.imports = tuple(imports)
 
     def link(self) -> None:
-        """Called once all that this one imports is there and linked; a kind that needs its imports takes them here."""
+        """Called when all imports are attached and linked; a kind that needs its imports reads them here."""
 
     def close(self) -> None:
-        """Let go of what this module and all it imports hold: mappings, connections. Twice does no harm."""
+        """Release the mappings and connections of this module and of all it imports. A second call does nothing."""
         for module in walk(self):
             if not module._closed:
                 module._closed = True
                 module.release()
 
     def release(self) -> None:
-        """Let go of what this module itself holds. A kind that holds something says here how."""
+        """Release the resources of this module alone. A kind with resources overrides this."""
         self._functions = {}
 
     def __enter__(self) -> Module:
@@ -152,7 +152,7 @@ class Module:
 
 
 def walk(root: Module) -> Iterator[Module]:
-    """Every module of the tree once: the root, then each import in order with all that is below it."""
+    """Every module of the tree once: the root, then each import in order with all modules below it."""
     seen = set()
     todo = [root]
     while todo:
@@ -164,11 +164,11 @@ def walk(root: Module) -> Iterator[Module]:
 
 
 class _Process:
-    threads: Optional[int] = None  # what one call may compute with, where nothing else is said; None for all there is
+    threads: Optional[int] = None  # default number of threads of one call; None for one per CPU
 
 
 class _RunningCall(threading.local):
-    stops: Optional[List[Callable[[], None]]] = None  # what stops the call of this thread; None where nobody would
+    stops: Optional[List[Callable[[], None]]] = None  # functions that stop this thread's call; None if it cannot stop
 
 
 process = _Process()

@@ -1,7 +1,7 @@
-"""What most kinds store: a JSON object and buffers, placed so that they can be mapped.
+"""The form in which most kinds are stored: a JSON object and buffers, aligned so that they can be mapped.
 
 ``u64 json bytes | u64 start | JSON {"about": …, "sizes": [n, …]} | zeros | buffer 0 | zeros | buffer 1 …``
-The buffers begin at ``start``, on a page of the file; from there on large ones begin on a page, small ones on 64 bytes.
+The buffers begin at ``start``, on a page of the file. Behind it large buffers begin on a page, small ones on 64 bytes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from rpcsys.module.layout import Buffer, FormatError
 
-#: The smallest unit a file is mapped by, on every machine but those with larger pages, where 64 bytes still hold.
+#: The unit by which files are mapped. On machines with larger pages an alignment of 64 bytes still holds.
 PAGE = 4096
-ALIGNMENT = 64  # what vectorised code may take for granted of an array
-_LARGE = 1 << 16  # buffers from this size begin on a page
-_MAX_JSON = 1 << 30  # bytes of JSON: a network of 100,000 weights stays below a hundredth of it
+ALIGNMENT = 64  # the alignment of an array that vectorised code may require
+_LARGE = 1 << 16  # buffers of this size or more begin on a page
+_MAX_JSON = 1 << 30  # bytes of JSON: a network of 100,000 weights needs less than a hundredth of it
 _HEAD = struct.Struct("<QQ")
 
 
 def pack(about: Dict[str, Any], buffers: Sequence[Buffer], offset: int) -> List[Buffer]:
-    """The pieces to be written at ``offset`` of a blob that begins on a page. The buffers are not copied."""
+    """The pieces to write at ``offset`` of a blob that begins on a page. The buffers are not copied."""
     views = [memoryview(buffer).cast("B") if len(buffer) else b"" for buffer in buffers]
     sizes = [len(view) for view in views]
     text = json.dumps({"about": about, "sizes": sizes}, separators=(",", ":")).encode()
@@ -36,7 +36,7 @@ def pack(about: Dict[str, Any], buffers: Sequence[Buffer], offset: int) -> List[
 
 
 def unpack(data: memoryview) -> Tuple[Dict[str, Any], List[memoryview]]:
-    """What `pack` was given; the buffers are views of ``data``. Raises `FormatError`."""
+    """The arguments that `pack` was given; the buffers are views of ``data``. Raises `FormatError`."""
     if len(data) < _HEAD.size:
         raise FormatError("is cut off or broken (a module's bytes have no head)")
     size, start = _HEAD.unpack(data[: _HEAD.size])
@@ -55,7 +55,7 @@ def unpack(data: memoryview) -> Tuple[Dict[str, Any], List[memoryview]]:
 
 
 def start(data: memoryview) -> int:
-    """Where in packed bytes the buffers begin, which was on a page of the file; 0 for bytes that are not packed."""
+    """The offset at which the buffers begin in packed bytes, on a page of the file; 0 if the bytes are not packed."""
     if len(data) < _HEAD.size:
         return 0
     size, begin = _HEAD.unpack(data[: _HEAD.size])
@@ -63,7 +63,7 @@ def start(data: memoryview) -> int:
 
 
 def parse(data: memoryview) -> Dict[str, Any]:
-    """The JSON object that ``data`` is. Raises `FormatError`."""
+    """Parse ``data`` as a JSON object. Raises `FormatError`."""
     try:
         value = json.loads(str(data, "utf-8"))
     except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ def parse(data: memoryview) -> Dict[str, Any]:
 
 
 def declared(values: Any) -> List[Dict[str, Any]]:
-    """Inputs or outputs: dicts with a name, and mostly a dtype and a shape. Raises `FormatError` for anything else."""
+    """Check inputs or outputs: dicts with a name, and usually a dtype and a shape. Raises `FormatError`."""
     listed: List[Any] = values if isinstance(values, list) else [None]
     if not all(isinstance(value, dict) and isinstance(value.get("name"), str) for value in listed):
         raise FormatError("is broken (a module's inputs or outputs have no names)")

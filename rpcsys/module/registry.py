@@ -1,7 +1,7 @@
-"""Which code saves and loads modules of which kind: our own kinds, a program's, and those that other packages bring.
+"""Finds the code that saves and loads modules of a kind: rpcsys's kinds, a program's, and those of other packages.
 
-A package brings a kind by an entry point of the group ``rpcsys.kinds``, whose name is the kind's and whose object is a
-`Kind` (a Python module will do). It is imported when the first module of its kind is met.
+A package adds a kind by an entry point of the group ``rpcsys.kinds``: its name is the kind's, its object a `Kind` (a
+Python module is possible). The entry point is imported at the first module of its kind.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ GROUP = "rpcsys.kinds"
 
 
 class File(NamedTuple):
-    """A mapped file. The mapping lasts for as long as anybody has a view of it."""
+    """A mapped file. The mapping lasts as long as any view of it exists."""
 
-    path: str  # empty for one that nobody else can open: it is in memory alone, or was removed
+    path: str  # empty if other processes cannot open it: it is in memory only, or was removed
     mapping: mmap.mmap
     view: memoryview
 
     @classmethod
     def map(cls, path: str) -> File:
-        """Map the file at ``path``, for reading. Raises OSError, `ElfError` for an empty one."""
+        """Map the file at ``path`` for reading. Raises OSError, `ElfError` if it is empty."""
         mapping = elf.mapped(path)
         real = os.path.realpath(path)
         return cls(real if os.path.isfile(real) else "", mapping, memoryview(mapping))
 
     def place(self, data: memoryview) -> int:
-        """Where in the file the bytes of ``data``, a view of it, begin."""
-        from rpcsys.ffi.memory import address_of  # ctypes: not for a library whose modules need no place
+        """The offset in the file at which ``data``, a view of it, begins."""
+        from rpcsys.ffi.memory import address_of  # it imports ctypes, which a library without offsets does not need
 
         return address_of(data) - address_of(self.view)
 
 
 class Context(NamedTuple):
-    """What a loader may need to know of the file its bytes are from."""
+    """Facts for a loader about the file that its bytes are from."""
 
-    name: str  # what messages call the file
-    library: Callable[[], Module]  # the module of the library's own functions (kind ``_lib``); a new one each time
+    name: str  # the file's name in messages
+    library: Callable[[], Module]  # makes a module of the library's own functions (kind ``_lib``), a new one each time
     allow_pickle: bool = False  # whether Python code in the file may run
-    file: Optional[File] = None  # the mapped file, where the bytes are views of one
+    file: Optional[File] = None  # the mapped file, if the bytes are views of one
 
 
 class Kind(Protocol):
-    """What saves and loads the modules of one kind."""
+    """Saves and loads the modules of one kind."""
 
     def save_to_bytes(self, module: Module, offset: int) -> Sequence[Buffer]:
-        """The module's own bytes, in pieces, to stand at ``offset`` of a blob on a page. Raises `UsageError`.
+        """The module's own bytes, in pieces, to write at ``offset`` of a page-aligned blob. Raises `UsageError`.
 
-        At least one byte: TVM's loader takes none for a file that is cut off.
+        At least one byte: TVM's loader treats an empty module as a truncated file.
         """
 
     def load_from_bytes(self, data: memoryview, context: Context) -> Module:
-        """The module; its imports are attached later. Raises `FormatError`; other exceptions become a `ModelError`."""
+        """Load the module; its imports are attached later. Raises `FormatError`; others become a `ModelError`."""
 
 
-#: Our own kinds, each in the file of its name below ``kinds``, and the packages that loading one takes.
+#: rpcsys's kinds, each in the file of its name below ``kinds``, with the packages that loading one needs.
 _BUILTIN: Dict[str, Tuple[str, ...]] = {
     "rpcsys.onnx": ("numpy", "onnxruntime"),
     "rpcsys.python": ("cloudpickle",),
@@ -74,12 +74,12 @@ _registered: Dict[str, Kind] = {}
 
 
 def register(name: str, kind: Kind) -> None:
-    """Have modules of the kind ``name`` saved and loaded by ``kind``, in the place of any other."""
+    """Let ``kind`` save and load modules of the kind ``name``, instead of any other code."""
     _registered[name] = kind
 
 
 def find(name: str) -> Kind:
-    """What saves and loads modules of that kind. Raises `FormatError` where nobody knows it."""
+    """The code that saves and loads modules of that kind. Raises `FormatError` for an unknown kind."""
     if name in _registered:
         return _registered[name]
     if name in _BUILTIN:
@@ -98,7 +98,7 @@ def known() -> List[str]:
 
 
 def needs(name: str) -> Tuple[str, ...]:
-    """The packages that loading a module of that kind takes; those of another package's kinds came with it."""
+    """The packages that loading a module of that kind needs; a kind of another package needs none beside its own."""
     return _BUILTIN[name] if name in _BUILTIN and name not in _registered else ()
 
 
@@ -108,7 +108,7 @@ def _brought() -> Dict[str, Any]:
     files = (os.path.join(glob.escape(folder or os.curdir), "*.dist-info", "entry_points.txt") for folder in sys.path)
     if not any(_mentions(path) for pattern in files for path in glob.glob(pattern)):
         return {}
-    from importlib import metadata  # a megabyte of modules: not for a board whose packages bring no kind
+    from importlib import metadata  # a megabyte of modules: skipped on a board whose packages add no kind
 
     found: Any = metadata.entry_points()
     group = found.select(group=GROUP) if hasattr(found, "select") else found.get(GROUP, ())

@@ -1,4 +1,4 @@
-"""Native functions that are still source: C and C++ files, object files and archives, compiled and linked."""
+"""Native functions as source: C and C++ files, object files and archives, compiled and linked here."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from rpcsys.module.layout import LIBRARY, Buffer
 from rpcsys.module.module import Function, Module
 
 _C_PLUS_PLUS = (".cc", ".cpp", ".cxx")
-_COMPILED = (".c", *_C_PLUS_PLUS)  # what is compiled; anything else is for the linker
+_COMPILED = (".c", *_C_PLUS_PLUS)  # these are compiled; other files go to the linker
 _FILES = (*_COMPILED, ".o", ".a")
-#: A function by its symbol, or by the macro that tvm-ffi has for C++. An underscore more begins what is no function.
+#: A function by its symbol, or by tvm-ffi's macro for C++. A further underscore marks symbols that are not functions.
 _EXPORTED = re.compile(rb"(?:__tvm_ffi_|TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*)([A-Za-z0-9]\w*)")
-#: Code at any address; no build id, and no names but those that can be looked up, which may tell paths.
+#: Position-independent code; no build id, and only the names that can be looked up, since others may contain paths.
 _COMPILE_FLAGS = ("-O2", "-fPIC")
 _LINK_FLAGS = ("-shared", "-Wl,--build-id=none", "-Wl,-s", "-Wl,-z,noexecstack")
-#: Bytes that are written at once. What is mapped from a file, as a loaded model's weights are, is copied from the
-#: processor's cache then: measured on 500 MB, 0.12 s against 0.29 in one go (the kernel's own copy of the file: 0.13).
+#: Bytes that are written at once. So what is read from a mapped file, such as a loaded model's weights, is copied from
+#: the CPU's cache: measured on 500 MB, 0.12 s against 0.29 in one go (the kernel's own copy of the file: 0.13).
 _WRITE_BYTES = 1 << 20
-_MAX_MESSAGE = 600  # letters of what a compiler says, as many as a person reads
+_MAX_MESSAGE = 600  # characters of a compiler's message that an error includes
 
 
 class Sources(Module):
-    """Functions of the TVM-FFI ABI by their source: every symbol ``__tvm_ffi_NAME`` is a function ``NAME``.
+    """Functions of the TVM-FFI ABI as source: every symbol ``__tvm_ffi_NAME`` is a function ``NAME``.
 
-    In a tree that is exported they become the library's own code (kind ``_lib``). Before, they are compiled for this
-    machine when the first of them is asked for.
+    When a tree is exported they become the library's own code (kind ``_lib``). Before that, the first use of any of
+    them compiles all for this machine.
 
-    ``files``: paths of ``.c``, ``.cc``, ``.cpp``, ``.cxx``, ``.o`` and ``.a`` files; ``flags``: more arguments for the
-    compiler and linker (``-O3``, ``-lm``).
+    ``files``: paths of ``.c``, ``.cc``, ``.cpp``, ``.cxx``, ``.o`` and ``.a`` files; ``flags``: further arguments of
+    the compiler and linker (``-O3``, ``-lm``).
     """
 
     def __init__(self, files: Sequence[Union[str, os.PathLike[str]]], flags: Sequence[str] = ()) -> None:
-        """Raises `UsageError` for a file that is not there, or of another kind."""
+        """Raises `UsageError` for a file that does not exist or has an unknown ending."""
         super().__init__(LIBRARY)
         self.files = [os.path.abspath(os.fspath(file)) for file in files]
         self.flags = list(flags)
@@ -56,7 +56,7 @@ class Sources(Module):
                 raise UsageError(f"{file}: there is no such file")
 
     def names(self) -> List[str]:
-        """The names as they stand in the files, for whatever machine those are."""
+        """The functions' names, read from the files, for any target."""
         if self._names is None:
             found: Set[str] = set()
             for file in self.files:
@@ -81,7 +81,7 @@ class Sources(Module):
 
 
 def _compiler(toolchain: Optional[str], cxx: bool) -> List[str]:
-    """How a command line of the C or C++ compiler begins: the toolchain's, else ``$CC`` or ``$CXX``, else the usual."""
+    """The first words of the C or C++ compiler's command: the toolchain's, else ``$CC`` or ``$CXX``, else the usual."""
     if toolchain is not None:
         return toolchains.find(toolchain).command(cxx=cxx)
     variable, names, package = ("CXX", ("c++", "g++"), "g++") if cxx else ("CC", ("cc", "gcc"), "gcc")
@@ -97,11 +97,11 @@ def _compiler(toolchain: Optional[str], cxx: bool) -> List[str]:
 def link(
     sources: Sequence[Sources], path: str, modules: Sequence[Buffer] = (), toolchain: Optional[str] = None
 ) -> None:
-    """Make a library of code, and of an object file, ``modules``, where there is one. Raises `UsageError`."""
+    """Link code, plus the object file ``modules`` if there is one, into a library. Raises `UsageError`."""
     files = [file for module in sources for file in module.files]
     flags = [flag for module in sources for flag in module.flags]
     cxx = any(file.endswith(_C_PLUS_PLUS) for file in files)
-    # Beside the result: what is large may not fit elsewhere.
+    # Temporary files go beside the result: another file system may be too small.
     with tempfile.TemporaryDirectory(prefix=".rpcsys-", dir=os.path.dirname(path) or None) as folder:
         objects = [_compiled(toolchain, file, flags, folder, number) for number, file in enumerate(files)]
         if modules:
@@ -111,7 +111,7 @@ def link(
 
 
 def write(path: str, pieces: Sequence[Buffer]) -> None:
-    """Make a file of ``pieces``. Raises OSError."""
+    """Write ``pieces`` to a file. Raises OSError."""
     with open(path, "wb", buffering=0) as file:
         for piece in pieces:
             left = memoryview(piece).cast("B")
@@ -120,11 +120,11 @@ def write(path: str, pieces: Sequence[Buffer]) -> None:
 
 
 def _compiled(toolchain: Optional[str], file: str, flags: Sequence[str], folder: str, number: int) -> str:
-    """The object file of one source; ``file`` itself where it is none."""
+    """The object file of one source; ``file`` itself if it is not a source."""
     if not file.endswith(_COMPILED):
         return file
     made = os.path.join(folder, f"{number}.o")
-    # What compilers put into code of their own accord: the source's path, and names made at random.
+    # Compilers put into code, unasked: the source's path, and names made at random.
     same = [f"-ffile-prefix-map={os.path.dirname(file)}=.", f"-frandom-seed={number}"]
     command = [*_compiler(toolchain, file.endswith(_C_PLUS_PLUS)), *_COMPILE_FLAGS, *_headers(), *same, *flags]
     _run([*command, "-c", "-o", made, file], "compile", file)
@@ -132,7 +132,7 @@ def _compiled(toolchain: Optional[str], file: str, flags: Sequence[str], folder:
 
 
 def _headers() -> List[str]:
-    """Where the TVM-FFI ABI is declared, if its package is installed."""
+    """The folder of the TVM-FFI ABI's headers, if its package is installed."""
     spec = find_spec("tvm_ffi")
     folders = [os.path.join(place, "include") for place in (spec.submodule_search_locations or ())] if spec else []
     return [f"-I{folder}" for folder in folders if os.path.isdir(folder)]

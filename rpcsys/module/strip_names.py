@@ -1,6 +1,6 @@
-"""A tree of modules without the names that tell what is in it: for a library that is given away.
+"""Copies a tree of modules without names that describe it, for a library that is given to others.
 
-Tensors, stages and carried libraries are renamed. Functions keep their names: whoever calls them knows those.
+Tensors, stages and carried libraries are renamed. Functions keep their names, because callers use them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rpcsys.module.module import Module, walk
 
 
 class Names:
-    """New names for old: the same for the same wherever it stands; names in ``kept`` stay."""
+    """New names for old: equal names get equal new names; names in ``kept`` stay."""
 
     def __init__(self, kept: Iterable[str]) -> None:
         self.kept = frozenset(kept)
@@ -23,7 +23,7 @@ class Names:
         self._unused = (name for number in itertools.count() if (name := f"t{number}") not in self.kept)
 
     def __call__(self, name: str) -> str:
-        """The name in the place of ``name``. No name, as ONNX has it for what is left out, stays none."""
+        """The new name for ``name``. An empty name, which ONNX uses for an omitted tensor, stays empty."""
         if not name or name in self.kept:
             return name
         if name not in self._given:
@@ -37,12 +37,12 @@ class Names:
         return {self(name): value for name, value in named.items()}
 
     def values(self, described: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:
-        """Inputs or outputs as they are described, by their new names."""
+        """Descriptions of inputs or outputs, with their new names."""
         return [{**value, "name": self(value["name"])} for value in described]
 
 
 def stripped(root: Module) -> Module:
-    """A copy without names but those of the root's inputs and outputs. Raises `UsageError` for kinds not ours."""
+    """A copy without names but those of the root's inputs and outputs. Raises `UsageError` for an unknown kind."""
     described = root.describe()
     names = Names(value["name"] for value in [*described["inputs"], *described["outputs"]])
     modules = list(walk(root))
@@ -66,7 +66,7 @@ def _graph(module: Any, names: Names) -> Any:
 
 
 def _onnx(module: Any, names: Names) -> Any:
-    from rpcsys.module.kinds import onnx_names  # onnx: only for trees that have such a model
+    from rpcsys.module.kinds import onnx_names  # imports onnx: only for trees with such a model
 
     model = module.model
     renamed = model._replace(
@@ -85,7 +85,7 @@ def _remote(module: Any, names: Names) -> Any:
     return type(module)(module.endpoint, names.values(module.inputs), names.values(module.outputs), encode=encode)
 
 
-#: Kind -> a copy of one of its modules by other names, without what it imports.
+#: Kind -> a function that copies one of its modules with other names, without its imports.
 _COPIES: Dict[str, Callable[[Any, Names], Module]] = {
     LIBRARY: lambda module, names: copy.copy(module),
     "rpcsys.graph": _graph,

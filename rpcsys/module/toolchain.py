@@ -1,7 +1,7 @@
-"""A target's compiler, as its CMake toolchain file says: for the desk, where models are compiled and packed.
+"""A target's compiler, found from its CMake toolchain file, on a desktop machine that compiles and packs models.
 
 The files in ``toolchains/`` have plain ``set(NAME value)`` lines and leave the search for compilers to ``cross.cmake``;
-here the same is found without CMake. A file of one's own is read if it names its compilers in such lines.
+this module does the same without CMake. It also reads a user's own file, if it names its compilers in such lines.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from rpcsys import data
 from rpcsys.errors import ConfigError, UsageError
 from rpcsys.module import elf
 
-#: What the files share; what it does in CMake, `_debian_compilers` and `_vendor_compilers` do here.
+#: The file that all others include; its CMake code is repeated in `_debian_compilers` and `_vendor_compilers`.
 _SHARED = "cross.cmake"
 _COMMENT = re.compile(r"#[^\n]*")
 _COMMAND = re.compile(r'(set|include)\s*\(\s*("[^"]*"|[^\s()]+)\s*([^()]*)\)', re.IGNORECASE)
 _VARIABLE = re.compile(r"\$(ENV)?\{(\w+)\}")
-_MAX_INCLUDES = 16  # files may include each other; ones that go deeper than this do so in a circle
+_MAX_INCLUDES = 16  # deeper includes are taken for a circle
 
 
 PathLike = Union[str, Path]
 
 
 class Toolchain(NamedTuple):
-    """What builds for a target. ``cc``, ``cxx`` and ``strip`` are paths of the programs."""
+    """The programs that build for a target. ``cc``, ``cxx`` and ``strip`` are paths."""
 
-    name: str  # the target's, such as ``aarch64-linux-gnu``
-    machine: str  # what an ELF file of it says (`rpcsys.module.elf`), such as ``aarch64``
+    name: str  # the target's name, such as ``aarch64-linux-gnu``
+    machine: str  # the machine of its ELF files (`rpcsys.module.elf`), such as ``aarch64``
     bits: int  # 32 or 64
     cc: str
     cxx: str
     strip: str
-    flags: Tuple[str, ...] = ()  # what the programs need for this target
-    sysroot: Optional[str] = None  # the target's headers and libraries; None for those that the compiler knows
+    flags: Tuple[str, ...] = ()  # arguments that the programs need for this target
+    sysroot: Optional[str] = None  # the folder of the target's headers and libraries; None for the compiler's own
 
     def command(self, *, cxx: bool = False) -> List[str]:
-        """How a command line that compiles or links begins."""
+        """The first words of a command that compiles or links."""
         sysroot = [f"--sysroot={self.sysroot}"] if self.sysroot else []
         return [self.cxx if cxx else self.cc, *self.flags, *sysroot]
 
 
 class Target(NamedTuple):
-    """What a toolchain file says of its target, compiler or not: ``machine`` and ``bits`` as ELF files do."""
+    """A target as its toolchain file describes it, with or without a compiler here: ELF ``machine`` and ``bits``."""
 
     name: str
     machine: str
@@ -56,24 +56,24 @@ class Target(NamedTuple):
 
 
 def names() -> List[str]:
-    """The targets whose toolchain files come along."""
+    """The targets whose toolchain files rpcsys includes."""
     return sorted(file.stem for file in data.folder("toolchains").glob("*-*.cmake"))
 
 
 def target(wanted: PathLike) -> Target:
-    """The target of a toolchain file, by name or path; no compiler has to be there. Raises `UsageError`."""
+    """The target of a toolchain file, by name or path; needs no compiler. Raises `UsageError`."""
     return _target(_file(wanted), _read(_file(wanted)))
 
 
 def find(wanted: PathLike, *, root: Optional[PathLike] = None, sysroot: Optional[PathLike] = None) -> Toolchain:
-    """The toolchain of a target.
+    """Find the toolchain of a target.
 
-    ``wanted`` is a name, such as ``aarch64-linux-gnu``, or the path of a toolchain file; ``root`` the folder of a
-    vendor's toolchain (above its ``bin``), else ``$RPCSYS_TOOLCHAIN_ROOT``; ``sysroot`` the target's headers and
-    libraries, else ``$RPCSYS_SYSROOT``, else those that the compiler knows.
+    ``wanted`` is a name, such as ``aarch64-linux-gnu``, or the path of a toolchain file. ``root`` is the folder of a
+    vendor's toolchain (above its ``bin``), else ``$RPCSYS_TOOLCHAIN_ROOT``. ``sysroot`` is the folder of the target's
+    headers and libraries, else ``$RPCSYS_SYSROOT``, else the compiler's own.
 
-    Raises `UsageError` for no such target, a file that does not say enough, or a compiler that is not here, with the
-    package to install; `ConfigError` where ``root`` or ``sysroot`` is no folder.
+    Raises `UsageError` for an unknown target, an incomplete toolchain file, or a missing compiler (with the package to
+    install); `ConfigError` if ``root`` or ``sysroot`` is not a folder.
     """
     file = _file(wanted)
     values = _read(file)
@@ -103,7 +103,7 @@ def _file(wanted: PathLike) -> Path:
 
 
 def _read(file: Path, values: Optional[Dict[str, str]] = None, depth: int = 0) -> Dict[str, str]:
-    """The variables that ``file``, and what it includes, set."""
+    """The variables that ``file`` and its includes set."""
     values = {} if values is None else values
     try:
         text = file.read_text(encoding="utf-8")
@@ -150,7 +150,7 @@ def _folder(name: str, given: Optional[PathLike], values: Dict[str, str]) -> Opt
 
 
 def _named_compilers(file: Path, values: Dict[str, str]) -> Tuple[str, str, str]:
-    """The compilers that a file of somebody's own names."""
+    """The compilers that a user's own file names."""
     cc = values["CMAKE_C_COMPILER"]
     found = shutil.which(cc)
     if found is None:
@@ -173,7 +173,7 @@ def _debian_compilers(machine: str, values: Dict[str, str]) -> Tuple[str, str, s
     triple, packages = values["RPCSYS_TRIPLE"], values["RPCSYS_PACKAGES"]
     prefixes = [triple + "-"]
     if machine == elf.machine_of(platform.machine()):
-        # This machine's own target: a compiler without a prefix builds for it.
+        # For this machine's own target a compiler without a prefix will do.
         prefixes, packages = [triple + "-", ""], "gcc g++"
     for prefix in prefixes:
         found = [shutil.which(prefix + tool) for tool in ("gcc", "g++", "strip")]
@@ -184,7 +184,7 @@ def _debian_compilers(machine: str, values: Dict[str, str]) -> Tuple[str, str, s
 
 
 def _sibling(cc: str, tool: str) -> str:
-    """The ``tool`` that goes with a compiler: its path with the last word replaced."""
+    """The ``tool`` that belongs to a compiler: its path with the last word replaced."""
     folder, name = os.path.split(cc)
     prefix = name[: -len("gcc")] if name.endswith("gcc") else ""
     return os.path.join(folder, prefix + tool)

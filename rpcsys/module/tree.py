@@ -1,4 +1,4 @@
-"""A tree of modules to the pieces of a blob, and back."""
+"""Writes a tree of modules as the pieces of a blob, and loads a tree from one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rpcsys.module.registry import Context
 
 
 def save(root: Module) -> List[Buffer]:
-    """The tree's blob, in pieces. Raises `UsageError` for what cannot be saved, and for imports that form a circle."""
+    """The tree's blob, in pieces. Raises `UsageError` for modules that cannot be saved, and for circular imports."""
     modules = list(walk(root))
     numbers = {id(module): number for number, module in enumerate(modules)}
     nodes = [(module.kind, tuple(numbers[id(child)] for child in module.imports)) for module in modules]
@@ -31,7 +31,7 @@ def save(root: Module) -> List[Buffer]:
 
 
 def load(records: Sequence[Record], context: Context) -> Module:
-    """The root of a tree, all of it attached and linked. Raises `ModelError`, in one line; nothing stays open then."""
+    """Load a tree, attached and linked; returns its root. Raises `ModelError`, in one line, and closes all modules."""
     made: List[Module] = []
     kind = ""
     try:
@@ -46,7 +46,7 @@ def load(records: Sequence[Record], context: Context) -> Module:
         for number in in_order(records):
             kind = made[number].kind
             made[number].link()
-    except Exception as error:  # noqa: BLE001 - a kind's loader may be anybody's
+    except Exception as error:  # noqa: BLE001 - a kind's loader may be another package's
         for module in made:
             module.close()
         raise _model_error(error, kind, context.name) from None
