@@ -48,8 +48,8 @@ class Record(NamedTuple):
 def encode(nodes: Sequence[Tuple[str, Sequence[int]]], save: Save) -> List[Buffer]:
     """The blob for modules given as (kind, imports), the first one being the root; in pieces, end to end.
 
-    ``save`` is called once for each module but ``_lib``, in order. The blob begins on a page, so ``save`` can pad weights
-    by the offset and so make them mappable.
+    ``save`` is called once for each module but ``_lib``, in order. The blob begins on a page, so that ``save`` can
+    use the offset to align weights that are to be mapped.
     """
     indptr: List[int] = [0]
     children: List[int] = []

@@ -1,7 +1,7 @@
-"""Kind ``rpcsys.graph``: stages, each a function of a module it imports, and how tensors flow between them by name.
+"""Kind ``rpcsys.graph``: stages, each a function of an imported module, and named tensors that flow between them.
 
-Runs with the standard library alone, where its stages do. May be called by several threads. Saved is a JSON object
-(see `checked`), which `GraphModule.save_graph_json` writes for people, too.
+It needs the standard library alone, if its stages do. Several threads may call it. It is stored as a JSON object (see
+`checked`), which `GraphModule.save_graph_json` also writes to a file.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ KIND = "rpcsys.graph"
 Value = Dict[str, Any]
 Extent = Union[int, str]
 
-#: Declared types of arrays; other words ("seq(tensor(float))") are for the stages to check.
+#: Declared types of arrays that the graph checks; other types ("seq(tensor(float))") are checked by the stages.
 _CHECKED = {*dtypes.ITEM_BYTES, "strings"}
 
 
 class GraphStage(NamedTuple):
     """One function of a graph."""
 
-    name: str  # what it is called in the graph
-    module: Module  # whose function it is
+    name: str  # its name in the graph
+    module: Module  # the module that has the function
     inputs: Sequence[str]  # names of tensors, in the order of the function's arguments
     outputs: Sequence[str]  # names of tensors, in the order of the function's results
     function: str = "main"  # its name in the module
-    #: For a native function, which writes into its outputs: dtypes and shapes of the arrays that it is given for that.
+    #: For a native function, which writes into its outputs: dtypes and shapes of the arrays to pass for them.
     makes: Sequence[Tuple[str, Sequence[Extent]]] = ()
 
 
@@ -48,11 +48,11 @@ Stage = GraphStage  # its public name
 class _Step(NamedTuple):
     stage: Dict[str, Any]
     call: Callable[..., Any]
-    drops: Sequence[str]  # tensors that nothing needs behind it
+    drops: Sequence[str]  # tensors that no later step needs
 
 
 class GraphModule(Module):
-    """A graph: ``main`` takes its inputs in order and gives its outputs."""
+    """A graph: ``main`` takes its inputs in order and returns its outputs."""
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
@@ -64,7 +64,7 @@ class GraphModule(Module):
         self._weights: Dict[str, Any] = {}
 
     def save_graph_json(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Write the graph itself, without its modules, as JSON. Raises `UsageError` where that cannot be."""
+        """Write the graph as JSON, without its modules. Raises `UsageError` if the file cannot be written."""
         try:
             with open(path, "w", encoding="utf-8") as file:
                 json.dump(self.graph, file, indent=1)
@@ -74,7 +74,7 @@ class GraphModule(Module):
 
     @property
     def library(self) -> Module:
-        """Its stages' modules without weights that they share, as one module to be exported apart."""
+        """The modules of its stages without shared weights, as one module to export separately."""
         from rpcsys.module.kinds.group import group
 
         stages = [module for module in self.imports if module.kind != PARAMS]
@@ -82,14 +82,14 @@ class GraphModule(Module):
 
     @property
     def params(self) -> Optional[ParamsModule]:
-        """The weights that it and its stages share, as one module to be exported apart; None where there are none."""
+        """The weights that it and its stages share, as one module to export separately; None if there are none."""
         holders = [module for module in walk(self) if isinstance(module, ParamsModule)]
         if len(holders) < 2:
             return holders[0] if holders else None
         return ParamsModule({name: tensor for holder in holders for name, tensor in holder.tensors.items()})
 
     def link(self) -> None:
-        """Find each stage's function and the weights. Raises `ModelError` where one is not there."""
+        """Find each stage's function and the weights. Raises `ModelError` if one is missing."""
         kinds, wanted = [module.kind for module in self.imports], self.graph["imports"]
         if len(kinds) != len(wanted):
             got = f"{len(kinds)} ({', '.join(kinds) or 'none'})"
@@ -114,7 +114,7 @@ class GraphModule(Module):
 
     def _function(self, stage: Dict[str, Any]) -> Callable[..., Any]:
         module = self.imports[stage["module"]]
-        # Tried, not looked up: TVM's modules have functions that they do not list.
+        # Try the function, do not look it up: TVM's modules have functions that they do not list.
         try:
             function: Callable[..., Any] = module.function(stage["function"])
         except RemoteFunctionError:
@@ -139,7 +139,7 @@ class GraphModule(Module):
 
 
 def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int]) -> None:
-    """One stage: takes its inputs from ``values`` and leaves its outputs there."""
+    """Run one stage: take its inputs from ``values``, store its outputs there."""
     stage = step.stage
     args = [values[name] for name in stage["inputs"]]
     if "makes" in stage:
@@ -164,14 +164,14 @@ def _array(value: Value, extents: Mapping[str, int]) -> Tensor:
 
 
 def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
-    """What the inputs' named extents are in this call. Raises `RemoteArgumentError` for a wrong dtype or shape."""
+    """The extents in this call, by name. Raises `RemoteArgumentError` for an input of a wrong dtype or shape."""
     extents: Dict[str, int] = {}
     for value, arg in zip(inputs, args):
         tensor = as_tensor(arg) if value.get("dtype") in _CHECKED else None
         if tensor is None:
             continue
         wanted: List[Any] = value.get("shape") or []
-        # No shape may be that of a scalar, or one that is not known: onnxruntime says the same of both.
+        # An empty shape may mean a scalar or an unknown shape: onnxruntime reports both alike.
         fits = value["dtype"] == tensor.dtype and len(wanted) in (0, len(tensor.shape))
         for want, have in zip(wanted, tensor.shape):
             if isinstance(want, str):
@@ -190,12 +190,12 @@ def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
 def graph(
     stages: Sequence[Stage], inputs: Sequence[Value], outputs: Sequence[Value], *, params: Optional[ParamsModule] = None
 ) -> GraphModule:
-    """A module that runs ``stages``, in an order in which they can run.
+    """Make a module that runs ``stages``, given in an order in which they can run.
 
-    ``inputs``, ``outputs``: dicts with name, and dtype and shape where they are known; an input whose shape is
-    known is checked in each call. ``params``: weights that stages name among their inputs.
+    ``inputs``, ``outputs``: dicts with name, and with dtype and shape if known; each call checks the inputs whose shape
+    is known. ``params``: weights that stages name among their inputs.
 
-    Raises `UsageError` for a tensor that nothing makes, and names that come twice.
+    Raises `UsageError` for a tensor that no stage makes, and for duplicate names.
     """
     imports: List[Module] = list({id(stage.module): stage.module for stage in stages}.values())
     numbers = {id(module): number for number, module in enumerate(imports)}
@@ -227,11 +227,11 @@ def _described(stage: Stage, module: int) -> Dict[str, Any]:
 def create(
     text: str, library: Union[Module, Sequence[Module]], params: Union[Module, Mapping[str, Any], None] = None
 ) -> GraphModule:
-    """A graph from its parts: the JSON, the modules of its stages, and its weights.
+    """Make a graph from its parts: the JSON, the modules of its stages, and its weights.
 
     ``library``: the modules, or one that imports them (`GraphModule.library`, saved and loaded). ``params``: the
-    weights, a module of kind ``rpcsys.params`` or arrays by name; modules in the library whose weights were saved apart
-    take theirs from there, too. Raises `UsageError` for parts that do not fit.
+    weights, a module of kind ``rpcsys.params`` or arrays by name; modules that were saved without their weights use
+    these, too. Raises `UsageError` for parts that do not fit together.
     """
     weights = params if params is None or isinstance(params, Module) else params_module(params)
     try:
@@ -257,12 +257,12 @@ def create(
 
 
 def save_to_bytes(module: GraphModule, offset: int) -> Sequence[Buffer]:
-    """The graph as JSON; its stages are what it imports."""
+    """The graph as JSON; its stages' modules are its imports."""
     return packed.pack(module.graph, [], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
-    """The graph; its stages are found when it is linked. Raises `FormatError`."""
+    """Load the graph; its stages are found when it is linked. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
     if buffers:
         raise FormatError("is broken (a graph has bytes)")
@@ -273,7 +273,7 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
 
 
 def checked(described: Any) -> Dict[str, Any]:
-    """``described`` if it is a graph that can run. Raises `FormatError`.
+    """Return ``described`` if it is a graph that can run. Raises `FormatError`.
 
     ::
 
@@ -285,8 +285,8 @@ def checked(described: Any) -> Dict[str, Any]:
                       "outputs": ["x"], "makes": [{"dtype": "float32", "shape": [1, 3, "h", "w"]}]},
                      {"name": "network", "module": 1, "function": "main", "inputs": ["x"], "outputs": ["prob"]}]}
 
-    ``module`` counts the imports. A stage takes inputs of the graph, outputs of earlier stages, and weights that an
-    import of kind ``rpcsys.params`` has. An extent in ``makes`` is a number or the name that an input's extent has.
+    ``module`` is an index into the imports. A stage takes inputs of the graph, outputs of earlier stages, and weights
+    of an import of kind ``rpcsys.params``. An extent in ``makes`` is a number, or the name of an input's extent.
     """
     if not isinstance(described, dict) or not set(described) >= {"inputs", "outputs", "weights", "imports", "stages"}:
         raise FormatError("is broken (it has no inputs, outputs, weights, imports or stages)")

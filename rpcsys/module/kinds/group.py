@@ -1,4 +1,4 @@
-"""Kind ``rpcsys.group``: modules side by side, with no function of its own. What it imports is found through it."""
+"""Kind ``rpcsys.group``: modules side by side, without functions of its own. It finds the functions of its imports."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class GroupModule(Module):
 
     def __init__(self, modules: Iterable[Module] = (), listed: Sequence[str] = ()) -> None:
         super().__init__(KIND, imports=modules)
-        #: The functions of what it imports, as they were when it was saved: TVM asks for them before it loads those.
+        #: The imports' functions at the time of saving: TVM reads this list before it loads the imports.
         self.listed = list(listed)
 
 
 def group(modules: Iterable[Module]) -> GroupModule:
-    """One module that imports these."""
+    """Make one module that imports these."""
     return GroupModule(modules)
 
 
 def save_to_bytes(module: Module, offset: int) -> Sequence[Buffer]:
-    """A group is what it imports; saved is what can be found through it."""
+    """The names of the functions in its imports; a group stores nothing else."""
     return packed.pack({"functions": module.functions}, [], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
-    """A group, its imports to be attached. Raises `FormatError`."""
+    """Load a group; its imports are attached later. Raises `FormatError`."""
     about, _ = packed.unpack(data)
     names = about.get("functions")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

@@ -1,7 +1,7 @@
-"""Kind ``rpcsys.library``: the bytes of another native library, loaded from memory; a tree may have several.
+"""Kind ``rpcsys.library``: another native library as bytes, loaded from memory; a tree may have several.
 
-It may itself have modules inside: TVM's, or ours. Loading the same bytes twice in one process gives the same code and
-the same global variables, as with any library.
+The library may have modules inside: TVM's or rpcsys's. Loading the same bytes twice in one process gives the same code
+and the same global variables, as with any library.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rpcsys.module.module import Function, Module
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.library"
-#: What is saved beside the library.
+#: The description that is saved beside the library.
 _ABOUT = {"name": str, "target": str, "machine": str, "bits": int, "kinds": list, "functions": list}
-#: Bytes that are loaded -> the path they were loaded from, which stays open: a linker knows libraries by their paths.
+#: Bytes that are loaded -> the path they were loaded from, kept open: the dynamic linker identifies libraries by path.
 _loaded: Dict[bytes, str] = {}
 
 
 class LibraryModule(Module):
-    """The functions of a native library that is carried along: ``data`` are its bytes."""
+    """The functions of a carried native library; ``data`` are its bytes."""
 
     def __init__(
         self, data: Buffer, about: Mapping[str, Any], *, allow_pickle: bool = False, imports: Sequence[Module] = ()
@@ -33,16 +33,16 @@ class LibraryModule(Module):
         super().__init__(KIND, imports=imports)
         self.data = data
         self.about = {key: about[key] for key in _ABOUT}
-        self.name: str = about["name"]  # what messages call it
-        self.target: str = about["target"]  # what it is built for, as who made it calls it (``"aarch64-linux-gnu"``)
-        self.machine: str = about["machine"]  # the same as its file says it (``"aarch64"``, 64)
+        self.name: str = about["name"]  # its name in messages
+        self.target: str = about["target"]  # its target in its maker's terms (``"aarch64-linux-gnu"``)
+        self.machine: str = about["machine"]  # its target as the file gives it (``"aarch64"``, 64)
         self.bits: int = about["bits"]
-        self.kinds: List[str] = about["kinds"]  # of the modules that it holds itself
+        self.kinds: List[str] = about["kinds"]  # of the modules inside it
         self._allow_pickle = allow_pickle
         self._inner: Optional[Module] = None
 
     def names(self) -> List[str]:
-        """The functions it was said to have when it was put here, whether it is loaded or not."""
+        """The functions that its description lists, whether it is loaded or not."""
         listed: List[str] = self.about["functions"]
         return listed
 
@@ -53,7 +53,7 @@ class LibraryModule(Module):
             return None
 
     def link(self) -> None:
-        """Load it. Raises `ModelError`, for one that is built for another machine, too."""
+        """Load it. Raises `ModelError`, also if it is built for another machine."""
         self._open()
 
     def run_main(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
@@ -82,12 +82,12 @@ def library(
     source: Union[str, os.PathLike[str], bytes], *, name: str = "", target: str = "",
     functions: Optional[Sequence[str]] = None, imports: Sequence[Module] = (),
 ) -> LibraryModule:  # fmt: skip
-    """A module that carries a native library along: its file, or its bytes.
+    """A module that carries a native library, given as a file or as bytes.
 
-    It may be for another machine than this one; it is then loaded only there. ``target`` names what it is for (by
-    default the machine that its file says); ``name`` is for messages. ``functions`` are by default those that its file
-    exports: say them for a library with modules inside, whose functions only their loader knows (a Relax program's
-    ``main``). Raises `UsageError` for what is no library.
+    The library may be for another machine; it is then loaded only there. ``target`` names its target (by default the
+    machine in its file); ``name`` is for messages. ``functions`` are by default those that its file exports. Give them
+    for a library with modules inside, because only their loader knows the functions (a Relax program's ``main``).
+    Raises `UsageError` for a file that is not a library.
     """
     if isinstance(source, (str, os.PathLike)):
         name = name or os.path.basename(os.fspath(source))
@@ -111,12 +111,12 @@ def library(
 
 
 def save_to_bytes(module: LibraryModule, offset: int) -> Sequence[Buffer]:
-    """The library as it is."""
+    """The library's bytes and description."""
     return packed.pack(module.about, [module.data], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
-    """The library; it is loaded when it is linked. Raises `FormatError`."""
+    """Load the module; the library itself is loaded when it is linked. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
     if len(buffers) != 1 or not all(isinstance(about.get(key), kind) for key, kind in _ABOUT.items()):
         raise FormatError("is broken (a library inside is not described)")
@@ -124,7 +124,7 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
 
 
 def _path_of(data: Buffer) -> str:
-    """A path that the linker can load ``data`` from, without a file."""
+    """A path from which the dynamic linker can load ``data``, without a file on disk."""
     digest = hashlib.sha256(data).digest()
     path = _loaded.get(digest)
     if path is None:

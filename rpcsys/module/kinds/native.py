@@ -1,7 +1,7 @@
-"""Kind ``_lib``: a shared library of TVM-FFI functions, and the modules inside it where TVM's runtime is there.
+"""Kind ``_lib``: a shared library of TVM-FFI functions; with TVM's runtime, also the modules inside it.
 
-Known weakness: TVM's loader does not tell which functions the modules inside a library have, other than for Relax.
-They are not listed, and our client calls what is listed.
+Limitation: TVM's loader does not list the functions of modules inside a library, except for Relax. So they are not
+listed here, and the client calls only listed functions.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 Lookup = Callable[[str], Callable[..., Any]]
 
-_LOOKUP = "TVMFFIEnvModLookupFromImports"  # how code finds functions by name, through its library's module
+_LOOKUP = "TVMFFIEnvModLookupFromImports"  # native code finds functions by name with it, through its library's module
 
 
 class NativeModule(Module):
-    """A loaded library. Raises `NativeError` from calls that fail."""
+    """A loaded library. A call that fails raises `NativeError`."""
 
     def __init__(
         self, kind: str, functions: List[str], lookup: Optional[Lookup] = None, *, inputs: Sequence[Dict[str, Any]] = ()
@@ -60,8 +60,8 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
         if not functions and LIBRARY_BIN not in file.symbols:
             raise ModelError(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
         if library.present():
-            library.api()  # it must be there before the library is
-            Library(path)  # a symbol that is found to be missing later ends the process
+            library.api()  # load it before the library
+            Library(path)  # resolve all symbols now: one that is found missing later would end the process
             if library.has_runtime():
                 return _load_by_tvm(path, name, functions, inside)
         if LIBRARY_BIN in file.symbols:
@@ -70,14 +70,14 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
 
 
 def check(file: elf.Elf, name: str) -> None:
-    """Raise `ModelError` for a library that is not for this machine."""
+    """Raise `ModelError` for a library of another machine."""
     if not file.fits():
         text = f"{name} is built for {file.machine} ({file.bits} bits), and this device is {platform.machine()}"
         raise ModelError(f"{text}; compile it for this device")
 
 
 def load_own(path: str, name: str, file: elf.Elf) -> NativeModule:
-    """The library's own functions, without the modules inside it; a file of data is not opened. Raises `ModelError`."""
+    """The library's own functions, without its inner modules; a file of data is not opened. Raises `ModelError`."""
     functions = functions_of(file)
     if not functions:
         return NativeModule(LIBRARY, [])
@@ -88,7 +88,7 @@ def load_own(path: str, name: str, file: elf.Elf) -> NativeModule:
 
 
 def _load_alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> NativeModule:
-    """Load a library that TVM's loader does not; what that would give it, it is given here."""
+    """Load a library that TVM's loader does not load, and set up what that loader would."""
     wanted = [symbol[2:] for symbol in file.symbols if symbol.startswith("__TVM")]  # pointers that TVM's loader sets
     needs = wanted or [_LOOKUP] * (_LOOKUP in file.symbols)
     if needs and not library.has_runtime():
@@ -121,7 +121,7 @@ def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str
         return NativeModule(LIBRARY, functions, module.function)
     machine = tvm.VirtualMachine(module)
     programs = machine.functions()
-    # A library of a single kernel exports that as its entry, too; the program's main is another.
+    # A library of a single kernel exports it as its entry, too; that is not the program's main.
     functions = [name for name in functions if name != "main" or "main" not in programs]
     programs = [name for name in programs if name not in functions]
 
@@ -134,14 +134,14 @@ def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str
 
 
 def _no_runtime(name: str, what: str) -> ModelError:
-    """The error for a library that needs TVM's runtime: without it, its pointers into that would be null."""
+    """The error for a library that needs TVM's runtime: without it, its pointers to the runtime would be null."""
     how = "install apache-tvm there, or start the server with --tvm-library DIR"
     return ModelError(f"{name} {what}, and this device has no libtvm_runtime; {how}")
 
 
 @contextlib.contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Raise a `ModelError`, in one line, for whatever loading the library ``name`` raises."""
+    """Turn any exception of loading the library ``name`` into a `ModelError` of one line."""
     try:
         yield
     except elf.ElfError as error:
@@ -167,7 +167,7 @@ def _linker_error(name: str, said: str) -> ModelError:
 
 
 def _adapted(native: Callable[..., Any]) -> Callable[..., Any]:
-    """A native function as a session calls it: arrays aligned on the way in, plain arrays on the way out."""
+    """Wrap a native function for a session's calls: arguments aligned, results plain arrays."""
 
     def call(*args: Any) -> Any:
         copies: Dict[Any, _Copy] = {}
@@ -189,13 +189,13 @@ def _argument(value: Any, copies: Dict[Any, _Copy]) -> Any:
     if memory is None or (memory.address % ALIGNMENT == 0 and memory.strides is None):
         return value if memory is None else memory
     place = memory[:4]
-    if place not in copies:  # one that is given twice is one array for the function, too
+    if place not in copies:  # an array that is passed twice must be one array for the function, too
         copies[place] = _Copy(value, memory)
     return copies[place].memory
 
 
 class _Copy:
-    """An array at a place where native code can take it, in the stead of one that is elsewhere."""
+    """A copy of an array in memory that native code can use, in place of one that it cannot."""
 
     def __init__(self, value: Any, original: Memory) -> None:
         tensor = as_tensor(value)
@@ -208,7 +208,7 @@ class _Copy:
         self.memory = Memory(address_of(self._block), original.dtype, original.shape, None, False, self._block)
 
     def write_back(self) -> None:
-        """Put what was written here where it belongs."""
+        """Copy what the function wrote back into the original array."""
         if self._original.readonly:
             return
         if self._original.strides is None:

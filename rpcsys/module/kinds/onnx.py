@@ -1,7 +1,7 @@
-"""Kind ``rpcsys.onnx``: an ONNX model that onnxruntime runs, or the reference evaluator where that cannot.
+"""Kind ``rpcsys.onnx``: an ONNX model that onnxruntime runs, or the reference evaluator if onnxruntime cannot.
 
-Saved are the model without its larger weights, and beside it those weights, each where it can be mapped from. Weights
-that models share are in a module of kind ``rpcsys.params`` that each imports; a model that lacks them loads.
+The model is stored without its larger weights; these follow it, each aligned so that it can be mapped. Weights that
+models share are in a module of kind ``rpcsys.params`` that each imports; a model that lacks them can be loaded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from rpcsys.module.kinds.onnx_model import ModelLike
 
 KIND = "rpcsys.onnx"
-#: Imported when needed: onnx takes its time, and few boards have it.
+#: Imported when needed: importing onnx is slow, and few boards have it.
 _REFERENCE, _MODEL = "rpcsys.module.kinds.reference", "rpcsys.module.kinds.onnx_model"
-_MAX_PROTO = 1 << 28  # bytes of a model without its weights, unpacked: a hundred times those of the largest known
+_MAX_PROTO = 1 << 28  # bytes of an unpacked model without its weights: a hundred times the largest known one
 
 
 class OnnxModule(Module):
-    """One model. ``main`` takes the inputs in order and gives the outputs; it may be called by many threads."""
+    """One model. ``main`` takes the inputs in order and returns the outputs; many threads may call it."""
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
@@ -49,25 +49,25 @@ class OnnxModule(Module):
 
     @property
     def runtime(self) -> str:
-        """What runs it: ``"onnxruntime"`` or ``"reference"``."""
+        """The runtime that runs it: ``"onnxruntime"`` or ``"reference"``."""
         return str(self._ready().runtime)
 
     @property
     def model(self) -> Model:
-        """The model in parts, to be saved. Raises `UsageError`, and ImportError without the package onnx."""
+        """The parts of the model to save. Raises `UsageError`, and ImportError without the package onnx."""
         return self._model()
 
     def link(self) -> None:
-        """Make it ready, if the weights that it shares are there."""
+        """Prepare it to run, if the weights that it shares are there."""
         model = self._model()
         if model.shared:
-            self._runner = None  # they may be other ones than before
+            self._runner = None  # the weights may have changed
         self.inputs, self.outputs = model.inputs, model.outputs
         if not self._missing(model):
             self._ready()
 
     def without_params(self) -> OnnxModule:
-        """The same model without the weights that it shares; it runs once it has been given some and linked."""
+        """The same model without the weights that it shares; it runs after it has been given some and linked."""
         lone = OnnxModule(self._model, name=self._name)
         lone.inputs, lone.outputs = self.inputs, self.outputs
         return lone
@@ -80,7 +80,7 @@ class OnnxModule(Module):
         return {"kind": self.kind, "functions": ["main"], "inputs": self.inputs, "outputs": self.outputs}
 
     def run_main(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
-        """Run by names: the wanted outputs, all if None. Raises `RemoteArgumentError`."""
+        """Run by names; returns the outputs in ``wanted``, all if None. Raises `RemoteArgumentError`."""
         runner = self._ready()
         known = {value.name: value for value in runner.inputs + runner.optional}
         for name in inputs:
@@ -108,7 +108,7 @@ class OnnxModule(Module):
         return results[0] if len(results) == 1 else tuple(results)
 
     def _ready(self) -> Any:
-        with self._opening:  # several threads that meet it first get one
+        with self._opening:  # several threads share one runner
             if self._runner is None:
                 self.check_open()
                 self._take(self._open())
@@ -148,7 +148,7 @@ class OnnxModule(Module):
         return found
 
     def _missing(self, model: Model) -> List[str]:
-        """Names of shared weights that nothing it imports has. Raises `ModelError` for one of another type or shape."""
+        """Names of shared weights that no import has. Raises `ModelError` for one of another type or shape."""
         found = self._shared(model)
         for name, weight in found.items():
             want, have = model.shared[name], (weight.tensor.dtype, weight.tensor.shape)
@@ -158,31 +158,31 @@ class OnnxModule(Module):
 
 
 def load(path: str, name: str) -> OnnxModule:
-    """Load the model at ``path``, ``name`` in messages. Raises `ModelError`, in one line."""
+    """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line."""
     runner = _first(name, path, lambda: onnx_session.of_file(path, {}), lambda: part(_REFERENCE).of_file(path))
     return OnnxModule(lambda: part(_MODEL).parts(path), runner=runner, name=name)
 
 
 def _first(name: str, path: str, *makers: Callable[[], Any]) -> Any:
-    """The runner of the first maker that gives one. Raises `ModelError` with what the first says where none does."""
+    """The runner of the first maker that succeeds. If none does, raises `ModelError` with the first one's message."""
     said = []
     for make in makers:
         try:
             return make()
-        except Exception as error:  # noqa: BLE001 - onnxruntime has a class for each status; onnx may not be there
+        except Exception as error:  # noqa: BLE001 - onnxruntime has a class for each status; onnx may be missing
             said.append(str(error).replace(path, name) if path else str(error))
     raise ModelError("{} cannot be loaded: {}".format(name, " ".join(said[0].split())[:400]))
 
 
 def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **options: Any) -> OnnxModule:
-    """A module that runs ``model``: a file, its bytes, or a model of onnx or onnx-ir.
+    """Make a module that runs ``model``: a path, bytes, or a model of onnx or onnx-ir.
 
-    ``params``: weights of the same name and contents are taken from there, and so shared with others that do.
-    ``options``: ``cpus`` that it stays on (a list of numbers), ``threads`` (by default one for each of those, or each
+    ``params``: the module shares these weights where name and contents are equal, instead of its own.
+    ``options``: ``cpus`` to bind it to (a list of numbers), ``threads`` (by default one for each of those CPUs, or each
     that the process may use), ``level`` of optimisation (``"off"``, ``"basic"``, ``"extended"`` or ``"all"``, the
-    default), ``providers`` of onnxruntime; ``runtime="reference"`` takes onnx's reference evaluator in its place.
+    default), ``providers`` of onnxruntime; ``runtime="reference"`` uses onnx's reference evaluator instead.
 
-    Raises `UsageError` for what is no model, and for options that cannot be meant.
+    Raises `UsageError` for a model that cannot be read, and for invalid options.
     """
     try:
         checked = onnx_session.options_of(options)
@@ -195,7 +195,7 @@ def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **op
 
 
 def save_to_bytes(module: OnnxModule, offset: int) -> Sequence[Buffer]:
-    """The model and its own weights, in pieces, none of them copied. Raises `UsageError`."""
+    """The model and its own weights in pieces, without copies. Raises `UsageError`."""
     model = module.model
     about: Dict[str, Any] = {
         "inputs": model.inputs,
@@ -212,7 +212,7 @@ def save_to_bytes(module: OnnxModule, offset: int) -> Sequence[Buffer]:
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
-    """The model; it is opened when it is linked. Raises `FormatError`."""
+    """Load the model; its session is opened when it is linked. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
     if not buffers:
         raise FormatError("is broken (an ONNX module has no model)")

@@ -1,7 +1,7 @@
-"""ONNX models taken apart for a library: on the host, with the packages onnx and onnx-ir.
+"""Separates an ONNX model from its weights, for a library: on the host, with the packages onnx and onnx-ir.
 
-Weights inside the bodies of If and Loop, and large constants, become weights of the whole model first, so that they are
-apart too. Weights that lie in files of their own stay there until the library is written.
+Weights inside the bodies of If and Loop, and large constants, first become weights of the whole model, so that they are
+separated, too. Weights that lie in files of their own stay there until the library is written.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rpcsys.wire.tensor import Tensor, as_tensor
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
-APART_BYTES = 1024  # smaller weights stay in the model: onnxruntime wants to see shapes while it optimises
-_WEIGHTS_ALONE = 4  # below this IR version weights are inputs, too; from it on, a caller may replace such inputs
+APART_BYTES = 1024  # smaller weights stay in the model: onnxruntime needs shapes while it optimises
+_WEIGHTS_ALONE = 4  # below this IR version weights are inputs, too; from it on, a caller may override such inputs
 
 
 def weights_of(*models: ModelLike) -> Dict[str, Tensor]:
-    """The larger weights of these models by name, as `params` takes them, to be shared between modules.
+    """The larger weights of these models by name, to pass to `params` and share between modules.
 
-    Raises `UsageError` where two models have different weights of one name.
+    Raises `UsageError` if two models have different weights with the same name.
     """
     found: Dict[str, Tensor] = {}
     for model in models:
@@ -42,7 +42,7 @@ def weights_of(*models: ModelLike) -> Dict[str, Tensor]:
 def parts(
     model: ModelLike, options: Optional[Dict[str, Any]] = None, shared: Optional[Mapping[str, Tensor]] = None
 ) -> Model:
-    """``model`` in parts; the given one is not changed. Raises `UsageError` for what is no model."""
+    """``model`` in parts; the given one is not changed. Raises `UsageError` if it is not a model."""
     whole = read(model)
     common.LiftSubgraphInitializersToMainGraphPass()(whole)
     common.LiftConstantsToInitializersPass(size_limit=APART_BYTES // 8)(whole)
@@ -66,9 +66,9 @@ def parts(
 
 
 def read(model: ModelLike) -> ir.Model:
-    """``model``, a file, its bytes, or a model of onnx or onnx-ir, as one of the caller's own to change.
+    """Read ``model``, a path, bytes, or a model of onnx or onnx-ir, into a copy that the caller may change.
 
-    Weights that lie in files of their own stay there. Raises `UsageError` for what cannot be read as a model.
+    Weights that lie in files of their own stay there. Raises `UsageError` if it cannot be read as a model.
     """
     whole = model.clone() if isinstance(model, ir.Model) else _opened(model)
     if whole.ir_version < _WEIGHTS_ALONE:
@@ -89,7 +89,7 @@ def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.M
 
 
 def _weights(model: ir.Model) -> Dict[str, Tensor]:
-    """The weights that can be apart, over the memory or the file that they are in."""
+    """The weights that can be separated, as views of their memory or file."""
     found = {}
     for name, value in model.graph.initializers.items():
         held = value.const_value
@@ -106,7 +106,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _declared(value: ir.Value) -> Dict[str, Any]:
-    """name, dtype and shape, as onnxruntime would say them."""
+    """Name, dtype and shape, in onnxruntime's terms."""
     shape: List[Any] = []
     if value.shape is not None:
         shape = [extent if isinstance(extent, int) else extent.value for extent in value.shape]

@@ -1,7 +1,7 @@
-"""An ONNX model by other names: on the host, with the package onnx.
+"""Renames the tensors of an ONNX model: on the host, with the package onnx.
 
-Renamed are tensors, also in the bodies of If, Loop and Scan, and the model's own functions, which are operators of its
-own. Names of nodes and graphs, documentation, metadata and the producer go. Operators of the standard keep their names.
+It renames tensors, also in the bodies of If, Loop and Scan, and the model's own functions, which are its own operators.
+It removes names of nodes and graphs, documentation, metadata and the producer. Standard operators keep their names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def renamed(proto: bytes, rename: Rename) -> bytes:
 
 
 class _Renaming:
-    """New names for a model's tensors, for its own functions, and for the domains in which those are alone."""
+    """New names for a model's tensors, for its own functions, and for the domains of only such functions."""
 
     def __init__(self, model: Any, rename: Rename) -> None:
         self._rename = rename
@@ -54,7 +54,7 @@ class _Renaming:
 
     def _graph(self, graph: Any) -> None:
         _clear(graph)
-        graph.name = "g"  # the checker wants one
+        graph.name = "g"  # onnx's checker requires one
         self._values((*graph.input, *graph.output, *graph.value_info, *graph.initializer))
         self._values(part for sparse in graph.sparse_initializer for part in (sparse.values, sparse.indices))
         for note in graph.quantization_annotation:
@@ -72,7 +72,7 @@ class _Renaming:
             for attribute in node.attribute:
                 attribute.ClearField("doc_string")
                 for tensor in (attribute.t, *attribute.tensors):
-                    if tensor.ByteSize():  # else touching it would make one
+                    if tensor.ByteSize():  # otherwise reading the field would create it
                         _clear(tensor, "name")
             for graph in _bodies(node):
                 self._graph(graph)
@@ -88,12 +88,12 @@ class _Renaming:
 
 
 def _key(owner: Any, name: str) -> Operator:
-    """What tells operators apart: of a function or of a node that calls one."""
+    """The identity of an operator: of a function, or of a node that calls one."""
     return owner.domain, name, getattr(owner, "overload", "")
 
 
 def _nodes(nodes: Any) -> Iterator[Any]:
-    """These and those in their bodies."""
+    """These nodes and those in their bodies."""
     for node in nodes:
         yield node
         for graph in _bodies(node):
@@ -108,7 +108,7 @@ def _bodies(node: Any) -> Iterator[Any]:
 
 
 def _clear(message: Any, *fields: str) -> None:
-    """Empty fields, documentation and metadata always, as far as this version of onnx has them."""
+    """Clear these fields, and always documentation and metadata, if this version of onnx has them."""
     for field in ("doc_string", "metadata_props", *fields):
         if field in message.DESCRIPTOR.fields_by_name:
             message.ClearField(field)

@@ -1,15 +1,15 @@
-"""The few bytes of protobuf that a device needs to complete an ONNX model; it needs no protobuf for them.
+"""Writes the few protobuf fields that a device needs to complete an ONNX model, without the protobuf package.
 
-Two serialised messages end to end are the two merged: fields that repeat are joined, of others the last one counts, and
-messages inside are merged likewise (protobuf's encoding guide, "Last One Wins"). So an ONNX model is changed by
-adding bytes behind it. Field numbers are those of onnx.proto.
+Two serialised messages, one after the other, are the two merged: repeated fields are joined, for other fields the last
+one counts, and inner messages are merged likewise (protobuf's encoding guide, "Last One Wins"). So an ONNX model is
+changed by appending bytes. Field numbers are those of onnx.proto.
 """
 
 from __future__ import annotations
 
 from typing import Dict, Sequence, Union
 
-#: The wire's name -> TensorProto.DataType, for the types whose elements are whole bytes.
+#: The wire's name -> TensorProto.DataType, for types whose elements are whole bytes.
 NUMBERS: Dict[str, int] = {
     "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
     "float64": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
@@ -25,7 +25,7 @@ def with_ir_version(model: bytes, version: int) -> bytes:
 
 
 def external_weight(name: str, dtype: str, shape: Sequence[int], location: str, offset: int, size: int) -> bytes:
-    """What to add to a serialised ModelProto to give it a weight whose bytes are in the file ``location``."""
+    """Bytes to append to a serialised ModelProto: a weight whose bytes are in the file ``location``."""
     places = {"location": location, "offset": str(offset), "length": str(size)}
     tensor = b"".join(_field(1, extent) for extent in shape)
     tensor += _field(2, NUMBERS[dtype]) + _field(8, name.encode())

@@ -1,6 +1,6 @@
-"""One ONNX model in one onnxruntime session: made from a file, or from bytes and weights that lie elsewhere.
+"""Opens one ONNX model in one onnxruntime session: from a file, or from bytes plus weights that lie elsewhere.
 
-What is said of onnxruntime here was found by running 1.31 with onnx 1.23.
+Statements about onnxruntime here were found by running 1.31 with onnx 1.23.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rpcsys.module.registry import File
 from rpcsys.wire.dtypes import count
 from rpcsys.wire.tensor import Tensor, as_tensor
 
-os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")  # else it refuses a brand-new opset
+os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")  # otherwise it refuses a brand-new opset
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
 _level = onnxruntime.GraphOptimizationLevel
@@ -35,21 +35,21 @@ _LEVELS = {
 class Model(NamedTuple):
     """A model in parts."""
 
-    proto: Buffer  # the serialised ModelProto, without the weights that are apart
-    weights: Dict[str, Tensor]  # its own weights that are
-    shared: Dict[str, Tuple[str, Tuple[int, ...]]]  # the weights that it takes from its imports: type and shape by name
-    inputs: List[Dict[str, Any]]  # what it takes and gives, as a client is told
+    proto: Buffer  # the serialised ModelProto, without the separated weights
+    weights: Dict[str, Tensor]  # its own separated weights
+    shared: Dict[str, Tuple[str, Tuple[int, ...]]]  # weights that it takes from its imports: type and shape by name
+    inputs: List[Dict[str, Any]]  # inputs and outputs, as a client receives them
     outputs: List[Dict[str, Any]]
     options: Dict[str, Any]  # threads, CPUs, level and providers for onnxruntime, or another runtime (`options_of`)
-    file: Optional[File] = None  # the mapped file that ``weights`` are a part of
-    deflated: bool = False  # whether ``proto`` is saved compressed, so that nothing in it can be read at a glance
+    file: Optional[File] = None  # the mapped file that contains ``weights``
+    deflated: bool = False  # whether ``proto`` is saved compressed, so that no text in it is readable
 
 
 class OnnxWeight(NamedTuple):
     """A weight of a model."""
 
     tensor: Tensor
-    file: Optional[File] = None  # the mapped file that its bytes are in
+    file: Optional[File] = None  # the mapped file that contains its bytes
 
 
 class Runner:
@@ -59,11 +59,11 @@ class Runner:
 
     def __init__(self, session: Any, keep: Any = None, cpus: Sequence[int] = ()) -> None:
         self._session = session
-        self._keep = keep  # memory that the session reads
+        self._keep = keep  # memory that the session reads, kept alive
         self._cpus = cpus
         self.inputs = [Value(node) for node in session.get_inputs()]
         self.outputs = [Value(node) for node in session.get_outputs()]
-        #: Weights that a caller may give in the place of the model's.
+        #: Weights that a caller may override.
         self.optional = [Value(node) for node in session.get_overridable_initializers()]
         values = self.inputs + self.outputs
         for value in values:
@@ -77,7 +77,7 @@ class Runner:
             raise ValueError(f"it gives {what}, and onnxruntime takes no such calls from Python")
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
-        """The outputs of those names, for checked inputs. May be called by many threads."""
+        """The outputs of those names, for checked inputs. Many threads may call it."""
         if self._cpus:
             with _on(self._cpus):
                 return self._run(outputs, feeds)
@@ -103,12 +103,12 @@ def _is_array(feed: Any) -> bool:
 
 
 def of_file(path: str, options: Mapping[str, Any]) -> Runner:
-    """The model in an ``.onnx`` file. Raises what onnxruntime does."""
+    """Open the model of an ``.onnx`` file. Raises what onnxruntime raises."""
 
     def make(version: Optional[int]) -> Runner:
         if version is None:
             return _runner(path, _settings(options), options)
-        # The patched copy stands beside the model, so that external weights are still found.
+        # The patched copy is written beside the model, so that external weights are still found.
         copy = path + ".ir"
         try:
             with open(path, "rb") as model, open(copy, "wb") as file:
@@ -121,10 +121,10 @@ def of_file(path: str, options: Mapping[str, Any]) -> Runner:
 
 
 def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[str, Any]) -> Runner:
-    """The model without its weights, and those: mapped where they are in a file. Raises what onnxruntime does.
+    """Open a model with separated weights, mapped if they are in a file. Raises what onnxruntime raises.
 
-    onnxruntime maps weights that a model says are in a file, wherever in it they begin, and touches only what it uses
-    (256 MB in 3 ms and 8 MB of memory). From memory it takes them too, but reads all (578 ms), and keeps a copy unless
+    onnxruntime maps weights that a model references in a file, at any offset, and reads only what it uses (256 MB in 3
+    ms and 8 MB of memory). It also accepts weights in memory, but reads all of them (578 ms), and keeps a copy unless
     the same value is given to it in both of its ways.
     """
     settings = _settings(options)
@@ -149,7 +149,7 @@ def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[s
 
 
 def _by_ir_version(make: Callable[[Optional[int]], Runner]) -> Runner:
-    """``make(None)``; for a model too new for onnxruntime, ``make`` with the newest IR version that it knows."""
+    """``make(None)``; for a model too new for onnxruntime, ``make`` with the newest IR version that it supports."""
     try:
         return make(None)
     except Exception as error:
@@ -161,26 +161,26 @@ def _by_ir_version(make: Callable[[Optional[int]], Runner]) -> Runner:
 
 def _settings(options: Mapping[str, Any]) -> Any:
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3  # what it would warn of comes back as an exception, or concerns nobody
-    # With its default count onnxruntime pins its own workers and escapes the process's CPU affinity.
+    settings.log_severity_level = 3  # its warnings come back as exceptions or are of no use
+    # With its default number of threads onnxruntime pins its workers and overrides the process's CPU affinity.
     threads = options.get("threads") or len(options.get("cpus", ())) or process.threads
     settings.intra_op_num_threads = threads or len(_cpus_here())
     settings.graph_optimization_level = _LEVELS[options.get("level", "all")]
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it disturbs all else on a small machine
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it slows other work on a small machine
     return settings
 
 
 def _runner(model: Union[str, bytes], settings: Any, options: Mapping[str, Any], keep: Any = None) -> Runner:
     providers = list(options.get("providers", ["CPUExecutionProvider"]))
     cpus = options.get("cpus", ())
-    with _on(cpus):  # the session's threads begin with the affinity of the one that makes it
+    with _on(cpus):  # the session's threads inherit the affinity of the thread that makes it
         session = onnxruntime.InferenceSession(model, settings, providers=providers)
     return Runner(session, keep, cpus)
 
 
 @contextlib.contextmanager
 def _on(cpus: Sequence[int]) -> Iterator[None]:
-    """This thread, on these CPUs for a while; on those it has if there are none."""
+    """Bind this thread to these CPUs inside the ``with``; without CPUs change nothing."""
     before = _cpus_here()
     if cpus:
         os.sched_setaffinity(0, cpus)
@@ -192,12 +192,12 @@ def _on(cpus: Sequence[int]) -> Iterator[None]:
 
 
 def _cpus_here() -> Set[int]:
-    """The CPUs that this thread may use; none where the system does not tell."""
+    """The CPUs that this thread may use; empty if the system does not report them."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def complaint(options: Mapping[str, Any]) -> str:
-    """What of the options this machine cannot do; empty for nothing."""
+    """The options that this machine cannot fulfil, as text; empty if none."""
     lacking: List[Any] = sorted(set(options.get("cpus", ())) - _cpus_here())
     if lacking:
         return f"is for CPUs that this process may not use: {', '.join(map(str, lacking))}"
@@ -209,7 +209,7 @@ def complaint(options: Mapping[str, Any]) -> str:
 
 
 def options_of(given: Any) -> Dict[str, Any]:
-    """Options for onnxruntime, checked (see `onnx.onnx_module`). Raises ValueError, saying what is wrong."""
+    """Check options for onnxruntime (see `onnx.onnx_module`). Raises ValueError with the reason."""
     if not isinstance(given, dict) or set(given) - {"threads", "cpus", "level", "providers", "runtime"}:
         raise ValueError("options are threads, cpus, level, providers and runtime")
     if given.get("level", "all") not in _LEVELS:
@@ -237,13 +237,13 @@ _DTYPES = {
     "double": "float64",
     "string": "strings",
 }
-#: Element types numpy lacks -> (onnx.TensorProto's number, the numpy type of the same width).
+#: Element types that numpy lacks -> (onnx.TensorProto's number, the numpy type of the same width).
 RAW = {
     "bfloat16": (NUMBERS["bfloat16"], "uint16"),
     **{name: (number, "uint8") for name, number in NUMBERS.items() if name.startswith("float8")},
     **{name: (number, "uint8") for name, number in (("uint4", 21), ("int4", 22), ("uint2", 25), ("int2", 26))},
 }
-#: Of these onnxruntime keeps several in a byte, the first one lowest; on the wire, each has a byte of its own.
+#: onnxruntime packs several of these into a byte, the first one lowest; on the wire each has its own byte.
 _BITS = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
 _BY_NUMBER = {number: name for name, (number, _) in RAW.items()}
 _TENSOR = re.compile(r"tensor\((\w+)\)\Z")
@@ -264,7 +264,7 @@ class Value:
         return {"name": self.name, "dtype": self.dtype or self.type, "shape": self.shape}
 
     def check(self, given: Any) -> Any:
-        """``given`` as onnxruntime takes it. Raises `RemoteArgumentError` for a wrong dtype or shape."""
+        """Convert ``given`` for onnxruntime. Raises `RemoteArgumentError` for a wrong dtype or shape."""
         if self.dtype is None:
             return given
         if self.dtype in RAW:
@@ -280,18 +280,18 @@ class Value:
         return value
 
     def _array(self, given: Any) -> Any:
-        """``given`` as an array of a kind that onnxruntime reads rightly."""
+        """``given`` as an array that onnxruntime reads correctly."""
         try:
             value = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
         except ValueError as error:  # a list of lists of unequal lengths
             raise RemoteArgumentError(f"input {self.name!r} cannot be made an array: {error}") from None
         if value.dtype.kind == "T":
             return value.astype(object)
-        # It takes the bytes of other machines' numbers as they are, without a word.
+        # onnxruntime reads the other byte order as if it were its own, without an error.
         return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
     def _fits(self, shape: Tuple[int, ...]) -> bool:
-        # onnxruntime gives an empty shape for a scalar and for a tensor of unknown rank alike.
+        # onnxruntime reports an empty shape both for a scalar and for a tensor of unknown rank.
         if not self.shape:
             return True
         return len(shape) == len(self.shape) and all(
@@ -312,7 +312,7 @@ def to_ort(value: Any) -> Any:
 
 
 def from_ort(value: Any) -> Any:
-    """An output as a session passes it on: numpy's array, or a `Tensor` of a type that numpy lacks."""
+    """An output for the session: numpy's array, or a `Tensor` of a type that numpy lacks."""
     name = _BY_NUMBER.get(value.element_type()) if value.is_tensor() else None
     if name is None:
         return value.numpy()
@@ -323,7 +323,7 @@ def from_ort(value: Any) -> Any:
 
 
 def _packed(values: Any, bits: int) -> Any:
-    """An array of the same shape that begins with ``values``, ``bits`` each."""
+    """An array of the same shape that starts with the packed ``values``, ``bits`` each."""
     each = 8 // bits
     rows = np.zeros((-(-values.size // each), each), "uint8")
     rows.reshape(-1)[: values.size] = values.reshape(-1) & ((1 << bits) - 1)
@@ -333,7 +333,7 @@ def _packed(values: Any, bits: int) -> Any:
 
 
 def _unpacked(packed: bytearray, name: str, size: int) -> bytearray:
-    """The inverse: ``size`` values, a byte each; of those with a sign, the sign carried through."""
+    """The inverse: ``size`` values, one byte each; signed values keep their sign."""
     bits = _BITS[name]
     places = np.arange(0, 8, bits, dtype="uint8")
     values = (np.frombuffer(packed, "uint8")[:, None] >> places & ((1 << bits) - 1)).reshape(-1)[:size]

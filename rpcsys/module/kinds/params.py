@@ -1,6 +1,6 @@
-"""Kind ``rpcsys.params``: named weights, for the modules that import it to share. Mapped, not copied.
+"""Kind ``rpcsys.params``: named weights that several modules can import and share. Mapped, not copied.
 
-Saved in the order of their names, so that the same weights give the same bytes.
+They are saved in the order of their names, so that the same weights give the same bytes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ParamsModule(Module):
 
     def __init__(self, tensors: Mapping[str, Tensor], file: Optional[File] = None) -> None:
         super().__init__(KIND)
-        self.tensors: Dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}  # not to be written to
-        self.file = file  # the mapped file that their memory is a part of, or None
+        self.tensors: Dict[str, Tensor] = {name: tensors[name] for name in sorted(tensors)}  # read-only
+        self.file = file  # the mapped file that contains their memory, or None
 
     def get(self, name: str) -> Any:
-        """The weight ``name``: a read-only array of numpy's where that is in use. Raises `RemoteArgumentError`."""
+        """The weight ``name``: a read-only numpy array if numpy is in use. Raises `RemoteArgumentError`."""
         tensor = self.tensors.get(name)
         if tensor is None:
             known = list(self.tensors)
@@ -48,9 +48,9 @@ class ParamsModule(Module):
 
 
 def params(weights: Mapping[str, Any]) -> ParamsModule:
-    """A module of these arrays (numpy's, or anything else a session takes for an array).
+    """Make a module of these arrays (numpy's, or any other value that a session takes for an array).
 
-    Raises `UsageError` for a value that is none, and for arrays of strings.
+    Raises `UsageError` for a value that is not an array, and for arrays of strings.
     """
     tensors = {name: as_tensor(value) for name, value in weights.items()}
     for name, tensor in tensors.items():
@@ -60,12 +60,12 @@ def params(weights: Mapping[str, Any]) -> ParamsModule:
 
 
 def listing(tensors: Mapping[str, Tensor]) -> List[Tuple[str, str, Tuple[int, ...]]]:
-    """What is saved of weights beside their bytes: name, dtype and shape, in order."""
+    """The description of weights that is saved beside their bytes: name, dtype and shape, in order."""
     return [(name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()]
 
 
 def listed(rows: Any, buffers: Sequence[memoryview]) -> Dict[str, Tensor]:
-    """Weights from their `listing` and their bytes. Raises `FormatError` where the two do not agree."""
+    """Weights from their `listing` and their bytes. Raises `FormatError` if the two do not agree."""
     if not isinstance(rows, list) or len(rows) != len(buffers):
         raise FormatError("is broken (it lists other weights than it has)")
     tensors: Dict[str, Tensor] = {}
@@ -91,12 +91,12 @@ def _fits(dtype: Any, shape: Any, size: int) -> bool:
 
 
 def save_to_bytes(module: ParamsModule, offset: int) -> Sequence[Buffer]:
-    """The weights' bytes in pieces, none of them copied."""
+    """The weights' bytes in pieces, without copies."""
     buffers = [tensor.data for tensor in module.tensors.values()]
     return packed.pack({"weights": listing(module.tensors)}, buffers, offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
-    """The weights, over the bytes as they are. Raises `FormatError`."""
+    """The weights, as views of the bytes. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
     return ParamsModule(listed(about.get("weights"), buffers), context.file)

@@ -1,6 +1,6 @@
-"""Kind ``rpcsys.python``: Python functions, through cloudpickle. They can do anything: loaded where that is allowed.
+"""Kind ``rpcsys.python``: Python functions, through cloudpickle. They can run any code: loaded only where allowed.
 
-cloudpickle carries a function's bytecode, which is the same in one minor version of Python only.
+cloudpickle stores a function's bytecode, which is valid in one minor version of Python only.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from rpcsys.module.registry import Context
 
 KIND = "rpcsys.python"
 VERSION = "{}.{}".format(*sys.version_info[:2])
-_PROTOCOL = 5  # the newest that Python 3.8 has
+_PROTOCOL = 5  # the newest of Python 3.8
 
 
 class PythonModule(Module):
-    """Functions of Python's. ``pickled`` is what they were loaded from, where they were."""
+    """Python functions. ``pickled`` are the bytes that they were loaded from, if any."""
 
     def __init__(
         self, functions: Mapping[str, Function], imports: Sequence[Module] = (), pickled: Optional[Buffer] = None
@@ -30,12 +30,12 @@ class PythonModule(Module):
 
 
 def python(functions: Mapping[str, Function], imports: Sequence[Module] = ()) -> PythonModule:
-    """A module of these functions, each with all that it refers to. Who loads it has to allow that."""
+    """Make a module of these functions, each with all that it refers to. Loading it must be allowed explicitly."""
     return PythonModule(functions, imports)
 
 
 def save_to_bytes(module: PythonModule, offset: int) -> Sequence[Buffer]:
-    """The functions, pickled. Raises `UsageError` for what refuses to be."""
+    """The functions, pickled. Raises `UsageError` if one cannot be pickled."""
     about: Dict[str, object] = {"python": VERSION, "functions": module.names()}
     pickled = module.pickled
     if pickled is None:
@@ -45,13 +45,13 @@ def save_to_bytes(module: PythonModule, offset: int) -> Sequence[Buffer]:
             raise UsageError("saving Python functions needs cloudpickle: python -m pip install cloudpickle") from None
         try:
             pickled = cloudpickle.dumps(module._functions, _PROTOCOL)
-        except Exception as error:  # noqa: BLE001 - whatever in a closure refuses to be pickled
+        except Exception as error:  # noqa: BLE001 - a value in a closure may raise any exception
             raise UsageError("{} cannot be saved: {}".format(", ".join(module.names()), error)) from None
     return packed.pack(about, [pickled], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
-    """The functions. Raises `FormatError`; `ModelError` where they may not or cannot run here."""
+    """Load the functions. Raises `FormatError`; `ModelError` if they are not allowed or cannot run here."""
     about, buffers = packed.unpack(data)
     names = about.get("functions")
     if len(buffers) != 1 or not isinstance(names, list):

@@ -1,4 +1,4 @@
-"""ONNX models in onnx's reference evaluator: every operator of the standard, written in Python, and slow."""
+"""Runs ONNX models in onnx's reference evaluator: every operator of the standard, in Python, and slow."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _dtype(elem_type: int) -> str:
 
 
 class ReferenceRunner:
-    """A model that is ready to run, as `onnx_session.Runner` is."""
+    """A model that is ready to run, with the interface of `onnx_session.Runner`."""
 
     runtime = "reference"
 
     def __init__(self, model: Any) -> None:
-        """Raises what onnx's checker and evaluator do."""
+        """Raises what onnx's checker and evaluator raise."""
         _check(model)
         graph = model.graph
         weights = {item.name for item in graph.initializer}
@@ -52,13 +52,13 @@ class ReferenceRunner:
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names."""
-        # Values of types that numpy has by another package are tensors, as onnxruntime's are.
+        # Values of types that numpy has only with another package are tensors, as with onnxruntime.
         found = self._evaluator.run(outputs, feeds)
         return [as_tensor(each) if isinstance(each, np.ndarray) and each.dtype.kind == "V" else each for each in found]
 
 
 def _check(model: Any) -> None:
-    """The checker of onnx, but for the shapes that it wants of inputs: a part of a model may not know even a rank."""
+    """Run onnx's checker without its demand for input shapes: a part of a model may not even know a rank."""
     open_ = [
         value.type.tensor_type
         for value in (*model.graph.input, *model.graph.output)
@@ -72,12 +72,12 @@ def _check(model: Any) -> None:
 
 
 def of_file(path: str) -> ReferenceRunner:
-    """The model in an ``.onnx`` file."""
+    """Open the model of an ``.onnx`` file."""
     return ReferenceRunner(onnx.load(path))
 
 
 def of_bytes(proto: bytes, weights: Mapping[str, Tensor]) -> ReferenceRunner:
-    """The model without its weights, and those."""
+    """Open a model with separated weights."""
     model = onnx.load_from_string(proto)
     for name, tensor in weights.items():
         number, data = NUMBERS[tensor.dtype], bytes(tensor.data)

@@ -1,7 +1,7 @@
 """Kind ``rpcsys.remote``: a function of a server's session or deployed module. One call is one round trip.
 
-Nothing connects before the first call. A connection that is lost is opened anew, after a backoff, and the call that
-found it lost is made again. What the module imports, if anything, runs while there is no server: the fallback.
+The first call connects. A lost connection is opened again after a backoff, and the call that found it lost is repeated.
+The module may import a fallback, which runs calls while there is no server.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from rpcsys.wire.tensor import as_tensor
 
 KIND = "rpcsys.remote"
 Address = Union[str, Tuple[str, int]]
-Encode = Union[str, Mapping[str, str]]  # how tensors cross, by their names; or one way for all that it applies to
-_DEFAULTS = Endpoint("")._asdict()  # what an endpoint has that says nothing of it
-SHORT_WAIT_S = 1.0  # seconds that a busy server is asked again while the fallback could run the call
-MAX_CALLS = 16  # calls of `RemoteFunctionModule.submit` that are under way at once
-_CONNECTION_LOST = (SessionLost, SessionTimeout, SessionClosed)  # what ends a connection but not the server
+Encode = Union[str, Mapping[str, str]]  # how tensors cross, by name; or one encoding for all that it applies to
+_DEFAULTS = Endpoint("")._asdict()  # the fields of an endpoint with nothing set
+SHORT_WAIT_S = 1.0  # seconds to retry a busy server if a fallback could run the call
+MAX_CALLS = 16  # the most calls of `RemoteFunctionModule.submit` that are under way
+_CONNECTION_LOST = (SessionLost, SessionTimeout, SessionClosed)  # errors that end a connection but not the server
 _log = logging.getLogger("rpcsys.remote")
 
 
 class EncodingMetrics(NamedTuple):
-    """What encoding did to an input so far: ``bytes`` became ``sent`` in ``seconds``."""
+    """The effect of encoding on an input so far: ``bytes`` became ``sent`` in ``seconds``."""
 
     how: str
     bytes: int = 0
@@ -53,18 +53,18 @@ class EncodingMetrics(NamedTuple):
 
 
 class RemoteMetrics(NamedTuple):
-    """What a remote module did so far."""
+    """Counters of a remote module."""
 
-    calls: int  # how many were answered
-    here: int  # how many of these by the fallback
-    repeated: int  # calls made again, since the connection was lost
-    refused: int  # times that a server was too busy
-    opened: int  # connections
-    inputs: Dict[str, EncodingMetrics]  # those that are encoded, by their names
+    calls: int  # calls that were answered
+    here: int  # of these, calls that the fallback ran
+    repeated: int  # calls that were repeated because the connection was lost
+    refused: int  # refusals by a server that was busy
+    opened: int  # connections opened
+    inputs: Dict[str, EncodingMetrics]  # encoded inputs by name
 
 
 class RemoteFunctionModule(Module):
-    """A function of a server as a module: ``main``. Calls of several threads run together, on one connection."""
+    """A function of a server as a module: ``main``. Calls of several threads share one connection."""
 
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
@@ -88,7 +88,7 @@ class RemoteFunctionModule(Module):
         self._encodings = {name: EncodingMetrics(how) for name, how in self._sent.values()}
 
     def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
-        """Run ``main`` without waiting; at most `MAX_CALLS` are under way. Answers may come in another order."""
+        """Run ``main`` without waiting; at most `MAX_CALLS` are under way. Results may come in another order."""
         with self._lock:
             self.check_open()
             if self._workers is None:
@@ -127,12 +127,12 @@ class RemoteFunctionModule(Module):
                 return result
 
     def _connected(self) -> Optional[OpenConnection]:
-        """A connection; None if the fallback does not have to wait for one."""
+        """A connection; None if there is none yet and the fallback can run the call."""
         self.check_open()
         try:
             return self._server.at_once() if self.imports else self._server.get()
         except RpcsysError:
-            self.check_open()  # what it met while it was being closed is no news
+            self.check_open()  # an error during `close` is not reported
             raise
 
     def _retry_budget(self) -> RetryBudget:
@@ -140,7 +140,7 @@ class RemoteFunctionModule(Module):
         return RetryBudget(self.endpoint.repeatable, wait_s)
 
     def _again(self, error: RpcsysError, connection: OpenConnection, budget: RetryBudget) -> bool:
-        """Whether to make a call again, having waited; False is the fallback's turn. Else raises ``error``."""
+        """Whether to repeat a call, after a pause; False if the fallback runs it. Otherwise raises ``error``."""
         server, ran_perhaps, again = self._server, True, False
         if isinstance(error, _CONNECTION_LOST):
             self.check_open()
@@ -153,7 +153,7 @@ class RemoteFunctionModule(Module):
             pause = budget.busy(time.monotonic(), jitter())
             again = pause is not None
             self._count("refused", True)
-            if pause is not None and server.current is connection:  # else there may be another server
+            if pause is not None and server.current is connection:  # otherwise there is a new connection to try
                 server.pause(pause)
         elif not isinstance(error, DeadlineExceeded):
             raise error
@@ -183,7 +183,7 @@ class RemoteFunctionModule(Module):
             self._counts[what] += more
 
     def _encoded(self, args: Sequence[Any]) -> List[Any]:
-        """The arguments as they are sent. Raises `ValueNotSupported`."""
+        """The arguments, encoded. Raises `ValueNotSupported`."""
         sent = list(args)
         for position, (name, how) in self._sent.items():
             if position >= len(args):
@@ -192,7 +192,7 @@ class RemoteFunctionModule(Module):
             value = sent[position] = encoding.encode(args[position], how, f"input {name!r}")
             took = time.perf_counter() - began
             tensor = as_tensor(args[position])
-            assert tensor is not None  # or it would not have been encoded
+            assert tensor is not None  # it was encoded, so it is an array
             size = len(value.data) if isinstance(value, encoding.Encoded) else tensor.nbytes
             with self._lock:
                 was = self._encodings[name]
@@ -210,18 +210,18 @@ def remote(
     inputs: Sequence[Dict[str, Any]] = (), outputs: Sequence[Dict[str, Any]] = (), encode: Encode = "",
     fallback: Optional[Module] = None,
 ) -> RemoteFunctionModule:  # fmt: skip
-    """A module whose ``main`` is a function on a server, found by an address (``"host:port"`` or a pair) or a tracker.
+    """A module whose ``main`` is a function on a server, found by its address (``"host:port"`` or a pair) or a tracker.
 
-    ``serve`` names a module that is deployed there: of several servers the least busy one is called, without a lease.
-    ``function`` is then a function of it, by default ``main``. Without ``serve`` it is a function of the server's
-    sessions, and one is opened: leased by ``key``, where there is a tracker.
+    ``serve`` names a module that is deployed there: the least busy of its servers is called, without a lease.
+    ``function`` is a function of that module, by default ``main``. Without ``serve`` it is a function of the server's
+    sessions, and a session is opened for it: leased by ``key`` if there is a tracker.
 
-    ``encode``: how tensors cross (`rpcsys.wire.encoding`), by the names of inputs and outputs, or one way for all that
-    it applies to. ``fallback``: runs calls while the server is gone, or too busy for a second. ``wait_s``: seconds a
-    call waits for a server to be free, or back, where there is none. ``deadline_s``: seconds it may take there, 0 for
-    any number. ``repeatable``: whether a call is made again when the connection was lost while it ran.
+    ``encode``: how tensors cross (`rpcsys.wire.encoding`), by the names of inputs and outputs, or one encoding for
+    all that it applies to. ``fallback``: runs calls while the server is away, or is busy for over a second. ``wait_s``:
+    without a fallback, seconds that a call waits for a server. ``deadline_s``: seconds that a call may run there, 0
+    for no limit. ``repeatable``: whether to repeat a call whose connection was lost while it ran.
 
-    ``inputs`` and ``outputs`` (dicts with name, dtype and shape) let it be run by names. Raises `UsageError`.
+    With ``inputs`` and ``outputs`` (dicts with name, dtype and shape) it can be run by names. Raises `UsageError`.
     """
     function = function or ("main" if serve else "")
     endpoint = Endpoint(function, key, _text(tracker), _text(address), wait_s, serve, deadline_s, repeatable)
@@ -233,7 +233,7 @@ def remote(
 
 
 def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
-    """How each of the named tensors crosses that is to be encoded. Raises `UsageError`."""
+    """The encoding of each named tensor that is to be encoded. Raises `UsageError`."""
     named = {value["name"]: value.get("dtype", "") for value in tensors}
     if isinstance(encode, str):
         if encode and not named:
@@ -249,7 +249,7 @@ def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]
 
 
 def _positions(values: Sequence[Mapping[str, Any]], encode: Mapping[str, str]) -> Dict[int, Tuple[str, str]]:
-    """Position -> name and how, of those that are encoded."""
+    """Position -> (name, encoding) of the tensors that are encoded."""
     names = [value["name"] for value in values]
     return {position: (name, encode[name]) for position, name in enumerate(names) if name in encode}
 
@@ -259,13 +259,13 @@ def _text(address: Address) -> str:
 
 
 def save_to_bytes(module: RemoteFunctionModule, offset: int) -> Sequence[Buffer]:
-    """Where the function is; nothing of it."""
+    """The function's address and description; the function itself stays on the server."""
     about = {"inputs": module.inputs, "outputs": module.outputs, "encode": module.encode}
     return packed.pack({**module.endpoint._asdict(), **about}, [], offset)
 
 
 def load_from_bytes(data: memoryview, context: Context) -> Module:
-    """The function; nothing is connected. Raises `FormatError`."""
+    """Load the module; it does not connect. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
     fields: Dict[str, Any] = {name: about.get(name, default) for name, default in _DEFAULTS.items()}
     if buffers or not all(_alike(fields[name], default) for name, default in _DEFAULTS.items()):
