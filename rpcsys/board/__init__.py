@@ -1,1 +1,1 @@
-"""Boards kept from one machine: the runtime packed, copied over ssh, installed, upgraded and removed."""
+"""Manages boards from one machine: packs the runtime, copies it over ssh, installs, upgrades and removes it."""

@@ -1,4 +1,4 @@
-"""What a board is: one script for its shell, and what its answers mean. The script needs no Python there."""
+"""Finds out facts about a board: one shell script, and a parser for its output. The script needs no Python there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rpcsys.errors import RpcsysError
 from rpcsys.module import elf, toolchain
 
 OLDEST_PYTHON = (3, 8)
-#: Names that a board's Python may go by: an old distribution's python3 may be too old, and another lie beside it.
+#: Names to try for a board's Python: an old distribution's python3 may be too old, and a newer one be beside it.
 PYTHONS = ("python3", *(f"python3.{minor}" for minor in range(14, 7, -1)))
-FOLDERS = ("/tmp", "/var/tmp")  # where an archive may be put for a moment, beside $TMPDIR
+FOLDERS = ("/tmp", "/var/tmp")  # folders for a temporary archive, besides $TMPDIR
 _TAG = "rpcsys-fact"
-#: $1 the root that it is installed below, further ones the names of Pythons.
+#: $1 is the root of the installation, further arguments are names of Pythons.
 SCRIPT = f"""
 root=$1; shift
 say() {{ echo "{_TAG} $1 $2"; }}
@@ -49,7 +49,7 @@ exit 0
 
 
 class Python(NamedTuple):
-    """A Python of the board."""
+    """A Python on the board."""
 
     name: str
     version: tuple[int, int]
@@ -58,14 +58,14 @@ class Python(NamedTuple):
 
 
 class Space(NamedTuple):
-    """A folder of the board and the bytes that are free there; None where it does not say."""
+    """A folder of the board and its free bytes; None if these are unknown."""
 
     folder: str
     free: int | None
 
 
 class BoardFacts(NamedTuple):
-    """What a board says of itself."""
+    """The facts that the script reports."""
 
     machine: str = ""
     system: str = ""
@@ -76,17 +76,17 @@ class BoardFacts(NamedTuple):
     base: Space = Space("/opt", None)
     writable: bool = False
     sudo: str = ""  # ``free``, ``asks`` (for a password) or empty
-    version: str = ""  # what is installed
-    servers: tuple[str, ...] = ()  # the names of those that are configured there
+    version: str = ""  # the installed version
+    servers: tuple[str, ...] = ()  # the names of the servers that are configured there
 
 
 _PYTHON = re.compile(r"(\S+) (\d+)\.(\d+) (32|64) (\S*)")
-#: A folder, then df's line: what it is on, its blocks, those in use, those that are free, the share, the mount point.
+#: A folder, then df's line: device, blocks, used blocks, free blocks, used share, mount point.
 _SPACE = re.compile(r"(.+?) \S+ +\d+ +\d+ +(-?\d+) +\S+ /.*")
 
 
 def parse(printed: str) -> BoardFacts:
-    """What the script's answers say; whatever else a login shell prints is passed over."""
+    """Parse the script's output; other lines, such as a login shell's, are skipped."""
     answers: dict[str, list[str]] = {}
     for line in printed.splitlines():
         tag, _, rest = line.partition(" ")
@@ -122,7 +122,7 @@ def _space(text: str) -> Space:
 
 
 def python(board: BoardFacts, host: str, asked: Sequence[str]) -> Python:
-    """The Python that serves: the first of those asked for that is new enough. Raises RpcsysError."""
+    """The Python for the server: the first one that is new enough. Raises RpcsysError."""
     for each in board.pythons:
         if each.version >= OLDEST_PYTHON:
             return each
@@ -135,7 +135,7 @@ def python(board: BoardFacts, host: str, asked: Sequence[str]) -> Python:
 
 
 def target(board: BoardFacts, found: Python, host: str) -> str:
-    """The toolchain file that stands for the board. Raises RpcsysError."""
+    """The toolchain file for the board. Raises RpcsysError."""
     if board.system != "Linux":
         text = f"{host} runs {board.system or 'no system that says its name'}; the device server needs Linux"
         raise RpcsysError(text)
@@ -147,19 +147,19 @@ def target(board: BoardFacts, found: Python, host: str) -> str:
 
 
 def machine(board: BoardFacts, found: Python) -> tuple[str, int]:
-    """What the libraries of its Python are built for: a 64-bit machine may run a 32-bit Python."""
+    """The machine and word size of its Python's libraries: a 64-bit machine may run a 32-bit Python."""
     family = elf.machine_of(board.machine)
     return ("arm" if (family, found.bits) == ("aarch64", 32) else family), found.bits
 
 
 def glibc(found: Python) -> str | None:
-    """The version of the board's C library, if it is glibc and says so."""
+    """The version of the board's C library, if it is glibc and reports one."""
     kind, _, version = found.libc.partition("-")
     return version if kind == "glibc" and re.fullmatch(r"\d{1,4}\.\d{1,4}", version) else None
 
 
 def folder_with_space(board: BoardFacts, needed: int, host: str) -> str:
-    """A folder for ``needed`` bytes for a moment, with as many free where it is installed. Raises RpcsysError."""
+    """A temporary folder with ``needed`` bytes free, which the root must have, too. Raises RpcsysError."""
     if board.base.free is not None and board.base.free < needed:
         raise RpcsysError(_full(host, board.base, needed))
     for space in board.folders:
@@ -176,7 +176,7 @@ def _full(host: str, space: Space, needed: int) -> str:
 
 
 def rights(board: BoardFacts, root: str, host: str) -> str:
-    """How to get the right to install: ``sudo``, ``password`` (for sudo that asks), or empty. Raises RpcsysError."""
+    """How to get permission to install: ``sudo``, ``password`` (for sudo), or empty for none. Raises RpcsysError."""
     if board.user == 0 or (root and board.writable):
         return ""
     if board.sudo:

@@ -1,4 +1,4 @@
-"""The boards that are kept from this machine: one file, replaced in one step, changed by one process at a time."""
+"""The boards that this machine manages: one file, replaced atomically, changed by one process at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_BYTES = 16 << 20  # ten thousand boards take 4 MB
 
 @dataclass(frozen=True)
 class Entry:
-    """A server on a board, and how that is reached and was packed for. What is as usual is empty."""
+    """A server on a board: how to reach the board, and how to pack for it. Default values are empty."""
 
     name: str
     destination: str
@@ -32,7 +32,7 @@ class Entry:
     libraries: str = ""  # ``wheels``, a build folder, or empty for none
     drivers: tuple[str, ...] = ()
     target: str = ""
-    version: str = ""  # what was installed last from here
+    version: str = ""  # the version that this machine installed last
 
     def same_board(self, other: Entry) -> bool:
         """Whether both are on the same board, installed below the same root."""
@@ -40,7 +40,7 @@ class Entry:
 
 
 def check_name(name: str) -> str:
-    """``name``, if a server may be called so: it is part of file names on the board. Raises ConfigError."""
+    """``name``, if it is valid for a server: it is part of file names on the board. Raises ConfigError."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         text = f"{name!r} is no name for a server: letters, digits, dots and dashes; give another with --name"
         raise ConfigError(text)
@@ -52,13 +52,13 @@ _LISTS = ("options", "drivers")
 
 
 def path() -> Path:
-    """Where it is: ``$XDG_STATE_HOME/rpcsys/boards.json``."""
+    """The path of the file: ``$XDG_STATE_HOME/rpcsys/boards.json``."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "rpcsys" / "boards.json"
 
 
 def parse(text: str) -> Boards:
-    """The boards of the file's text. Raises ValueError."""
+    """Parse the file's text. Raises ValueError."""
     try:
         found = json.loads(text)
     except RecursionError:
@@ -83,13 +83,13 @@ def _entry(found: Any) -> Entry:
 
 
 def show(boards: Boards) -> str:
-    """As `parse` takes it."""
+    """The text of the file, the inverse of `parse`."""
     entries = [asdict(boards[name]) for name in sorted(boards)]
     return json.dumps({"form": FORM, "boards": entries}, indent=1, ensure_ascii=True) + "\n"
 
 
 def load() -> Boards:
-    """The boards; none where there is no file. Raises ConfigError for one that cannot be read."""
+    """The boards; empty if there is no file. Raises ConfigError if it cannot be read."""
     file = path()
     try:
         with file.open("rb") as stream:
@@ -107,7 +107,7 @@ def load() -> Boards:
 
 @contextlib.contextmanager
 def changing() -> Iterator[Boards]:
-    """The boards, to be changed; written at the end, if nothing was raised. Raises as `load`, and RpcsysError."""
+    """The boards, to be changed; written at the end unless an error was raised. Raises as `load`, and RpcsysError."""
     file = path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""What is done with a board: installed, upgraded, removed, asked, and awaited at the tracker.
+"""Operations on a board: install, upgrade, remove, query, and wait until the tracker shows it.
 
-Every step has a time, and leaves nothing half done: ``install.sh`` puts a checked version in its place in one step.
+Every step has a timeout, and leaves nothing half done: ``install.sh`` activates a checked version in one step.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rpcsys.client import connect_tracker
 from rpcsys.errors import ConnectError, RpcsysError
 from rpcsys.link import parse_address
 
-COPY_TIMEOUT_S = 600.0  # for an archive of some megabytes over a poor line
-INSTALL_TIMEOUT_S = 300.0  # for a copy, two syncs and a self-test on a slow card
-DRAIN_S = 3600.0  # for running sessions at an upgrade, if nothing else is said: as install.sh has it
-REACH_TIMEOUT_S = 10  # for a board to reach the tracker
+COPY_TIMEOUT_S = 600.0  # for an archive of some megabytes over a slow link
+INSTALL_TIMEOUT_S = 300.0  # for a copy, two syncs and a self-test on a slow SD card
+DRAIN_S = 3600.0  # default for running sessions at an upgrade, as in install.sh
+REACH_TIMEOUT_S = 10  # for a board to connect to the tracker
 EVERY_S = 0.25  # between two polls of the tracker
 _COPY = """
 cat >"$1/device.tar" && "$2" -c '
@@ -50,15 +50,15 @@ tail -n 1 "$1/var/log/rpcsys/$2.log" 2>/dev/null ||
 
 @dataclass(frozen=True)
 class Terminal:
-    """What the person who types the command can do."""
+    """The interaction with the user who runs the command."""
 
-    interactive: bool = False  # whether ssh may ask them
-    say: Callable[[str], None] = lambda _text: None  # how they hear of progress
-    password: Callable[[str], str] | None = None  # asks for sudo's
+    interactive: bool = False  # whether ssh may prompt the user
+    say: Callable[[str], None] = lambda _text: None  # reports progress
+    password: Callable[[str], str] | None = None  # prompts for sudo's password
 
 
 class RemoteBoard:
-    """A board at the other end of a connection, and what it said of itself. Raises RpcsysError if it says nothing."""
+    """A connected board and its facts. Raises RpcsysError if the board reports none."""
 
     def __init__(self, connection: SshConnection, entry: Entry, terminal: Terminal) -> None:
         self.connection = connection
@@ -75,11 +75,11 @@ class RemoteBoard:
         return done.out
 
     def python(self) -> facts.Python:
-        """The Python that serves. Raises RpcsysError."""
+        """The Python for the server. Raises RpcsysError."""
         return facts.python(self.facts, self.host, self._asked)
 
     def reach(self, places: Sequence[tuple[str, int]]) -> None:
-        """See that the board reaches one of these trackers or proxies. Raises RpcsysError."""
+        """Check that the board can connect to one of these trackers or proxies. Raises RpcsysError."""
         failed = ""
         for host, port in places:
             done = self.connection.run(_REACH, self.python().name, host, str(port), str(REACH_TIMEOUT_S))
@@ -90,7 +90,7 @@ class RemoteBoard:
         raise RpcsysError(f"{text}: is it running, and is that its address for boards?")
 
     def install(self, package: Package, flags: Sequence[str], drain_s: float) -> None:
-        """Copy ``package`` and have it install itself with ``flags``. Raises RpcsysError."""
+        """Copy ``package`` and run its installer with ``flags``. Raises RpcsysError."""
         base = facts.folder_with_space(self.facts, package.needs, self.host)
         how = facts.rights(self.facts, self.entry.root, self.host)
         with self.connection.folder(base) as folder, package.path.open("rb") as file:
@@ -105,7 +105,7 @@ class RemoteBoard:
             self._installer(f"{folder}/rpcsys-device/install.sh", words, how, INSTALL_TIMEOUT_S + drain_s)
 
     def uninstall(self) -> None:
-        """Remove this server, and all of rpcsys with the board's last one. Raises RpcsysError."""
+        """Remove this server; with the board's last server remove all of rpcsys. Raises RpcsysError."""
         how = facts.rights(self.facts, self.entry.root, self.host)
         script = f"{self.entry.root}/opt/rpcsys/current/install.sh"
         self._installer(script, ["--uninstall", "--name", self.entry.name], how, INSTALL_TIMEOUT_S)
@@ -127,7 +127,7 @@ class RemoteBoard:
             self._run("install.sh", 'exec "$@"', *words, stdin=stdin, timeout_s=timeout_s)
 
     def await_server(self, timeout_s: float) -> None:
-        """Wait until the tracker shows the server. Raises RpcsysError, with the end of its log, if it does not."""
+        """Wait until the tracker shows the server. Raises RpcsysError with the last line of its log, if it does not."""
         entry = self.entry
         self.terminal.say(f"is awaited at the tracker, {entry.tracker}")
         if not wait(parse_address(entry.tracker), entry.name, entry.key, timeout_s):
@@ -137,7 +137,7 @@ class RemoteBoard:
 
 
 def _typed(text: str) -> IO[bytes]:
-    """A file that holds what somebody would type; on no disk."""
+    """A file in memory that holds the text a user would type; nothing is written to disk."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as stream:
         stream.write(text.encode() + b"\n")
@@ -154,10 +154,10 @@ def add(
     entry: Entry, flags: Sequence[str], places: Sequence[tuple[str, int]],
     packer: Packer, terminal: Terminal, wait_s: float,
 ) -> Entry:  # fmt: skip
-    """Install a server and wait until the tracker shows it; what to remember of it.
+    """Install a server and wait until the tracker shows it; returns its entry for the inventory.
 
-    ``entry.name`` may be empty for the board's own name. ``flags`` are the server's, ``places`` what it will
-    connect to: one of them has to be within the board's reach. Raises RpcsysError.
+    ``entry.name`` may be empty for the board's own name. ``flags`` are the server's, ``places`` the addresses that it
+    will connect to: the board must reach one of them. Raises RpcsysError.
     """
     with _connected(entry, terminal) as board:
         python = board.python()
@@ -182,7 +182,7 @@ def _check_unused(entry: Entry) -> None:
 
 
 def upgrade(entry: Entry, packer: Packer, terminal: Terminal, drain_s: float, wait_s: float) -> tuple[Entry, bool]:
-    """Put this machine's version in place of the board's, and wait as `add` does; whether there was anything to do."""
+    """Replace the board's version by this machine's, and wait as `add` does; returns whether it had to."""
     with _connected(entry, terminal) as board:
         if not board.facts.servers:
             raise RpcsysError(f"nothing is installed on {board.host}: rpcsys board add {entry.destination}")
@@ -195,7 +195,7 @@ def upgrade(entry: Entry, packer: Packer, terminal: Terminal, drain_s: float, wa
 
 
 def remove(entry: Entry, terminal: Terminal) -> bool:
-    """Remove the server from its board; whether there was one."""
+    """Remove the server from its board; returns whether there was one."""
     with _connected(entry, terminal) as board:
         if board.facts.version:
             board.uninstall()
@@ -203,7 +203,7 @@ def remove(entry: Entry, terminal: Terminal) -> bool:
 
 
 def installed(entry: Entry) -> str:
-    """The version on the board at this moment, or why it is not known."""
+    """The version that is installed on the board now, or why it is unknown."""
     try:
         with _connected(entry, Terminal()) as board:
             return board.facts.version if entry.name in board.facts.servers else "not installed"
@@ -213,11 +213,11 @@ def installed(entry: Entry) -> str:
         return "unknown"
 
 
-# What the tracker's summary says of a board
+# Reading the tracker's summary
 
 
 def row(summary: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """The tracker's row of the server that is called ``name``; None if there is none, or the tracker knows no names."""
+    """The tracker's row of the server ``name``; None if there is none, or if the tracker does not send names."""
     for server in summary.get("servers", []):
         own = server.get("labels", {}).get("name") or str(server.get("name", "")).rpartition(":")[0]
         if own == name:
@@ -226,14 +226,14 @@ def row(summary: dict[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def shown(summary: dict[str, Any], name: str, key: str) -> bool:
-    """Whether the server is there: by name, or by key where the tracker is one that knows no names."""
+    """Whether the tracker shows the server: by name, or by key if the tracker does not send names."""
     if "servers" in summary:
         return row(summary, name) is not None
     return any(str(server.get("key")) == f"server:{key}" for server in summary.get("server_info", []))
 
 
 def state(summary: dict[str, Any], name: str) -> str:
-    """In a few words: what the server is doing."""
+    """The server's state in a few words."""
     found = row(summary, name)
     if found is None:
         return "not in the tracker"
@@ -245,10 +245,10 @@ def state(summary: dict[str, Any], name: str) -> str:
 
 
 def wait(address: tuple[str, int], name: str, key: str, timeout_s: float) -> bool:
-    """Whether the server shows in the tracker within ``timeout_s`` seconds, during which the tracker may be away."""
+    """Whether the tracker shows the server within ``timeout_s`` seconds; the tracker may be away meanwhile."""
     end = time.monotonic() + timeout_s
     while True:
-        with contextlib.suppress(ConnectError), connect_tracker(address) as tracker:  # it may come back
+        with contextlib.suppress(ConnectError), connect_tracker(address) as tracker:  # the tracker may come back
             if shown(tracker.summary(), name, key):
                 return True
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Archives for boards: packed once for all boards that are alike, or one that somebody has packed already."""
+"""Archives for boards: packed once for all boards that are alike, or an existing archive."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.pack import build
 from rpcsys.pack.libraries import parse_version
 
-WHEELS = "wheels"  # in the place of a build folder: TVM's libraries are PyPI's
-MARGIN = 1 << 20  # bytes that shall be left on a board besides
+WHEELS = "wheels"  # instead of a build folder: TVM's libraries are PyPI's
+MARGIN = 1 << 20  # bytes that must stay free on a board
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Package:
     """An archive; sizes are in bytes."""
 
     path: Path
-    name: str  # what the installed version will be called
+    name: str  # the name of the installed version
     digest: str  # its SHA-256
     target: str
     machine: str
@@ -37,18 +37,18 @@ class Package:
 
     @property
     def needs(self) -> int:
-        """Bytes while it is installed: the archive, what is in it, and the copy that stays."""
+        """Bytes needed during installation: the archive, its contents, and the copy that stays."""
         return self.size + 2 * self.unpacked + MARGIN
 
 
 def read(path: Path) -> Package:
-    """What the archive at ``path`` is. Raises UsageError for what `rpcsys pack` has not written."""
+    """Read the archive at ``path``. Raises UsageError if `rpcsys pack` did not write it."""
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with tarfile.open(path) as tar:
             unpacked = sum(member.size for member in tar)
             file = tar.extractfile(f"{build.TOP}/{build.MANIFEST}")
-            assert file is not None  # a folder has no content, and is none of ours
+            assert file is not None  # a folder has no content; `rpcsys pack` writes none
             text = file.read()
         says = json.loads(text)
         return Package(
@@ -67,9 +67,9 @@ def read(path: Path) -> Package:
 
 
 def check(package: Package, board: facts.BoardFacts, python: facts.Python, host: str) -> None:
-    """Refuse an archive that the board could not load the libraries of. Raises RpcsysError."""
+    """Refuse an archive with libraries that the board could not load. Raises RpcsysError."""
     if not package.native:
-        return  # what is Python only runs on all of them
+        return  # pure Python runs on every board
     if (package.machine, package.bits) != facts.machine(board, python):
         text = f"{package.path} is for {package.target}, and {host} is {board.machine} with {python.bits} bits"
         raise RpcsysError(text)
@@ -79,7 +79,7 @@ def check(package: Package, board: facts.BoardFacts, python: facts.Python, host:
 
 
 class Packer:
-    """Packs into ``folder``, each kind of board once, for several threads; or uses ``given`` for all."""
+    """Packs into ``folder`` once for each kind of board, for several threads; or uses ``given`` for all boards."""
 
     def __init__(self, folder: Path, given: Path | None, warn: Callable[[str], None]) -> None:
         self._folder = folder
@@ -89,7 +89,7 @@ class Packer:
         self._lock = threading.Lock()
 
     def package(self, entry: Entry, board: facts.BoardFacts, python: facts.Python, host: str) -> Package:
-        """The archive for a board, with the libraries that ``entry`` names. Raises as `build.pack` does."""
+        """The archive for a board, with the libraries that ``entry`` names. Raises what `build.pack` raises."""
         given = self._given
         package = read(given) if given else self._packed(entry, facts.target(board, python, host), facts.glibc(python))
         check(package, board, python, host)

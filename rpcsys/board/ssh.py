@@ -1,6 +1,6 @@
-"""One connection to a board, by OpenSSH's own client: its keys, its configuration, its known hosts.
+"""One connection to a board through OpenSSH's client: its keys, its configuration, its known hosts.
 
-Each command has a time; a silent network is noticed in a quarter of a minute; endless output is cut off.
+Each command has a timeout; a silent network is detected after 15 seconds; endless output is cut off.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import IO, NamedTuple
 from rpcsys.errors import ConnectError, RpcsysError, UsageError
 
 CONNECT_S = 10  # for the network's part of opening a connection
-TYPING_S = 120.0  # for a person to type a password, or to look at a host key
-COMMAND_S = 60.0  # what a command may take that only looks at something; an old board starts Python in seconds
-MAX_OUTPUT = 1 << 20  # bytes that a command may print: ours print a few hundred
+TYPING_S = 120.0  # for the user to type a password, or to check a host key
+COMMAND_S = 60.0  # for a command that only reads; an old board takes seconds to start Python
+MAX_OUTPUT = 1 << 20  # the most bytes of output of a command: rpcsys's commands print a few hundred
 _SSH_FAILED = 255
-_READY = "rpcsys-ready"  # what stands before an answer: a login shell may print things of its own first
-#: OpenSSH takes the first value it meets of each option: those that were given come before these.
+_READY = "rpcsys-ready"  # prefix of an answer: a login shell may print other lines first
+#: OpenSSH uses the first value of each option: the user's options come before these.
 _DEFAULTS = (f"ConnectTimeout={CONNECT_S}", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 _THROUGH_MASTER = ("BatchMode=yes", "ControlMaster=no")
 _HOLD = f"echo {_READY}; exec cat >/dev/null"
@@ -38,7 +38,7 @@ cat >/dev/null
 
 
 class Output(NamedTuple):
-    """What a command printed, and how it ended."""
+    """A command's output and exit status."""
 
     status: int
     out: str
@@ -48,11 +48,11 @@ class Output(NamedTuple):
 class SshConnection:
     """A connection to ``destination`` (``user@host``, or a name from ssh's configuration); a context manager.
 
-    Its first process, the master, holds it open; every command runs through it (ControlMaster), so that a password is
-    typed once. When this process ends, however it ends, the connection does, and with it its folder on the board.
+    Its first process, the master, holds it open. Every command runs through it (ControlMaster), so a password is typed
+    once. When this process ends for any reason, so does the connection, and its folder on the board is deleted.
 
-    ``options`` are ssh's own flags. Only if it is ``interactive`` may ssh ask for a password or about a host key.
-    Opening raises ConnectError, or UsageError where there is no ssh.
+    ``options`` are ssh's own flags. Only if it is ``interactive`` may ssh prompt for a password or about a host key.
+    Opening raises ConnectError, or UsageError if ssh is missing.
     """
 
     def __init__(self, destination: str, options: Sequence[str] = (), *, interactive: bool = False) -> None:
@@ -68,7 +68,7 @@ class SshConnection:
     def __enter__(self) -> SshConnection:
         if shutil.which("ssh") is None:
             raise UsageError("there is no ssh here; type: sudo apt-get install openssh-client")
-        # Not in $TMPDIR: the path of a socket has room for about a hundred characters.
+        # Not in $TMPDIR: the path of a socket is limited to about a hundred characters.
         own = os.environ.get("XDG_RUNTIME_DIR", "")
         self._work = tempfile.mkdtemp(prefix="rpcsys-", dir=own if os.access(own, os.W_OK) else "/tmp")
         try:
@@ -103,9 +103,9 @@ class SshConnection:
         return ssh_error(said, words, self.host, known)
 
     def run(self, script: str, *arguments: str, stdin: IO[bytes] | None = None, timeout_s: float = COMMAND_S) -> Output:
-        """Run ``script`` by the board's sh, with ``arguments`` as $1 and so on.
+        """Run ``script`` with the board's sh, with ``arguments`` as $1 and so on.
 
-        Raises ConnectError if the connection is gone, RpcsysError if it is not done in ``timeout_s`` seconds.
+        Raises ConnectError if the connection is lost, RpcsysError if it takes more than ``timeout_s`` seconds.
         """
         process = self._spawn(_THROUGH_MASTER, _shell(script, arguments), stdin or subprocess.DEVNULL)
         try:
@@ -121,7 +121,7 @@ class SshConnection:
 
     @contextlib.contextmanager
     def folder(self, base: str) -> Iterator[str]:
-        """A folder of its own on the board, below ``base``; gone afterwards, or with the connection."""
+        """A new folder on the board, below ``base``; deleted at the end, or with the connection."""
         process = self._spawn(_THROUGH_MASTER, _shell(_FOLDER, (base,)), stdin=subprocess.PIPE)
         try:
             said = _listen(process, COMMAND_S, until=_READY)
@@ -139,12 +139,12 @@ class SshConnection:
 
 
 def _shell(script: str, arguments: Sequence[str]) -> str:
-    """The command for a login shell of any kind that has ``sh`` run it."""
+    """The command with which a login shell of any kind runs the script in ``sh``."""
     return shlex.join(["exec", "sh", "-c", script, "sh", *arguments])
 
 
 def _end(process: subprocess.Popen[bytes], by_itself_s: float = 0.0) -> None:
-    """End a process: by the end of its input, where it has the time for that, or by force."""
+    """End a process: by closing its input, and after a timeout by a signal."""
     if by_itself_s and process.stdin is not None:
         with contextlib.suppress(OSError):
             process.stdin.close()
@@ -158,9 +158,9 @@ def _end(process: subprocess.Popen[bytes], by_itself_s: float = 0.0) -> None:
 
 
 def _listen(process: subprocess.Popen[bytes], timeout_s: float, until: str = "") -> Output | None:
-    """What ``process`` prints until its end, or until a line with ``until`` is whole; None if the time is over.
+    """Read what ``process`` prints until its end, or up to a line with ``until``; None after the timeout.
 
-    Raises RpcsysError if it says more than anything of ours does.
+    Raises RpcsysError if it prints more than MAX_OUTPUT bytes.
     """
     out, err = bytearray(), bytearray()
     end = time.monotonic() + timeout_s
@@ -187,10 +187,10 @@ def _listen(process: subprocess.Popen[bytes], timeout_s: float, until: str = "")
     return None
 
 
-# Errors: what ssh and a board say when something is wrong -> one line that says what to do about it.
+# Errors: the output of ssh or a board -> one line that tells the user what to do.
 
 _SILENT = "{host} does not answer: is it on, and can this machine reach it?"
-#: OpenSSH's words (only in English) -> what they come to. {to}: how ssh was called. The first that is found counts.
+#: OpenSSH's messages (in English only) -> their explanations. {to}: the arguments of ssh. The first match counts.
 _MEANINGS = {
     "REMOTE HOST IDENTIFICATION HAS CHANGED": "the host key of {host} is not the one it had: a new system on the "
     "board, or another machine in its place; if it is the board's, type: ssh-keygen -R {known}, and: ssh {to}",
@@ -213,9 +213,9 @@ _MEANINGS = {
 
 
 def ssh_error(said: str, words: str, host: str, known: str) -> ConnectError:
-    """The error that ssh's standard error comes to.
+    """The error for ssh's standard error.
 
-    ``words`` is what stands behind ``ssh`` to try it by hand, ``known`` what the host is called among known hosts.
+    ``words`` are the arguments with which to try ssh by hand, ``known`` is the host's name among the known hosts.
     """
     for sign, meaning in _MEANINGS.items():
         if sign in said:
@@ -224,7 +224,7 @@ def ssh_error(said: str, words: str, host: str, known: str) -> ConnectError:
 
 
 def board_error(said: str, host: str, doing: str) -> RpcsysError:
-    """The error that what a command on the board printed comes to, which was ``doing`` something."""
+    """The error for the output of a command on the board; ``doing`` is the command's purpose."""
     if "No space left on device" in said:
         return RpcsysError(f"{host} has no space left ({doing}): see: df -h; the old version, if any, is as it was")
     broken = [" ".join(line.split()[1:]) for line in said.splitlines() if line.startswith("broken ")]

@@ -1,7 +1,7 @@
-"""The structures of the TVM-FFI and DLPack ABIs as C lays them out, and element types by name.
+"""The structures of the TVM-FFI and DLPack ABIs in C's layout, and element types by name.
 
-An Any is 16 bytes and an object's header 24, on 32 bits as on 64. The address of an object is that of its header;
-what a type adds stands right behind it.
+An Any has 16 bytes and an object's header 24, on 32-bit as on 64-bit machines. The address of an object is that of its
+header; the fields of its type follow directly.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Dict, Tuple, Type, TypeVar
 
 from rpcsys.errors import NativeError
 
-# What the type index of an Any says. Below OBJECT the value is in the Any itself or borrowed.
+# The type index of an Any. Below OBJECT the value is in the Any itself or borrowed.
 NONE, INT, BOOL, FLOAT, POINTER, DTYPE, DEVICE, DLTENSOR, RAW_STR, BYTE_ARRAY = range(10)
 SMALL_STR, SMALL_BYTES = 11, 12
 OBJECT = 64
 STR, BYTES, ERROR, FUNCTION, SHAPE, TENSOR, ARRAY, MAP, MODULE = range(65, 74)
 LIST, DICT = 75, 76
 
-SMALL = 7  # a string or bytes of at most so many bytes may stand in the Any itself
-CPU = 1  # every device that has plain memory a process can read
+SMALL = 7  # a string or bytes of at most this many bytes may be stored in the Any itself
+CPU = 1  # devices whose memory the process can read
 
 
 _extents = ctypes.POINTER(ctypes.c_int64)
@@ -52,7 +52,7 @@ class Any(ctypes.Structure):
 
 
 class ByteArray(ctypes.Structure):
-    """TVMFFIByteArray: bytes that somebody else owns."""
+    """TVMFFIByteArray: bytes that another owner holds."""
 
     _fields_ = [("data", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
@@ -62,7 +62,7 @@ class _Deleter(ctypes.Union):
 
 
 class Header(ctypes.Structure):
-    """TVMFFIObject: the head of everything that is counted. The strong count is the lower half of ``counts``."""
+    """TVMFFIObject: the header of every reference-counted object. The lower half of ``counts`` is the strong count."""
 
     _fields_ = [
         ("counts", ctypes.c_uint64), ("type", ctypes.c_int32), ("padding", ctypes.c_uint32), ("deleter", _Deleter),
@@ -82,7 +82,7 @@ class DLTensor(ctypes.Structure):
 
 
 class ManagedTensor(ctypes.Structure):
-    """DLManagedTensor: a tensor whose last user calls ``deleter`` with this structure's address."""
+    """DLManagedTensor: a tensor; its last user calls ``deleter`` with this structure's address."""
 
     _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
@@ -97,26 +97,26 @@ class VersionedTensor(ctypes.Structure):
 
 
 class ErrorCell(ctypes.Structure):
-    """What an error object adds to its header, as far as it is read here."""
+    """The fields of an error object behind its header, as far as they are read here."""
 
     _fields_ = [("kind", ByteArray), ("message", ByteArray), ("backtrace", ByteArray)]
 
 
 class ShapeCell(ctypes.Structure):
-    """What a shape object adds to its header."""
+    """The fields of a shape object behind its header."""
 
     _fields_ = [("data", _extents), ("size", ctypes.c_size_t)]
 
 
 #: ``int f(self, args, count, result)``: every native function; 0 is success.
 SafeCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Any), ctypes.c_int32, ctypes.POINTER(Any))
-Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # ``void f(pointer)``: frees what the pointer stands for
+Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # ``void f(pointer)``: frees the resources behind the pointer
 
 Cell = TypeVar("Cell", bound=ctypes.Structure)
 
 
 def cell(address: int, kind: Type[Cell]) -> Cell:
-    """What an object of a type adds to its header, by the object's address."""
+    """The fields of an object behind its header, by the object's address."""
     return kind.from_address(address + HEADER_BYTES)
 
 
@@ -126,18 +126,18 @@ def bytes_at(array: ByteArray) -> bytes:
 
 
 def borrowed(data: bytes) -> ByteArray:
-    """``data`` as a ByteArray, which keeps it."""
+    """``data`` as a ByteArray, which keeps the bytes alive."""
     return ByteArray(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))
 
 
 # ------------------------------------------------------------------ element types
 
 
-#: DLDataTypeCode of dlpack.h -> the kind's name, to which the bits are added.
+#: DLDataTypeCode of dlpack.h -> the kind's name, to which the number of bits is appended.
 _CODE_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
-#: Kinds of float8, by their codes from 7 on.
+#: The float8 types; their codes count from 7.
 _FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
-#: Name -> (code, bits); the last three lines do not follow that rule.
+#: Name -> (code, bits); the last three lines are exceptions to the rule.
 _CODES: Dict[str, Tuple[int, int]] = {
     **{f"{kind}{bits}": (code, bits) for code, kind in ((0, "int"), (1, "uint")) for bits in (8, 16, 32, 64)},
     **{f"float{bits}": (2, bits) for bits in (16, 32, 64, 128)},
@@ -148,17 +148,17 @@ _CODES: Dict[str, Tuple[int, int]] = {
     **{f"float8_{kind}": (code, 8) for code, kind in enumerate(_FLOAT8, 7)},
 }
 _NAMES = {codes: name for name, codes in _CODES.items()}
-_NAMES[(1, 1)] = "bool"  # TVM's until 0.19
+_NAMES[(1, 1)] = "bool"  # TVM's code for it until 0.19
 
 
 class DType(str):
-    """The name of an element type as a value: native code gets it as a type, not as a string."""
+    """The name of an element type as a value: native code receives it as a type, not as a string."""
 
     __slots__ = ()
 
 
 def dtype_codes(name: str) -> Tuple[int, int]:
-    """DLPack's code and bits. Raises `NativeError`, also for types under eight bits, which arrays here do not pack."""
+    """DLPack's code and bits. Raises `NativeError`, also for types below eight bits, which arrays here do not pack."""
     try:
         return _CODES[name]
     except KeyError:
@@ -167,7 +167,7 @@ def dtype_codes(name: str) -> Tuple[int, int]:
 
 
 def dtype_of(name: str) -> DataType:
-    """The structure for the name, which may end in ``x`` and a number of lanes. Raises `NativeError`."""
+    """The structure for a name, which may end in ``x`` and a number of lanes. Raises `NativeError`."""
     if name in _CODES:
         return DataType(*_CODES[name], 1)
     base, _, lanes = name.rpartition("x")

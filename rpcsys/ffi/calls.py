@@ -1,6 +1,6 @@
-"""Calls either way: native functions from Python, Python's functions from native code, their values and errors.
+"""Calls in both directions: native functions from Python, Python functions from native code; values and errors.
 
-Known weakness: an exception that native code lets pass loses its Python class; its name stays, as the kind.
+Limitation: an exception that passes through native code loses its Python class; its name stays, as the kind.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Keep = List[Any]
 
 _argument_arrays: Dict[int, Any] = {}
 _numbers = itertools.count(1)
-#: Functions of Python's that native code holds, by the number it knows them by.
+#: Python functions that native code holds, by the number that identifies them there.
 _callbacks: Dict[int, Callable[..., Any]] = {}
-#: ``value``: the error that a library set in this thread, where no libtvm_ffi keeps it (`rpcsys.ffi.module`).
+#: ``value``: the error that a library has set in this thread, if there is no libtvm_ffi (`rpcsys.ffi.module`).
 last_error = threading.local()
-_KEY, _VALUE, _NEXT = 0, 1, 2  # what the iterator of a map is asked for
+_KEY, _VALUE, _NEXT = 0, 1, 2  # the commands of a map's iterator
 
 
 class Device(NamedTuple):
-    """A device by DLPack's number of its kind (1 is the CPU) and its own."""
+    """A device: DLPack's number of its kind (1 is the CPU), and its own number."""
 
     type: int
     id: int = 0
@@ -40,7 +40,7 @@ def invoke(
 ) -> Any:
     """Call native code with ``args``: ``call(array of Any, count, result)`` returns 0 or has set an error.
 
-    ``convert`` makes a Python value of the result, by default `from_owned`. Raises `NativeError`.
+    ``convert`` turns the result into a Python value, by default `from_owned`. Raises `NativeError`.
     """
     count = len(args)
     array = _argument_arrays.get(count)
@@ -58,7 +58,7 @@ def invoke(
 
 
 class Function(Object):
-    """A native function. Arrays are passed without a copy, and it may write into them. Raises `NativeError`."""
+    """A native function. It takes arrays without a copy, and may write into them. Raises `NativeError`."""
 
     __slots__ = ("__name__",)
 
@@ -70,7 +70,7 @@ class Function(Object):
         return invoke(self._call, self.__name__, args)
 
     def raw(self, *args: Any) -> Object:
-        """Call; the object that it returns as it is, not converted. Raises `NativeError` for any other result."""
+        """Call it, and return the resulting object without conversion. Raises `NativeError` for any other result."""
         value: Object = invoke(self._call, self.__name__, args, _as_object)
         return value
 
@@ -79,14 +79,14 @@ class Function(Object):
 
 
 def find_global(name: str) -> Optional[Function]:
-    """The function that is registered as ``name`` in this process, None where there is none."""
+    """The function that is registered as ``name`` in this process; None if there is none."""
     out = ctypes.c_void_p()
     library.api().TVMFFIFunctionGetGlobal(*strings(name), ctypes.byref(out))
     return Function(out.value, name) if out.value else None
 
 
 def get_global(name: str) -> Function:
-    """The function that is registered as ``name`` in this process. Raises `NativeError` where there is none."""
+    """The function that is registered as ``name`` in this process. Raises `NativeError` if there is none."""
     function = find_global(name)
     if function is None:
         raise NativeError(f"no native function is registered as {name!r}", kind="AttributeError")
@@ -94,14 +94,14 @@ def get_global(name: str) -> Function:
 
 
 def register(name: str, function: Callable[..., Any]) -> None:
-    """Register a function of Python's as ``name``, in the place of any other. Raises `NativeError`."""
+    """Register a Python function as ``name``, replacing any other. Raises `NativeError`."""
     native = wrap(function)
     if library.api().TVMFFIFunctionSetGlobal(*strings(name), native.handle, 1):
         raise _raised(name, -1)
 
 
 def wrap(function: Callable[..., Any]) -> Function:
-    """A function of Python's for native code. It is kept until native code and Python have both let go."""
+    """Wrap a Python function for native code. It is kept until both native code and Python have released it."""
     number = next(_numbers)
     _callbacks[number] = function
     out = ctypes.c_void_p()
@@ -112,7 +112,7 @@ def wrap(function: Callable[..., Any]) -> Function:
 
 
 def symbol(function: Callable[..., Any]) -> Any:
-    """A function of Python's as one that a library exports: ``ctypes`` code, kept for as long as it may be called."""
+    """Wrap a Python function like one that a library exports: ``ctypes`` code; keep it as long as it may be called."""
     return abi.SafeCall(lambda _self, args, count, result: _answer(function, args, count, result))
 
 
@@ -123,7 +123,7 @@ def _as_object(slot: abi.Any) -> Object:
 
 
 def _raised(name: str, status: int) -> NativeError:
-    """The error that native code has set; a plain one where it has not."""
+    """The error that native code has set; a generic one if it has set none."""
     error: Optional[NativeError] = None
     if library.present():
         out = ctypes.c_void_p()
@@ -138,13 +138,13 @@ def _answer(function: Callable[..., Any], args: Any, count: int, result: Any) ->
     try:
         to_owned(result[0], function(*[from_view(args[index]) for index in range(count)]))
         return 0
-    except BaseException as error:  # noqa: BLE001 - no exception can cross C; each becomes an error
+    except BaseException as error:  # noqa: BLE001 - an exception cannot cross C; each becomes an error
         _set_raised(error)
         return -1
 
 
 def _set_raised(error: BaseException) -> None:
-    """Leave ``error`` where native code finds it after a status that is not 0."""
+    """Set ``error``, so that native code finds it after a status other than 0."""
     import traceback
 
     here = error.__traceback__
@@ -159,25 +159,25 @@ def _set_raised(error: BaseException) -> None:
 
 _call_back = abi.SafeCall(lambda number, args, count, result: _answer(_callbacks[number], args, count, result))
 _release_callback = abi.Deleter(lambda number: _callbacks.pop(number, None) and None)
-_global = functools.lru_cache(maxsize=None)(get_global)  # a registered function of libtvm_ffi, looked up once
+_global = functools.lru_cache(maxsize=None)(get_global)  # looks a registered function of libtvm_ffi up once
 
 
 # ------------------------------------------------------------------ values to native code
 
 
 def to_view(slot: abi.Any, value: Any, keep: Keep) -> None:
-    """Write ``value`` into ``slot`` as an argument; what must live until the call is over goes into ``keep``.
+    """Write ``value`` into ``slot`` as an argument; add all that must live until the call returns to ``keep``.
 
-    None, bool, int, float, str, bytes, `DType`, `Device` and ``ctypes.c_void_p`` (a pointer) are what they are; arrays
-    (`rpcsys.ffi.memory`) a Tensor, or a DLTensor without libtvm_ffi; tuple, list and dict an Array, List and Map;
-    callables a Function. Raises `NativeError` (kind TypeError) for what has no native form.
+    None, bool, int, float, str, bytes, `DType`, `Device` and ``ctypes.c_void_p`` (a pointer) keep their types. An
+    array (`rpcsys.ffi.memory`) becomes a Tensor, or a DLTensor without libtvm_ffi; tuple, list and dict become Array,
+    List and Map; a callable becomes a Function. Raises `NativeError` (kind TypeError) for any other value.
     """
     writer = _WRITERS.get(type(value), _write_other)
     writer(slot, value, keep)
 
 
 def to_owned(result: abi.Any, value: Any) -> None:
-    """Write ``value`` into ``result`` as a function's result, which its caller then owns. Raises `NativeError`."""
+    """Write ``value`` into ``result`` as a function's result, which the caller then owns. Raises `NativeError`."""
     slot = abi.Any()
     keep: Keep = []
     to_view(slot, value, keep)
@@ -207,7 +207,7 @@ def _write_str(slot: abi.Any, value: str, keep: Keep) -> None:
     data = value.encode("utf-8", "surrogateescape")
     if len(data) <= abi.SMALL:
         _write_small(slot, abi.SMALL_STR, data)
-    elif b"\0" in data:  # a RawStr would end there
+    elif b"\0" in data:  # a RawStr would end at this byte
         owned = abi.Any()
         if library.api().TVMFFIStringFromByteArray(*strings(value), ctypes.byref(owned)):
             raise NativeError("native code takes no such string")
@@ -272,7 +272,7 @@ def _write_other(slot: abi.Any, value: Any, keep: Keep) -> None:
         slot.type, slot.pointer = abi.DLTENSOR, value.address
         return None
     if hasattr(value, "__array_interface__") and not hasattr(value, "__setitem__"):
-        return to_view(slot, value.item(), keep)  # numpy's scalars look like arrays, but cannot be written to
+        return to_view(slot, value.item(), keep)  # numpy's scalars have the interface of arrays, but are read-only
     given = tensors.as_argument(value, keep)
     if given is not None:
         slot.type, slot.pointer = given
@@ -307,9 +307,9 @@ _WRITERS: Dict[type, Callable[[abi.Any, Any, Keep], None]] = {
 
 
 def from_owned(slot: abi.Any) -> Any:
-    """The Python value of an Any that is ours: a result. The reference in it passes to the value.
+    """The Python value of an Any that this process owns: a result. The value takes over its reference.
 
-    It is the inverse of `to_view`; a Shape becomes a tuple, an object that has no form here an `Object`.
+    It is the inverse of `to_view`; a Shape becomes a tuple, an object of another type an `Object`.
     """
     reader = _PLAIN_READERS.get(slot.type)
     if reader is not None:
@@ -320,7 +320,7 @@ def from_owned(slot: abi.Any) -> Any:
 
 
 def from_view(slot: abi.Any) -> Any:
-    """The Python value of an Any that is somebody else's: an argument of a callback."""
+    """The Python value of an Any that the caller owns: an argument of a callback."""
     if slot.type in _PLAIN_READERS:
         return _PLAIN_READERS[slot.type](slot)
     owned = abi.Any()

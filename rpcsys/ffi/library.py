@@ -1,7 +1,7 @@
-"""libtvm_ffi and libtvm_runtime: found, loaded, and references to their objects.
+"""Finds and loads libtvm_ffi and libtvm_runtime, and holds references to their objects.
 
-libtvm_ffi is loaded globally: libraries that TVM builds name no dependency, and bind what they need of it from what the
-process has. It is enough to call functions; libtvm_runtime adds TVM's loaders, its virtual machine and its RPC.
+libtvm_ffi is loaded globally, because libraries that TVM builds do not name it as a dependency and bind its functions
+from the process. It suffices to call functions. libtvm_runtime adds TVM's loaders, its virtual machine and its RPC.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rpcsys.ffi import abi
 _ENDING = ".dylib" if sys.platform == "darwin" else ".so"
 FFI = "libtvm_ffi" + _ENDING
 RUNTIME = "libtvm_runtime" + _ENDING
-EXTRA = "libtvm_runtime_extra" + _ENDING  # parts of TVM's runtime that stand beside it in its wheel, and are optional
+EXTRA = "libtvm_runtime_extra" + _ENDING  # optional parts of TVM's runtime, beside it in its wheel
 
 _pointer = ctypes.c_void_p
 _bytes = ctypes.POINTER(abi.ByteArray)
@@ -45,30 +45,30 @@ _SETTERS: Dict[str, Tuple[Any, ...]] = {"TVMFFIErrorMoveFromRaised": (_out,), "T
 
 
 class Paths(NamedTuple):
-    """Where the libraries are; ``runtime`` is None where there is libtvm_ffi alone."""
+    """The paths of the libraries; ``runtime`` is None if there is only libtvm_ffi."""
 
     ffi: str
     runtime: Optional[str]
 
 
 class _Loaded:
-    """What this process has loaded, and from where it would."""
+    """The libraries that this process has loaded, and the folder to load them from."""
 
     folder: Optional[str] = None
     api: Any = None
     runtime = False
-    # What was found: a call, or a session's opening, must not look again each time.
+    # The paths found: neither a call nor the opening of a session should search again.
     absent = False
     runtime_found: Optional[bool] = None
 
 
 def use(folder: Optional[str]) -> None:
-    """Have the libraries looked for in ``folder`` alone; None goes back to the usual places."""
+    """Search for the libraries in ``folder`` only; None restores the usual folders."""
     _Loaded.folder, _Loaded.absent, _Loaded.runtime_found = folder, False, None
 
 
 def find(folder: Optional[str] = None) -> Optional[Paths]:
-    """Where the libraries are: in ``folder``, else where `use` said, else in the usual places; None if nowhere."""
+    """The paths of the libraries: in ``folder``, else `use`'s folder, else the usual ones; None if not found."""
     chosen = folder or _Loaded.folder
     places = [chosen] if chosen else list(_places())
     ffi = _first(places, FFI)
@@ -76,7 +76,7 @@ def find(folder: Optional[str] = None) -> Optional[Paths]:
 
 
 def api() -> Any:
-    """libtvm_ffi, its functions declared. Raises `NativeError` where it is not, or does not load."""
+    """libtvm_ffi with its functions declared. Raises `NativeError` if it is missing or cannot be loaded."""
     if _Loaded.api is None:
         paths = find()
         if paths is None:
@@ -93,7 +93,7 @@ def present() -> bool:
 
 
 def load_runtime() -> None:
-    """Load libtvm_runtime, and what stands beside it. Raises `NativeError` where it is not, or does not load."""
+    """Load libtvm_runtime and the libraries beside it. Raises `NativeError` if it is missing or cannot be loaded."""
     if _Loaded.runtime:
         return
     api()
@@ -121,7 +121,7 @@ def _missing(name: str, package: str) -> NativeError:
 
 
 def _places() -> Iterator[str]:
-    """The installed packages tvm_ffi and tvm, then the folder that rpcsys is in, and its ``lib``. Imports nothing."""
+    """The packages tvm_ffi and tvm, then the folder that holds rpcsys, and its ``lib``. Imports nothing."""
     from importlib.util import find_spec
 
     for package in ("tvm_ffi", "tvm"):
@@ -149,7 +149,7 @@ def _open(path: str) -> ctypes.CDLL:
 
 
 def _declare(lib: ctypes.CDLL) -> Any:
-    """``lib`` with the types of its functions. Raises `NativeError` when it lacks one."""
+    """Declare the types of ``lib``'s functions. Raises `NativeError` if it lacks one."""
     try:
         for name, arguments in _FUNCTIONS.items():
             getattr(lib, name).argtypes = arguments
@@ -162,13 +162,13 @@ def _declare(lib: ctypes.CDLL) -> Any:
 
 
 class Object:
-    """One reference to the native object at ``handle``, which its maker hands over; given back when this goes."""
+    """A reference to the native object at ``handle``, taken over from its maker; released when this is deleted."""
 
     __slots__ = ("__weakref__", "_release", "handle")
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
-        # Kept at hand: at the interpreter's end the module may be gone before its objects.
+        # Stored here: when the interpreter ends, the module may be deleted before its objects.
         self._release = api().TVMFFIObjectDecRef
 
     def __del__(self) -> None:
@@ -180,10 +180,10 @@ class Object:
 
     @property
     def type_index(self) -> int:
-        """What kind of object it is: one of `abi`'s, or a number that this process gave out."""
+        """The object's type: one of `abi`'s, or a number that this process has registered."""
         return int(abi.Header.from_address(self.handle).type)
 
 
 def strings(*texts: str) -> List[Any]:
-    """References to ByteArrays of these texts, which keep them: arguments for one call."""
+    """References to ByteArrays of these texts, which they keep alive: arguments for one call."""
     return [ctypes.byref(abi.borrowed(text.encode("utf-8", "surrogateescape"))) for text in texts]

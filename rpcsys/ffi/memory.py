@@ -1,7 +1,7 @@
-"""Where an array of Python's lies in memory, whatever kind of array it is. Nothing is copied.
+"""Finds the memory of a Python array of any kind, without copying.
 
-Known are: numpy's arrays and what else has ``__array_interface__``; objects with a dtype name, a shape and flat
-``data`` (rpcsys' own arrays); whatever has a buffer (memoryview, array.array, bytes, mmap).
+Supported: numpy's arrays and others with ``__array_interface__``; objects with a dtype name, a shape and flat
+``data`` (rpcsys's own arrays); objects with a buffer (memoryview, array.array, bytes, mmap).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from rpcsys.errors import NativeError
 
-_PYBUF_STRIDES = 0x1C  # PyBUF_FORMAT | PyBUF_STRIDES of CPython's object.h: anything that has a shape, read-only or not
+_PYBUF_STRIDES = 0x1C  # PyBUF_FORMAT | PyBUF_STRIDES of CPython's object.h: any buffer with a shape, also read-only
 
 
 class Memory(NamedTuple):
-    """An array's place. ``strides`` counts elements and is None for C order; ``owner`` keeps the memory."""
+    """An array's memory. ``strides`` counts elements and is None for C order; ``owner`` keeps the memory alive."""
 
     address: int
     dtype: str
@@ -45,17 +45,17 @@ _pointer = ctypes.POINTER(_PyBuffer)
 _get_buffer = python_function("PyObject_GetBuffer", ctypes.c_int, ctypes.py_object, _pointer, ctypes.c_int)
 _release_buffer = python_function("PyBuffer_Release", None, _pointer)
 
-#: struct's format characters whose size is the same everywhere -> names of element types.
+#: struct's format characters with the same size on every machine -> names of element types.
 _FORMATS = {
     "?": "bool", "c": "int8", "b": "int8", "h": "int16", "i": "int32", "q": "int64",
     "B": "uint8", "H": "uint16", "I": "uint32", "Q": "uint64", "e": "float16", "f": "float32", "d": "float64",
 }  # fmt: skip
-_names: Dict[Any, str] = {}  # numpy's types -> their names, as many as plain types could ever need
+_names: Dict[Any, str] = {}  # numpy's types -> their names; only plain types are added
 _MAX_NAMES = 64
 
 
 def locate(array: Any) -> Optional[Memory]:
-    """Where ``array`` lies; None for what is no array. Raises `NativeError` for element types without a name."""
+    """The memory of ``array``; None if it is not an array. Raises `NativeError` for element types without a name."""
     if type(array) is Memory:
         return array
     interface = getattr(array, "__array_interface__", None)
@@ -73,7 +73,7 @@ def locate(array: Any) -> Optional[Memory]:
 
 
 def address_of(view: memoryview) -> int:
-    """The address of a view's first element; it stays there while the view is kept."""
+    """The address of a view's first element; valid while the view exists."""
     buffer = _PyBuffer()
     _get_buffer(view, ctypes.byref(buffer), _PYBUF_STRIDES)
     address = buffer.address or 0
@@ -82,8 +82,8 @@ def address_of(view: memoryview) -> int:
 
 
 def flat(address: int, size: int, owner: Any) -> memoryview:
-    """``size`` bytes at ``address`` as a flat view, which keeps ``owner``."""
-    # A cast would refuse the format that ctypes gives its arrays; raw() has none to refuse.
+    """``size`` bytes at ``address`` as a flat view, which keeps ``owner`` alive."""
+    # A cast would refuse the format that ctypes gives its arrays; a view of raw() has none.
     from _pickle import PickleBuffer
 
     block: Any = (ctypes.c_ubyte * size).from_address(address)
@@ -103,7 +103,7 @@ def _of_interface(array: Any, interface: Any) -> Memory:
 
 
 def _learn(dtype: Any) -> str:
-    """The name of one of numpy's types, which takes it longer than all else here."""
+    """The name of a numpy type; numpy itself takes longer to compute it than all other work here."""
     if not dtype.isnative:
         raise NativeError(f"an array of byte-swapped {dtype.name}; convert it first", kind="TypeError")
     if len(_names) < _MAX_NAMES:
@@ -127,7 +127,7 @@ def _name_of(view: memoryview) -> str:
     code = view.format.lstrip("@=<")
     if code in _FORMATS:
         return _FORMATS[code]
-    if code and code in "lnLN":  # as wide as the machine has them
+    if code and code in "lnLN":  # their size depends on the machine
         return "{}int{}".format("u" if code.isupper() else "", view.itemsize * 8)
     text = f"a buffer of format {view.format!r} cannot be given to native code; cast it to a plain type first"
     raise NativeError(text, kind="TypeError")

@@ -1,7 +1,7 @@
-"""The functions of a library by their symbols: a function ``f`` of a TVM-FFI library is the symbol ``__tvm_ffi_f``.
+"""The functions of a library by their symbols: function ``f`` of a TVM-FFI library is the symbol ``__tvm_ffi_f``.
 
-This is enough for libraries that stand for themselves, with or without any TVM library; those with other modules
-inside, or that use TVM's thread pool, need TVM's own loader (`rpcsys.ffi.tvm`).
+This suffices for self-contained libraries, with or without any TVM library. Libraries with other modules inside, or
+that use TVM's thread pool, need TVM's own loader (`rpcsys.ffi.tvm`).
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from rpcsys.ffi import library as ffi
 from rpcsys.ffi.calls import get_global, invoke, last_error
 
 PREFIX = "__tvm_ffi_"
-LIBRARY_BIN = PREFIX + "_library_bin"  # where a library has other modules inside
-LIBRARY_CTX = PREFIX + "_library_ctx"  # where TVM's loader stores the module that the library became
+LIBRARY_BIN = PREFIX + "_library_bin"  # the symbol of other modules inside a library
+LIBRARY_CTX = PREFIX + "_library_ctx"  # the symbol in which TVM's loader stores the library's module
 
 
 class Lacking(NamedTuple):
-    """What a library needs where there is no libtvm_ffi."""
+    """The needs of a library if there is no libtvm_ffi."""
 
-    slots: Dict[str, int]  # functions of libtvm_ffi and the place in the file that each is bound at
-    anchor: Tuple[str, int]  # a symbol and its place in the file, which tells where in memory the others are
-    others: Sequence[str]  # what it needs besides
+    slots: Dict[str, int]  # functions of libtvm_ffi -> the address in the file at which each is bound
+    anchor: Tuple[str, int]  # a symbol and its address in the file, to compute where in memory the slots are
+    others: Sequence[str]  # other symbols that it needs
 
 
 class Library:
-    """A loaded library. It stays loaded: nothing tells when its code is no longer used."""
+    """A loaded library. It stays loaded, because no one can know when its code is no longer used."""
 
     def __init__(self, path: str, lacking: Optional[Lacking] = None) -> None:
-        """Raises OSError, saying what is missing, and `NativeError` for one that cannot do without libtvm_ffi."""
+        """Raises OSError with the missing symbol or library, and `NativeError` if it cannot work without libtvm_ffi."""
         if lacking is None:
             self._library = ctypes.CDLL(path)
             return
@@ -42,7 +42,7 @@ class Library:
         _fill_slots({name: base + place for name, place in lacking.slots.items()})
 
     def connect(self, names: Sequence[str]) -> None:
-        """Do what TVM's loader would: set the pointers to the functions ``names`` of TVM's runtime, and a context."""
+        """Do what TVM's loader does: set the pointers to the functions ``names`` of TVM's runtime, and a context."""
         ffi.load_runtime()
         process = ctypes.CDLL(None)
         for name in names:
@@ -51,11 +51,11 @@ class Library:
             address = ctypes.cast(process[name], ctypes.c_void_p).value
             ctypes.c_void_p.in_dll(self._library, "__" + name).value = address
         if hasattr(self._library, LIBRARY_CTX):
-            empty = get_global("ffi.SystemLib").raw("rpcsys_")  # one for the process, which TVM keeps
+            empty = get_global("ffi.SystemLib").raw("rpcsys_")  # one per process; TVM keeps it
             ctypes.c_void_p.in_dll(self._library, LIBRARY_CTX).value = empty.handle
 
     def function(self, name: str) -> LibraryFunction:
-        """The function ``name``. Raises `NativeError` (kind AttributeError) where there is none."""
+        """The function ``name``. Raises `NativeError` (kind AttributeError) if there is none."""
         try:
             return LibraryFunction(self._library, name)
         except AttributeError:
@@ -63,12 +63,12 @@ class Library:
 
 
 class LibraryFunction:
-    """A function of a library; called like any other. Raises `NativeError`."""
+    """A function of a library, called like any other. Raises `NativeError`."""
 
     def __init__(self, library: ctypes.CDLL, name: str) -> None:
-        """Raises AttributeError where the library has no such symbol."""
+        """Raises AttributeError if the library has no such symbol."""
         self.__name__ = name
-        self._library = library  # keeps the code
+        self._library = library  # keeps the code loaded
         self._code = getattr(library, PREFIX + name)
         self._code.argtypes = abi.SafeCall._argtypes_
 
@@ -81,14 +81,14 @@ class LibraryFunction:
 
 # ------------------------------------------------------------------ without libtvm_ffi
 
-# A library that TVM built needs one thing of libtvm_ffi: a way to set an error. It binds that function when it is first
-# called, and a process that has none ends there. So the library is opened lazily, and a function of ours is put into
-# the slot of its procedure linkage table. Known weakness: a library that was linked to bind everything at once
-# (``-z now``) has no such slots, and is refused.
+# A library that TVM built needs one function of libtvm_ffi: to set an error. It binds this function at the first call,
+# and a process without libtvm_ffi would end there. So the library is opened lazily, and a substitute is written into
+# the function's slot of the procedure linkage table. Limitation: a library that was linked to bind all functions when
+# it is loaded (``-z now``) has no such slots, and is refused.
 
 
 def _open_lazily(path: str, needs: Sequence[str]) -> ctypes.CDLL:
-    """The library, its functions bound when first called. Raises OSError where it or one of ``needs`` is missing."""
+    """Open the library; functions are bound at their first call. Raises OSError if it or one of ``needs`` is absent."""
     process = ctypes.CDLL(None)
     process.dlopen.argtypes = (ctypes.c_char_p, ctypes.c_int)
     process.dlopen.restype = ctypes.c_void_p
@@ -104,7 +104,7 @@ def _open_lazily(path: str, needs: Sequence[str]) -> ctypes.CDLL:
 
 
 def _fill_slots(slots: Dict[str, int]) -> None:
-    """Put substitutes at the addresses that ``slots`` has for their names. Raises `NativeError` where it cannot."""
+    """Write the substitutes' addresses into ``slots`` (name -> slot). Raises `NativeError` if that is impossible."""
     for name, address in slots.items():
         if name not in _SUBSTITUTES:
             raise _missing(f"it needs {name} of libtvm_ffi")
@@ -119,7 +119,7 @@ def _missing(what: str) -> NativeError:
 
 
 def _writable() -> Iterator[Tuple[int, int]]:
-    """The parts of this process's memory that can be written to."""
+    """The writable address ranges of this process."""
     with open("/proc/self/maps") as maps:
         for line in maps:
             place, rights = line.split(None, 2)[:2]
@@ -137,7 +137,7 @@ def _set_error_parts(kind: bytes, parts: Any, count: int) -> None:
 
 
 _PartsCall = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int32)
-#: What stands in for functions of libtvm_ffi.
+#: The substitutes for functions of libtvm_ffi.
 _SUBSTITUTES = {
     "TVMFFIErrorSetRaisedFromCStr": ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(_set_error),
     "TVMFFIErrorSetRaisedFromCStrParts": _PartsCall(_set_error_parts),

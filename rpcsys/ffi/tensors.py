@@ -1,7 +1,7 @@
-"""Arrays: Python's given to native code, native ones handed to Python, and DLPack either way. Nothing is copied.
+"""Arrays: Python's passed to native code, native ones passed to Python, and DLPack both ways. Nothing is copied.
 
-With libtvm_ffi an array becomes a Tensor object (type 70), which native code may keep, and Python's memory with it.
-Without, it is a plain DLTensor (type 7), valid for one call.
+With libtvm_ffi an array becomes a Tensor object (type 70); native code may keep it, and with it Python's memory.
+Without libtvm_ffi it is a plain DLTensor (type 7), valid for one call.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rpcsys.ffi.memory import flat, locate, python_function
 
 _POINTER = struct.Struct("P")
 _pack_pointer = _POINTER.pack
-_MAX_TEMPLATES = 1024  # kinds of arrays that are remembered; a model has some tens
+_MAX_TEMPLATES = 1024  # the most kinds of arrays to remember; a model has some tens
 _templates: Dict[Any, _Template] = {}  # by type, shape and strides
-#: What native code holds of ours: the structure's address -> the structure and all it points into.
+#: Arrays that native code holds: a structure's address -> the structure and all that it points to.
 _exported: Dict[int, Tuple[Any, ...]] = {}
 
 
 class TensorView:
-    """A native array that somebody else keeps: valid as long as the call it is an argument of."""
+    """A native array with another owner: an argument, valid during its call."""
 
     def __init__(self, tensor: abi.DLTensor, owner: Any = None) -> None:
         self._tensor = tensor
@@ -33,7 +33,7 @@ class TensorView:
         self.dtype = abi.dtype_name(tensor.dtype)  # the element type's name
         self.shape: Tuple[int, ...] = tuple(tensor.shape[: tensor.ndim])
         kind = tensor.device.type
-        #: ``"cpu:0"``, or DLPack's number of another kind of device and the device's.
+        #: ``"cpu:0"``, or for other kinds of devices DLPack's number of the kind, and the device's number.
         self.device = "{}:{}".format("cpu" if kind == abi.CPU else kind, tensor.device.id)
 
     def __repr__(self) -> str:
@@ -41,14 +41,14 @@ class TensorView:
 
     @property
     def address(self) -> int:
-        """Where the structure is that describes it."""
+        """The address of the structure that describes it."""
         return ctypes.addressof(self._tensor)
 
     @property
     def data(self) -> memoryview:
-        """Its bytes in C order, over the same memory; a copy where its elements do not lie one after another.
+        """Its bytes in C order, a view of the same memory; a copy if its elements are not contiguous.
 
-        Raises `NativeError` for memory of another device, and elements that do not fill whole bytes.
+        Raises `NativeError` for memory of another device, and for elements that are not whole bytes.
         """
         tensor = self._tensor
         bits = tensor.dtype.bits * tensor.dtype.lanes
@@ -65,7 +65,7 @@ class TensorView:
 
 
 class NativeTensor(TensorView):
-    """A native array, kept by this. Other libraries take it without a copy through ``__dlpack__``."""
+    """A native array that owns its memory. Other libraries take it without a copy through ``__dlpack__``."""
 
     def __init__(self, native: Object) -> None:
         super().__init__(abi.cell(native.handle, abi.DLTensor), native)
@@ -75,7 +75,7 @@ class NativeTensor(TensorView):
         self, *, stream: Any = None, max_version: Optional[Tuple[int, int]] = None, dl_device: Any = None,
         copy: Optional[bool] = None,
     ) -> Any:  # fmt: skip
-        """A DLPack capsule over the same memory. Raises BufferError where a copy is asked for."""
+        """A DLPack capsule of the same memory. Raises BufferError if a copy is requested."""
         if copy:
             raise BufferError("rpcsys gives its memory, not a copy of it")
         name = _PLAIN if max_version is None or max_version[0] < 1 else _VERSIONED
@@ -91,9 +91,9 @@ class NativeTensor(TensorView):
 
 
 def as_argument(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
-    """``array`` as an argument: a type index and a pointer, None for what is no array.
+    """``array`` as an argument: a type index and a pointer; None if it is not an array.
 
-    What must live until the call is over is added to ``keep``. Raises `NativeError`.
+    All that must live until the call returns is added to ``keep``. Raises `NativeError`.
     """
     if hasattr(array, "__dlpack__") and not hasattr(array, "__array_interface__"):
         return _borrowed(array, keep)
@@ -117,10 +117,10 @@ def as_argument(array: Any, keep: List[Any]) -> Optional[Tuple[int, int]]:
 
 
 class _Template(NamedTuple):
-    """What arrays of one type and shape have in common."""
+    """The fields that arrays of one type and shape share."""
 
-    rest: bytes  # a ManagedTensor but for its first field, the address
-    shape: Any  # what ``rest`` points to
+    rest: bytes  # a ManagedTensor without its first field, the address
+    shape: Any  # the memory that ``rest`` points to
     strides: Any
 
 
@@ -149,7 +149,7 @@ def _c_order(shape: Tuple[int, ...]) -> List[int]:
 
 
 def _gather(start: int, shape: Tuple[int, ...], strides: Any, item: int) -> bytearray:
-    """The elements of a strided array, one after another in C order."""
+    """The elements of a strided array, contiguous in C order."""
     if not shape:
         return bytearray(ctypes.string_at(start, item))
     if len(shape) == 1 and strides[0] == 1:
@@ -166,16 +166,16 @@ _release_address = ctypes.cast(_release_call, ctypes.c_void_p).value
 
 # ------------------------------------------------------------------ DLPack capsules
 
-# A capsule is called ``dltensor`` (or ``dltensor_versioned``, since DLPack 1) until its tensor has been taken, and
-# ``used_`` after; one that dies untaken calls the tensor's deleter.
+# A capsule's name is ``dltensor`` (or ``dltensor_versioned``, since DLPack 1) until its tensor is taken, and then begins
+# with ``used_``. A capsule that is deleted before that calls the tensor's deleter.
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 _STRUCTURES = {_PLAIN: abi.ManagedTensor, _VERSIONED: abi.VersionedTensor}
-_USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}  # kept: a capsule's name is not copied
-_VERSION = (1, 0)  # the versions whose structures are known here: all of DLPack 1
+_USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}  # constants: a capsule does not copy names
+_VERSION = (1, 0)  # the version of the structures here: valid for all of DLPack 1
 
 
 _new = python_function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-# By address: a destructor runs when its capsule has no reference left, and must not make one.
+# By address: a destructor runs after its capsule's last reference is gone, and must not create a new one.
 _is_valid = python_function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 _pointer = python_function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _rename = python_function("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
@@ -185,7 +185,7 @@ def _borrowed(array: Any, keep: List[Any]) -> Tuple[int, int]:
     """Another library's array as an argument: a type index and a pointer. Raises `NativeError`."""
     try:
         capsule = array.__dlpack__(max_version=_VERSION)
-    except TypeError:  # written before DLPack 1
+    except TypeError:  # the array's library is older than DLPack 1
         capsule = array.__dlpack__()
     name = next((name for name in _STRUCTURES if _is_valid(id(capsule), name)), None)
     if name is None:

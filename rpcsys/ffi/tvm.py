@@ -1,4 +1,4 @@
-"""What libtvm_runtime adds: modules that TVM's loaders know, and TVM's virtual machine for Relax."""
+"""Uses libtvm_runtime: modules that TVM's loaders load, and TVM's virtual machine for Relax."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from rpcsys.ffi.calls import Function, find_global, get_global
 from rpcsys.ffi.library import Object
 
 EXECUTABLE = "relax.VMExecutable"  # the kind of a compiled Relax program
-_POOLED = 2  # how the virtual machine takes memory: from a pool of its own
+_POOLED = 2  # the virtual machine's allocator: from its own memory pool
 
 
 class TvmModule:
-    """A module of TVM's: its functions are called like any other."""
+    """A module of TVM: its functions are called like any other."""
 
     def __init__(self, native: Object) -> None:
         self.object = native
 
     @property
     def kind(self) -> str:
-        """What made it, such as ``library`` or ``relax.VMExecutable``."""
+        """The module's kind, such as ``library`` or ``relax.VMExecutable``."""
         kind: str = get_global("ffi.ModuleGetKind")(self.object)
         return kind
 
     def function(self, name: str, imports: bool = True) -> Function:
-        """The function ``name`` of it, or of what it imports. Raises `NativeError` where there is none."""
+        """The function ``name`` of it, or of its imports. Raises `NativeError` if there is none."""
         found = get_global("ffi.ModuleGetFunction")(self.object, name, imports)
         if found is None:
             raise NativeError(f"the module has no function {name!r}", kind="AttributeError")
@@ -37,25 +37,25 @@ class TvmModule:
 
 
 def load_module(path: str) -> TvmModule:
-    """Load a file with the loader that TVM has for its ending. Raises `NativeError`, also where there is no TVM."""
+    """Load a file with TVM's loader for its ending. Raises `NativeError`, also if TVM is missing."""
     library.load_runtime()
     return TvmModule(get_global("ffi.ModuleLoadFromFile").raw(path))
 
 
 def load_library(path: str) -> TvmModule:
-    """Load the shared library at ``path``, whatever its name ends in. Raises `NativeError`."""
+    """Load the shared library at ``path``, with any ending. Raises `NativeError`."""
     library.load_runtime()
     return TvmModule(get_global("ffi.Module.load_from_file.so").raw(path, "so"))
 
 
 def loads(kind: str) -> bool:
-    """Whether TVM has a loader for modules of that kind in this process. Raises `NativeError` where there is no TVM."""
+    """Whether TVM in this process has a loader for modules of that kind. Raises `NativeError` if TVM is missing."""
     library.load_runtime()
     return find_global("ffi.Module.load_from_bytes." + kind) is not None
 
 
 class Parameter(NamedTuple):
-    """A parameter of a Relax function; extents that are free go by their names. None is what is not known."""
+    """A parameter of a Relax function; free extents are names. None means unknown."""
 
     name: str
     dtype: Optional[str]
@@ -68,23 +68,23 @@ class VirtualMachine:
     def __init__(self, executable: TvmModule) -> None:
         self._machine = TvmModule(executable.function("vm_load_executable").raw())
         self._machine.function("vm_initialization")(abi.CPU, 0, _POOLED)
-        # Nothing lists a program's functions and their arguments but the text that TVM prints for people.
+        # Only the text that TVM prints for people lists a program's functions and their arguments.
         self._text: str = executable.function("stats")()
 
     def functions(self) -> List[str]:
         """Names of its functions, kernels among them."""
         found = re.search(r"Globals \(#\d+\): \[([^\]]*)\]", self._text)
-        # What it only calls stands there, too, under a registered name, which has a dot in it.
+        # It also lists functions that the program only calls, under registered names with a dot.
         return [name for name in found.group(1).split(", ") if name.isidentifier()] if found else []
 
     def parameters(self, name: str) -> List[Parameter]:
-        """A function's parameters. Raises `NativeError` where there is no such function."""
+        """A function's parameters. Raises `NativeError` if there is no such function."""
         arity = self._machine.function("get_function_arity")(name)
         name_of = self._machine.function("get_function_param_name")
         return [self._parameter(name, index, name_of(name, index)) for index in range(arity)]
 
     def function(self, name: str) -> Function:
-        """The function ``name``. Raises `NativeError` where there is none."""
+        """The function ``name``. Raises `NativeError` if there is none."""
         return self._machine.function(name)
 
     def _parameter(self, function: str, index: int, name: str) -> Parameter:

@@ -1,1 +1,1 @@
-"""The packager: from this desk's rpcsys and TVM's libraries to one archive that makes a board serve."""
+"""Packs this machine's rpcsys and TVM's libraries into one archive, from which a board can serve."""

