@@ -137,7 +137,7 @@ def python(board: BoardFacts, host: str, asked: Sequence[str]) -> Python:
 def target(board: BoardFacts, found: Python, host: str) -> str:
     """The toolchain file for the board. Raises RpcsysError."""
     if board.system != "Linux":
-        text = f"{host} runs {board.system or 'no system that says its name'}; the device server needs Linux"
+        text = f"{host} runs {board.system or 'an unknown system'}; the device server needs Linux"
         raise RpcsysError(text)
     targets = {(each.machine, each.bits): each.name for each in map(toolchain.target, toolchain.names())}
     if machine(board, found) not in targets:
@@ -182,5 +182,5 @@ def rights(board: BoardFacts, root: str, host: str) -> str:
     if board.sudo:
         return "sudo" if board.sudo == "free" else "password"
     where = f"write to {root}" if root else "install"
-    how = "connect as root, or name a folder of one's own: --root DIR"
+    how = "connect as root, or choose a folder that this user may write to: --root DIR"
     raise RpcsysError(f"this user may not {where} on {host}, and there is no sudo: {how}")

@@ -62,15 +62,15 @@ def parse(text: str) -> Boards:
     try:
         found = json.loads(text)
     except RecursionError:
-        raise ValueError("it is nested without end") from None
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(found, dict) or found.get("form") != FORM or not isinstance(found.get("boards"), list):
-        raise ValueError(f"it is no list of boards of form {FORM}")
+        raise ValueError(f"it is not a list of boards in form {FORM}")
     return {entry.name: entry for entry in map(_entry, found["boards"])}
 
 
 def _entry(found: Any) -> Entry:
     if not isinstance(found, dict):
-        raise ValueError("an entry is no object")
+        raise ValueError("an entry is not an object")
     values: dict[str, Any] = {field.name: found[field.name] for field in fields(Entry) if field.name in found}
     for name, value in values.items():
         fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
@@ -102,7 +102,7 @@ def load() -> Boards:
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(f"{file} cannot be read: {error}; mend it, or put it away and add the boards again") from None
+        raise ConfigError(f"{file} cannot be read: {error}; repair it, or remove it and add the boards again") from None
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ class RemoteBoard:
             self.terminal.say(f"copies {package.size / 1e6:.1f} MB")
             copied = self._run("copying", _COPY, folder, self.python().name, stdin=file, timeout_s=COPY_TIMEOUT_S)
             if f"rpcsys-digest {package.digest}" not in copied:
-                text = f"what arrived at {self.host} is not what was sent: try again; is its memory or disk failing?"
+                text = f"{self.host} did not store the bytes that were sent: try again; is its memory or disk failing?"
                 raise RpcsysError(text)
             self._run("unpacking", _UNPACK, folder, timeout_s=INSTALL_TIMEOUT_S)
             self.terminal.say(f"installs {package.name}")
@@ -129,7 +129,7 @@ class RemoteBoard:
     def await_server(self, timeout_s: float) -> None:
         """Wait until the tracker shows the server. Raises RpcsysError with the last line of its log, if it does not."""
         entry = self.entry
-        self.terminal.say(f"is awaited at the tracker, {entry.tracker}")
+        self.terminal.say(f"is installed; waiting until the tracker at {entry.tracker} shows it")
         if not wait(parse_address(entry.tracker), entry.name, entry.key, timeout_s):
             log = self.connection.run(_LOG, entry.root, entry.name).out.strip()[-300:]
             text = f"{entry.name} is installed and not in the tracker at {entry.tracker} after {timeout_s:g} s"

@@ -178,7 +178,7 @@ def _listen(process: subprocess.Popen[bytes], timeout_s: float, until: str = "")
                 if not data:
                     selector.unregister(key.fileobj)
             if len(out) + len(err) > MAX_OUTPUT:
-                raise RpcsysError("the board talks without end; is its shell one for people to work in?")
+                raise RpcsysError("the board's output does not end; is its login shell an interactive program?")
             if until and b"\n" in out.partition(until.encode())[2]:
                 return Output(0, out.decode(errors="replace"), err.decode(errors="replace"))
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -196,7 +196,7 @@ _MEANINGS = {
     "board, or another machine in its place; if it is the board's, type: ssh-keygen -R {known}, and: ssh {to}",
     "Host key verification failed": "the host key of {host} is unknown: type: ssh {to}, compare it and accept it "
     "(or, on a network you trust: -o StrictHostKeyChecking=accept-new)",
-    "Permission denied": "{host} lets nobody in with these credentials (permission denied): type: ssh-copy-id {to}, or "
+    "Permission denied": "{host} refuses these credentials (permission denied): type: ssh-copy-id {to}, or "
     "name a key with -i, or another user",
     "Too many authentication failures": "{host} was offered too many keys: name the one with -i and "
     "-o IdentitiesOnly=yes",
@@ -205,9 +205,9 @@ _MEANINGS = {
     "not responding": "{host} has stopped answering: is it still on?",
     "timed out": _SILENT,
     "No route to host": _SILENT,
-    "Network is unreachable": "{host} is on a network that this machine has no way to",
-    "no matching host key type": "{host} knows only old kinds of host keys: -o HostKeyAlgorithms=+ssh-rsa",
-    "no matching key exchange": "{host} knows only old ways of key exchange: "
+    "Network is unreachable": "this machine has no route to the network of {host}",
+    "no matching host key type": "{host} offers only old kinds of host keys: -o HostKeyAlgorithms=+ssh-rsa",
+    "no matching key exchange": "{host} offers only old kinds of key exchange: "
     "-o KexAlgorithms=+diffie-hellman-group14-sha1",
 }
 
@@ -220,7 +220,7 @@ def ssh_error(said: str, words: str, host: str, known: str) -> ConnectError:
     for sign, meaning in _MEANINGS.items():
         if sign in said:
             return ConnectError(meaning.format(to=words, host=host, known=known))
-    return ConnectError(f"the connection to {host} broke: {_last_line(said) or 'ssh said nothing'}")
+    return ConnectError(f"the connection to {host} broke: {_last_line(said) or 'ssh printed nothing'}")
 
 
 def board_error(said: str, host: str, doing: str) -> RpcsysError:
@@ -234,7 +234,7 @@ def board_error(said: str, host: str, doing: str) -> RpcsysError:
         return RpcsysError(f"sudo on {host} does not take this password")
     if "is not in the sudoers file" in said or "may not run sudo" in said:
         return RpcsysError(f"this user may not use sudo on {host}: connect as root, or as one who may")
-    return RpcsysError(f"{doing} on {host} failed: {_last_line(said) or 'it said nothing'}")
+    return RpcsysError(f"{doing} on {host} failed: {_last_line(said) or 'it printed nothing'}")
 
 
 def _last_line(said: str) -> str:

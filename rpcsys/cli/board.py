@@ -1,4 +1,4 @@
-"""``rpcsys board`` and ``rpcsys pack``: boards kept from a desk, over ssh, and the archive for one kind of board."""
+"""``rpcsys board`` and ``rpcsys pack``: manage boards over ssh, and write the archive for one kind of board."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rpcsys.link import address_text, parse_address
 from rpcsys.module import toolchain
 from rpcsys.query import terminal
 
-AT_ONCE = 32  # boards that are worked on at the same time: most of it is waiting for sessions to end
+AT_ONCE = 32  # the most boards to work on at the same time: they mostly wait for sessions to end
 
 _SSH = (
     ("-p", "port", "PORT", "ssh's port on the board."),
@@ -47,14 +47,14 @@ _packing = terminal.with_options(
     click.option("--libraries", metavar="DIR", type=click.Path(exists=True, file_okay=False, resolve_path=True),
                  help="TVM's libraries from a build folder."),
     _DRIVERS,
-    click.option("--archive", type=options.FILE, help="Install this archive of `rpcsys pack`; nothing is packed."),
+    click.option("--archive", type=options.FILE, help="Install this archive of `rpcsys pack` and pack nothing."),
     click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S",
-                 help="How long the tracker is watched for it."),
+                 help="How long to wait until the tracker shows it."),
 )  # fmt: skip
 
 
 def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """For a shell that completes: the boards that this desk keeps."""
+    """For shell completion: the boards in the inventory."""
     try:
         return [name for name in sorted(inventory.load()) if name.startswith(incomplete)]
     except RpcsysError:
@@ -63,9 +63,9 @@ def _names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 
 @click.group(cls=options.CommandGroup, short_help="Install, upgrade, remove and list boards over ssh.")
 def board() -> None:
-    """Keep boards from this desk, over ssh.
+    """Manage boards from this machine, over ssh.
 
-    A board needs sshd and Python 3.8 or later. What this desk keeps is remembered in ~/.local/state/rpcsys/boards.json.
+    A board needs sshd and Python 3.8 or later. The inventory of boards is ~/.local/state/rpcsys/boards.json.
     """
 
 
@@ -80,14 +80,14 @@ rpcsys board add root@board --key rv --name rv1 -- --slots 2 --label a=b
 @board.command(help=_ADD, short_help="Install a server on a board, and wait until it serves.")
 @click.argument("destination", metavar="USER@HOST")
 @click.argument("flags", metavar="[-- SERVER'S FLAGS]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--key", required=True, help="What kind of device it is, such as rpi4.")
+@click.option("--key", required=True, help="The kind of device, such as rpi4.")
 @click.option("--tracker", metavar="HOST:PORT",
-              help="Where it registers, as the board knows it (else RPCSYS_TRACKER_HOST and _PORT).")  # fmt: skip
+              help="The tracker's address for the board (else RPCSYS_TRACKER_HOST and _PORT).")  # fmt: skip
 @click.option("--name", default="", help="The server's name in the lab (default: the board's own).")
 @click.option("--root", default="", metavar="DIR",
               help="Install below DIR there, which needs no root and starts nothing at boot.")  # fmt: skip
 @click.option("--python", default="", metavar="PYTHON",
-              help="Its Python (default: the first of python3, python3.14, … that will do).")  # fmt: skip
+              help="Its Python (default: the first of python3, python3.14, … that is new enough).")  # fmt: skip
 @_packing
 @_ssh_options
 def add(
@@ -95,7 +95,7 @@ def add(
     from_wheels: bool, libraries: str | None, drivers: tuple[str, ...], archive: Path | None, wait_s: float,
     **ssh: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """The command; what it does is said in `_ADD`."""
+    """The command; `_ADD` describes it."""
     where = address_text(*options.tracker_address(tracker, options.PORT))
     if name:
         inventory.check_name(name)
@@ -121,7 +121,7 @@ def _words(ssh: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _whole(flag: str, value: str) -> str:
-    """A file's whole path: what is remembered is used from anywhere. ``-F none`` is no file."""
+    """A file's absolute path, since the inventory is used from any folder. ``-F none`` is not a file."""
     is_file = flag in ("-i", "-F") and value != "none"
     return str(Path(value).expanduser().absolute()) if is_file else value
 
@@ -142,7 +142,7 @@ def _warn(text: str) -> None:
 
 
 def _places(flags: Sequence[str]) -> list[tuple[str, int]]:
-    """What a server with these flags connects to: its tracker, or its proxies. Exits with 2 for what are no flags."""
+    """The addresses that a server with these flags connects to: tracker or proxies. Exits with 2 for invalid flags."""
     from rpcsys.server import config
 
     says = config.parser().parse_args(list(flags))
@@ -179,20 +179,20 @@ def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
     return [boards[name] for name in (names or sorted(boards))]
 
 
-@board.command(short_help="Put this desk's version of rpcsys on boards.")
+@board.command(short_help="Put this machine's version of rpcsys on boards.")
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_names)
-@click.option("--all", "everything", is_flag=True, help="All that this desk keeps.")
+@click.option("--all", "everything", is_flag=True, help="All boards of the inventory.")
 @click.option("--drain-timeout", "drain_s", type=click.IntRange(0), default=int(lifecycle.DRAIN_S), show_default=True,
-              metavar="S", help="How long running sessions may go on.")  # fmt: skip
+              metavar="S", help="How long to wait for running sessions.")  # fmt: skip
 @_packing
 def upgrade(
     names: tuple[str, ...], everything: bool, drain_s: int, archive: Path | None, wait_s: float,
     from_wheels: bool, libraries: str | None, drivers: tuple[str, ...],
 ) -> None:  # fmt: skip
-    """Put this desk's version of rpcsys on boards.
+    """Put this machine's version of rpcsys on boards.
 
-    What runs there takes nothing new, ends with its last session, and the new version starts with the same flags.
-    Several boards are upgraded at the same time; one that fails keeps what it had, and does not stop the others.
+    A board takes no new sessions, its running ones end, and the new version starts with the same flags. Several boards
+    are upgraded at the same time; one that fails keeps its version, and does not stop the others.
     """
     entries = _kept(names, everything)
     chosen = _libraries(from_wheels, libraries, drivers)
@@ -216,7 +216,7 @@ def upgrade(
     with _packer(archive) as packer, ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             said = list(pool.map(one, firsts))
-        except BaseException:  # Ctrl-C: what has not begun stays as it is
+        except BaseException:  # Ctrl-C: boards that have not begun stay as they are
             pool.shutdown(cancel_futures=True)
             raise
     errors = [(entry.name, error) for entry, error in zip(firsts, said, strict=True) if error]
@@ -228,11 +228,11 @@ def upgrade(
 
 @board.command(short_help="Remove a server from its board.")
 @click.argument("name", shell_complete=_names)
-@click.option("--forget", is_flag=True, help="Do not ask the board, which is gone: only this desk forgets it.")
+@click.option("--forget", is_flag=True, help="Remove a board that is gone from the inventory only.")
 def remove(name: str, forget: bool) -> None:
     """Remove the server NAME from its board, and with a board's last one all of rpcsys.
 
-    Its sessions get the server's --grace; `rpcsys drain` beforehand lets them end.
+    Its sessions get the server's --grace to end; for more time run `rpcsys drain` first.
     """
     (entry,) = _kept([name])
     there = not forget and lifecycle.remove(entry, _terminal(name))
@@ -242,11 +242,11 @@ def remove(name: str, forget: bool) -> None:
     click.echo(f"{name} {'is removed' if there else forgotten}")
 
 
-@board.command("list", short_help="List this desk's boards, with their versions.")
+@board.command("list", short_help="List this machine's boards, with their versions.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each.")
-@click.option("--offline", is_flag=True, help="Print what this desk remembers, and ask nobody.")
+@click.option("--offline", is_flag=True, help="Print the inventory, without connections.")
 def list_(as_json: bool, offline: bool) -> None:
-    """List this desk's boards: what the tracker sees of them, and the version that each has now."""
+    """List this machine's boards: the tracker's state of each, and its installed version."""
     entries = _kept([], everything=True)
     found = [{**asdict(entry), "installed": entry.version, "state": ""} for entry in entries]
     if not offline:
@@ -284,16 +284,16 @@ On the board:  tar xf rpcsys-device.tar.gz
 @click.command(help=_PACK, short_help="Pack the device runtime for one kind of board.")
 @click.option("--target", required=True, help=f"The kind of board: {', '.join(toolchain.names())}.")
 @click.option("-o", "--output", "archive", type=options.FILE, default=Path("rpcsys-device.tar.gz"), show_default=True,
-              help="Where to.")  # fmt: skip
+              help="The archive to write.")  # fmt: skip
 @click.option("--libraries", "folder", metavar="DIR", type=options.FILE, help="TVM's libraries from a build folder.")
 @_FROM_WHEELS
 @_DRIVERS
 @click.option("--glibc", metavar="VERSION",
-              help="Refuse libraries that need a newer C library than the board's, such as 2.27.")  # fmt: skip
+              help="The board's C library, such as 2.27: refuse libraries that need a newer one.")  # fmt: skip
 def pack(
     target: str, archive: Path, folder: Path | None, from_wheels: bool, drivers: tuple[str, ...], glibc: str | None
 ) -> None:
-    """The command; what it is for is said in `_PACK`."""
+    """The command; `_PACK` describes it."""
     from rpcsys.pack import build
 
     named = _paths(drivers)

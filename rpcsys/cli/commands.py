@@ -1,4 +1,4 @@
-"""The ``rpcsys`` command: the group of all commands, the daemons' among them, and those of a lab's operator."""
+"""The ``rpcsys`` command: the group of all commands, including the daemons' and the lab operator's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ An archive for one:       rpcsys pack --target aarch64-linux-gnu
 """
 
 
-#: Where commands are that are imported when they are used, by their names.
+#: The modules of commands that are imported when they are used, by the commands' names.
 _MODULES = {
     **dict.fromkeys(("board", "pack"), "rpcsys.cli.board"),
     **dict.fromkeys(("deploy", "module"), "rpcsys.cli.modules"),
@@ -47,13 +47,13 @@ _MODULES = {
 @click.group(cls=options.CommandGroup, modules=_MODULES, help=_HELP)
 @click.version_option(rpcsys.__version__, prog_name="rpcsys")
 def group() -> None:
-    """All commands; what they have in common is said in `_HELP`."""
+    """All commands; `_HELP` describes them."""
 
 
 def _program(name: str, program: str, summary: str) -> None:
-    """A command that hands all its arguments, --help too, to another program's own parser.
+    """Add a command that passes all its arguments, --help too, to another program's own parser.
 
-    The program replaces this process: nothing of this command line stays in a board's memory.
+    The program replaces this process, so that a board's memory holds nothing of this command line.
     """
 
     @click.command(
@@ -74,47 +74,47 @@ def _program(name: str, program: str, summary: str) -> None:
 
 
 _program("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
-_program("proxy", "rpcsys.proxy", "Join clients with servers that nobody can reach.")
+_program("proxy", "rpcsys.proxy", "Join clients with servers that they cannot reach.")
 _program("server", "rpcsys.server", "Serve this machine as a device.")
 _program("query", "rpcsys.query", "Print the tracker's servers and queue.")
 
 
 @group.group(cls=options.CommandGroup, short_help="End a lease.")
 def lease() -> None:
-    """Leases that are out, as `query_tracker leases` shows them."""
+    """Leases that are granted, as `query_tracker leases` shows them."""
 
 
 @lease.command("end")
 @click.argument("name", metavar="LEASE")
-@click.option("--reason", default="", help="Why; it is recorded with the lease.")
+@click.option("--reason", default="", help="The reason to record with the lease.")
 @options.tracker
 def end_lease(name: str, reason: str, tracker: str | None) -> None:
-    """End LEASE, whoever holds it: its session is stopped, and the device goes to the next."""
+    """End LEASE of any user: its session is stopped, and the device is free for the next request."""
     with connect_tracker(options.tracker_address(tracker, options.PORT)) as connection:
         connection.end_lease(name, reason)
     click.echo(f"lease {name} ends")
 
 
-@group.command(short_help="Hand out nothing more of a server; its sessions go on.")
+@group.command(short_help="Grant no more leases on a server; its sessions continue.")
 @click.argument("server")
 @options.tracker
 def drain(server: str, tracker: str | None) -> None:
-    """Hand out nothing more of SERVER. Sessions on it go on; `rpcsys enable SERVER` undoes it."""
+    """Grant no more leases on SERVER. Its sessions continue; `rpcsys enable SERVER` undoes it."""
     with connect_tracker(options.tracker_address(tracker, options.PORT)) as connection:
         connection.drain(server)
     click.echo(f"{server} gets no more sessions; undo with: rpcsys enable {server}")
 
 
-@group.command(short_help="Undo a drain, or trust a server that was set aside.")
+@group.command(short_help="Undo a drain, or offer a server again that was set aside.")
 @click.argument("server")
 @options.tracker
 def enable(server: str, tracker: str | None) -> None:
-    """Hand SERVER out again, that was drained or set aside."""
+    """Offer SERVER again, after a drain or after it was set aside."""
     with connect_tracker(options.tracker_address(tracker, options.PORT)) as connection:
         connection.enable(server)
     click.echo(f"{server} gets sessions again")
 
 
 def run_group(argv: Sequence[str] | None = None) -> int:
-    """Run one command; its exit status. Every error becomes one line on standard error."""
+    """Run one command and return its exit status. Every error becomes one line on standard error."""
     return run_command(group, "rpcsys", argv)

@@ -1,4 +1,4 @@
-"""Words that a shell completes: click's own completion, and the flags of programs that click does not parse."""
+"""Shell completion: click's own, plus the flags of programs that click does not parse."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import re
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-COMMANDS = ("rpcsys", "query_tracker")  # what this package installs
+COMMANDS = ("rpcsys", "query_tracker")  # the commands that this package installs
 
 _FLAG = re.compile(r"^ {2}(?:-\w, )?(--[\w-]+)", re.MULTILINE)
 
 
 def help_of(program: str) -> str:
-    """What ``python -m program --help`` prints."""
+    """The output of ``python -m program --help``."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         importlib.import_module(f"{program}.__main__").main(["--help"])
@@ -24,9 +24,9 @@ def help_of(program: str) -> str:
 
 
 class Program(click.Command):
-    """A command that hands its arguments to ``program``, whose help says what flags there are.
+    """A command that passes its arguments to ``program``, whose help lists the flags.
 
-    Where the program is one of click's, its group completes what comes below, too.
+    If the program has a click group, the group completes the commands below it, too.
     """
 
     program: str
@@ -45,19 +45,19 @@ class Program(click.Command):
 
 
 def below(group: click.Group, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """What ``group`` completes behind the words that ``ctx`` holds for it."""
+    """The completions of ``group`` after the words that ``ctx`` holds for it."""
     return ShellComplete(group, {}, "", "").get_completions(list(ctx.params["args"]), incomplete)
 
 
 def words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What is no flag in a program's command line: a word of its own, else the name of a file."""
+    """Completions for a word of a program's command line that is not a flag: its subcommands, else files."""
     group = ctx.command.group if isinstance(ctx.command, Program) else None
     if group is not None:
         return below(group, ctx, incomplete)
     return [CompletionItem(incomplete, type="file")]
 
 
-_HELP = """Print what has SHELL complete the words of COMMAND: rpcsys, if none is named, or query_tracker.
+_HELP = """Print SHELL's completion script for COMMAND: rpcsys (the default) or query_tracker.
 
 \b
 bash  rpcsys completion bash >~/.local/share/bash-completion/completions/rpcsys
@@ -67,11 +67,11 @@ and   rpcsys completion bash query_tracker >…/query_tracker, and so on
 """
 
 
-@click.command(help=_HELP, short_help="Print what has a shell complete these commands.")
+@click.command(help=_HELP, short_help="Print a shell's completion script for these commands.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.argument("command", type=click.Choice(COMMANDS), default=COMMANDS[0])
 def completion(shell: str, command: str) -> None:
-    """The command; what it is for is said in `_HELP`."""
+    """The command; `_HELP` describes it."""
     root = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
     assert kind is not None  # click has all three

@@ -1,4 +1,4 @@
-"""``rpcsys demo``: a lab on this machine, a leased device, a real network, the queue before, during, after."""
+"""``rpcsys demo``: a lab on this machine, a leased device, a real network, and the queue before, during and after."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SERVERS = 2
 REPEAT = 20
 SETTLE_S = 10.0
 
-TOLERANCE = 1e-4  # two builds of one runtime on one machine agree to the last bits; a wiring mistake is off by far more
+TOLERANCE = 1e-4  # two builds of one runtime agree to the last bits; a wiring mistake differs by far more
 
 
 @click.command(short_help="See it work: a lab on this machine, and ResNet-50 on one of its devices.")
 def demo() -> None:
-    """Start a tracker and two device servers here, lease one, run ResNet-50 on it, watch the queue.
+    """Start a tracker and two device servers here, lease one, run ResNet-50 on it, and print the queue.
 
-    Everything stays on this machine and is gone afterwards.
+    Everything stays on this machine, and is removed at the end.
     """
     _require("onnx", "onnxruntime")
     began = time.monotonic()
@@ -101,7 +101,7 @@ def _difference(outputs: Arrays, expected: Arrays) -> float:
 
 
 def _compete(tracker: Tracker) -> None:
-    """Take the other device too, show a third user waiting, and let that one have its turn."""
+    """Lease the other device, show a third user's waiting request, and then serve it."""
     waiting = threading.Event()
     with ThreadPoolExecutor(1) as third_user:
         with tracker.request(KEY, wait_timeout=SETTLE_S):
@@ -117,7 +117,7 @@ def _queue(tracker: Tracker, moment: str) -> None:
 
 
 def _settle(tracker: Tracker) -> None:
-    """Wait until the devices that were given back are free again: clean, and offered anew."""
+    """Wait until the released devices are free again: cleaned up, and offered again."""
     deadline = time.monotonic() + SETTLE_S
     while tracker.summary()["queue_info"].get(KEY, {}).get("free") != SERVERS:
         if time.monotonic() > deadline:

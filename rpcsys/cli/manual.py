@@ -1,4 +1,4 @@
-"""Manual pages, made of what the commands' own ``--help`` says."""
+"""Writes manual pages from the commands' ``--help`` texts."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rpcsys.cli.completion import Program, help_of
 from rpcsys.errors import ConfigError
 from rpcsys.query.__main__ import command as query_tracker
 
-COLUMNS = 76  # of a page's text: a terminal's 80 without man's margin
+COLUMNS = 76  # width of a page's text: a terminal's 80 without man's margin
 
 _HEADING = re.compile(r"^(\w[\w ]*):$")
 
 
 def page(name: str, summary: str, text: str) -> str:
-    """The page ``name(1)``, in man(7)'s language, of a command's help ``text``."""
+    """The page ``name(1)``, in man(7)'s language, for a command's help ``text``."""
     usage, _, rest = text.strip().partition("\n\n")
     lines = [
         f'.TH {_roff(name.upper())} 1 "" "rpcsys {rpcsys.__version__}" rpcsys',
@@ -35,7 +35,7 @@ def page(name: str, summary: str, text: str) -> str:
 
 
 def _roff(line: str) -> str:
-    """A line of text as it is to be printed. A minus stays one, and a dot or a quote in front begins no request."""
+    """Quote a line of text: minus signs are kept, and a dot or quote at the beginning is no request."""
     line = line.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{line}" if line.startswith((".", "'")) else line
 
@@ -65,7 +65,7 @@ def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[
 @click.argument("folder", type=click.Path(path_type=Path))
 def man(folder: Path) -> None:
     """Write the manual pages of all commands into FOLDER, such as ~/.local/share/man/man1."""
-    os.environ["COLUMNS"] = str(COLUMNS)  # of the daemons' help, in this process alone
+    os.environ["COLUMNS"] = str(COLUMNS)  # for the daemons' help; in this process only
     root = click.get_current_context().find_root().command
     assert isinstance(root, click.Group)
     try:

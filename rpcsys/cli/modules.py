@@ -1,4 +1,4 @@
-"""``rpcsys deploy`` and ``rpcsys module``: modules on servers that many clients share, and what is in a library."""
+"""``rpcsys deploy`` and ``rpcsys module``: modules that servers share among clients, and the contents of a library."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rpcsys.query import terminal
 
 @click.command(short_help="Put a module on a server, for many clients to call.")
 @click.option("--to", "servers", metavar="HOST:PORT", multiple=True, required=True, help="The server; repeatable.")
-@click.option("--name", help="What clients call it (default: the file's name, without its ending).")
-@click.option("--list", "listing", is_flag=True, help="Say what is deployed there.")
+@click.option("--name", help="The module's name for clients (default: the file's name, without its ending).")
+@click.option("--list", "listing", is_flag=True, help="List the modules that are deployed there.")
 @click.option("--remove", metavar="NAME", help="Withdraw a module.")
 @click.argument("file", type=options.FILE, required=False)
 def deploy(servers: tuple[str, ...], name: str | None, listing: bool, remove: str | None, file: Path | None) -> None:
-    """Have a server serve FILE, a library (.so) or an ONNX model (.onnx), to whoever asks for it by name.
+    """Let a server serve FILE, a library (.so) or an ONNX model (.onnx), to all clients that call it by name.
 
-    The server was started with --deploy DIR. What it served under that name finishes the calls that it has; new calls
-    go to FILE, or, if FILE cannot be loaded there, to the old one still.
+    The server needs --deploy DIR. An older module of that name finishes its calls; new calls go to FILE. If the server
+    cannot load FILE, the older module stays.
     """
     if (file is not None) + listing + (remove is not None) != 1:
-        raise UsageError("one of the three, please: a file to deploy, --list, or --remove NAME")
+        raise UsageError("give one of these: a file to deploy, --list, or --remove NAME")
     for server in servers:
         with Deployment(server) as deployment:
             if file is not None:
@@ -50,7 +50,7 @@ def _deployed(row: dict[str, object]) -> str:
 
 @click.group(cls=options.CommandGroup)
 def module() -> None:
-    """Look into the libraries that models are shipped as."""
+    """Inspect libraries of modules."""
 
 
 @module.command()

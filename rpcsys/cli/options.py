@@ -1,4 +1,4 @@
-"""What several commands take: a tracker's address, a file; and how groups of commands behave."""
+"""Options and arguments of several commands: a tracker's address, a file; and the class of command groups."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rpcsys.link import DEFAULT_TRACKER, parse_address, tracker_defaults
 FILE = click.Path(path_type=Path)
 PORT = DEFAULT_TRACKER[1]
 
-_WHERE = "Where the tracker is (else RPCSYS_TRACKER_HOST and _PORT)."
+_WHERE = "The tracker's address (else RPCSYS_TRACKER_HOST and _PORT)."
 tracker = click.option("--tracker", metavar="HOST:PORT", help=_WHERE)
 
 
 def tracker_address(text: str | None, default_port: int | None = None) -> tuple[str, int]:
-    """The address that `--tracker` gave, else the environment. Raises ConfigError."""
+    """The address from `--tracker`, else from the environment. Raises ConfigError."""
     return tracker_defaults() if text is None else parse_address(text, default_port)
 
 
 class CommandGroup(click.Group):
-    """A group whose name alone is too little: its help goes to standard error, and the exit status is 2.
+    """A group that needs a command: without one it prints its help to standard error and exits with status 2.
 
-    Before 8.2, click would take it for a question, and exit with 0. ``modules``: by the names of commands, the modules
-    that have them, each imported when one is used.
+    Before 8.2, click would exit with 0. ``modules`` maps the names of commands to the modules that have them; each
+    module is imported when its command is used.
     """
 
     def __init__(self, *args: Any, modules: Mapping[str, str] | None = None, **more: Any) -> None:
@@ -44,7 +44,7 @@ class CommandGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Stop where there is nothing to parse, unless a shell asks what may come."""
+        """Stop without arguments, unless a shell requests completions."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), err=True)
             ctx.exit(UsageError.exit_status)

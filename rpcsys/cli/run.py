@@ -1,4 +1,4 @@
-"""``rpcsys run``: lease a device, run a model on it, time it, print."""
+"""``rpcsys run``: lease a device, run a model on it, time it, print its outputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from rpcsys.graph.samples import Arrays
 
 SEED = 0
-_REQUEST_S = 1.0  # how long one request for times may take: the bar moves about once a second
+_REQUEST_S = 1.0  # duration of one timing request: the progress bar moves about once a second
 
 
 @click.command(short_help="Lease a device, run a model on it, time it, print.")
-@click.option("--key", required=True, help="Which kind of device to lease.")
+@click.option("--key", required=True, help="The kind of device to lease.")
 @options.tracker
 @click.option("--repeat", type=click.IntRange(1), default=10, show_default=True, help="How many runs to time.")
-@click.option("--wait-timeout", type=click.FloatRange(0), help="Seconds to wait for a device (else for ever).")
+@click.option("--wait-timeout", type=click.FloatRange(0), help="Seconds to wait for a device (else no limit).")
 @click.argument("model", type=options.FILE)
 @click.argument("arrays", metavar="[INPUTS.npz]", type=options.FILE, required=False)
 def run(
@@ -35,7 +35,7 @@ def run(
 ) -> None:
     """Lease a device, run MODEL on it, time it, print its outputs.
 
-    MODEL is an .onnx file, or a library (.so): a tree of modules, or what TVM has built of a Relax program.
+    MODEL is an .onnx file, or a library (.so): a tree of modules, or a Relax program that TVM has compiled.
 
     INPUTS.npz holds the model's inputs by name; without it they are random, from a fixed seed.
     """
@@ -76,7 +76,7 @@ def _run_on(session: Session, path: Path, given: Arrays | None, repeat: int) -> 
 
 
 def load_inputs(path: Path) -> Arrays:
-    """Every array of an ``.npz`` file by name. Raises `UsageError` for anything else."""
+    """Every array of an ``.npz`` file by name. Raises `UsageError` for any other file."""
     import numpy as np
 
     try:
@@ -94,7 +94,7 @@ def load_inputs(path: Path) -> Arrays:
 def time_model(
     model: RemoteModule, args: Sequence[Any], repeat: int, advance: Callable[[int, int], None]
 ) -> TimingResult:
-    """``repeat`` single runs, each timed on the device; ``advance(done, repeat)`` as they come."""
+    """``repeat`` single runs, each timed on the device; calls ``advance(done, repeat)`` after each request."""
     results: list[float] = []
     while len(results) < repeat:
         longest = max(results, default=_REQUEST_S)

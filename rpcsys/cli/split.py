@@ -1,4 +1,4 @@
-"""``rpcsys split``: divide a model over devices, say what to expect, write the library."""
+"""``rpcsys split``: divide a model over devices, print the expected times, write the library."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from rpcsys.graph._plan.devices import PlanDevice
 
 Placed: TypeAlias = "tuple[graph.Stages, Sequence[PlanDevice]]"  # stages, and the device of each
-_HELP = """Divide MODEL, an .onnx file, over devices: find the best cuts, say what to expect, write the library.
+_HELP = """Divide MODEL, an .onnx file, over devices: find the best cuts, print the expected times, write the library.
 
 \b
 --over cpu:0,cpu:1       CPUs of this machine, one each (cpu:0-3: several together)
 --over cpu:0,key:edge    and a device leased by its key
 --over 2                 this machine's CPUs in two shares
 
-The stages are tried on the devices themselves. Those that make it slower are left out.
+The stages are tried on the devices themselves. Devices that would slow the model down are left out.
 
-The library runs the whole. A stage for a device that is not this machine is written beside it, for rpcsys deploy to
-put on a server there.
+The library runs the whole model. A stage for another machine is written to a file beside the library; rpcsys deploy
+puts it on a server there.
 """
 
 
@@ -37,17 +37,17 @@ put on a server there.
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
               help="The library (else MODEL.so in this folder).")  # fmt: skip
 @click.option("--goal", type=click.Choice(["throughput", "latency"]), default="throughput", show_default=True,
-              help="Most frames a second, or the least time for one.")  # fmt: skip
+              help="The most frames a second, or the least time for one.")  # fmt: skip
 @click.option("--at", "cuts", metavar="CUT", multiple=True,
               help="Cut here instead: a node's name or place, a tensor, or several with commas between; repeatable.",
 )  # fmt: skip
 @click.option("--inputs", "arrays", metavar="FILE.npz", type=options.FILE,
-              help="What to run it with (else random arrays).")  # fmt: skip
+              help="The inputs to run it with (else random arrays).")  # fmt: skip
 @options.tracker
 @click.option("--encode", metavar="HOW", default="", help="How arrays cross: float16, int8, zlib, int8+zlib, …")
 @click.option("--exact", is_flag=True, help="Stages that give the same bits as the whole.")
 @click.option("--keep-order", is_flag=True, help="The first device gets the first stage, and so on.")
-@click.option("--fallback", is_flag=True, help="Run stages of servers here while those are gone.")
+@click.option("--fallback", is_flag=True, help="Run a server's stages here while the server is away.")
 @click.option("--wait-timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
               help="Seconds to wait for a device.")  # fmt: skip
 @click.argument("model", type=options.FILE)
@@ -55,7 +55,7 @@ def split(
     model: Path, devices: str, output: Path | None, cuts: Sequence[str], arrays: Path | None, tracker: str | None,
     encode: str, exact: bool, fallback: bool, wait_timeout: float, **more: Any,
 ) -> None:  # fmt: skip
-    """The command; what it is for is said in `_HELP`."""
+    """The command; `_HELP` describes it."""
     if not model.is_file():
         raise UsageError(f"no such model: {model}")
     given = load_inputs(arrays) if arrays is not None else None
@@ -78,7 +78,7 @@ def split(
 def _found(model: Path, devices: str, given: Mapping[str, Any] | None, terms: Mapping[str, Any]) -> Placed:
     over = int(devices) if devices.isdecimal() and len(devices) < 6 else devices.split(",")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the plan says it, too
+        warnings.simplefilter("ignore", RuntimeWarning)  # the plan includes it
         plan = graph.auto_cuts(model, over, inputs=given, say=_say, **terms)
     click.echo(str(plan), nl=False)
     return plan.stages, plan.devices

@@ -77,7 +77,7 @@ class NativeTensor(TensorView):
     ) -> Any:  # fmt: skip
         """A DLPack capsule of the same memory. Raises BufferError if a copy is requested."""
         if copy:
-            raise BufferError("rpcsys gives its memory, not a copy of it")
+            raise BufferError("rpcsys shares its memory and makes no copy")
         name = _PLAIN if max_version is None or max_version[0] < 1 else _VERSIONED
         out = ctypes.c_void_p()
         api = library.api()
@@ -166,8 +166,8 @@ _release_address = ctypes.cast(_release_call, ctypes.c_void_p).value
 
 # ------------------------------------------------------------------ DLPack capsules
 
-# A capsule's name is ``dltensor`` (or ``dltensor_versioned``, since DLPack 1) until its tensor is taken, and then begins
-# with ``used_``. A capsule that is deleted before that calls the tensor's deleter.
+# A capsule's name is ``dltensor`` (or ``dltensor_versioned``, since DLPack 1) until its tensor is taken, and then is
+# prefixed with ``used_``. A capsule that is deleted before that calls the tensor's deleter.
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 _STRUCTURES = {_PLAIN: abi.ManagedTensor, _VERSIONED: abi.VersionedTensor}
 _USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}  # constants: a capsule does not copy names

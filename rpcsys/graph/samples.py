@@ -155,7 +155,7 @@ def _random_array(rng: np.random.Generator, spec: Mapping[str, Any]) -> np.ndarr
 
     name = spec["name"]
     if spec.get("shape") is None or "dtype" not in spec:
-        raise UsageError(f"the model does not say what array input {name!r} is: give the inputs as an .npz file")
+        raise UsageError(f"the model does not declare what array input {name!r} is: give the inputs as an .npz file")
     shape = [extent if isinstance(extent, int) else 1 for extent in spec["shape"]]
     if len(shape) > MAX_RANK or min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS:
         raise UsageError(f"input {name!r} has more than {MAX_ELEMENTS} elements: give the inputs as an .npz file")

@@ -118,7 +118,7 @@ class Module:
     def check_open(self) -> None:
         """Raise `RemoteFunctionError` after `close`."""
         if self._closed:
-            raise RemoteFunctionError("the module was closed; load it anew")
+            raise RemoteFunctionError("the module was closed; load it again")
 
     def describe(self) -> Dict[str, Any]:
         """The module's description for a client: kind, functions, and the inputs and outputs of ``main``."""

@@ -85,7 +85,7 @@ def find(wanted: PathLike, *, root: Optional[PathLike] = None, sysroot: Optional
     elif "RPCSYS_TRIPLE" in values:
         cc, cxx, strip = _vendor_compilers(root, values) if root else _debian_compilers(machine, values)
     else:
-        raise UsageError(f"{file} names no compiler: set(CMAKE_C_COMPILER /opt/vendor/bin/vendor-gcc), say")
+        raise UsageError(f"{file} names no compiler; add: set(CMAKE_C_COMPILER /opt/vendor/bin/vendor-gcc)")
     flags = values.get("RPCSYS_FLAGS") or values.get("CMAKE_C_FLAGS_INIT") or values.get("CMAKE_C_FLAGS") or ""
     return Toolchain(name, machine, bits, cc, cxx, strip, tuple(_words(flags, file)), sysroot)
 
@@ -134,7 +134,7 @@ def _expand(text: str, values: Dict[str, str]) -> str:
 def _target(file: Path, values: Dict[str, str]) -> Target:
     processor = values.get("CMAKE_SYSTEM_PROCESSOR")
     if processor is None:
-        raise UsageError(f"{file} does not say what it builds for: set(CMAKE_SYSTEM_PROCESSOR aarch64), say")
+        raise UsageError(f"{file} names no target; add, for example: set(CMAKE_SYSTEM_PROCESSOR aarch64)")
     machine = elf.machine_of(processor)
     if machine not in elf.MACHINES.values():
         raise UsageError(f"{file}: {processor} is no processor that is known here")

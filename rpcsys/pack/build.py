@@ -88,14 +88,14 @@ def _remarks(native: list[Prepared]) -> Iterator[str]:
     if libraries.FFI in names and libraries.RUNTIME not in names:
         yield f"there is no {libraries.RUNTIME}: this board will serve no TVM clients and no Relax programs"
     for origin in sorted({library.source.origin for library in native if not library.source.licences}):
-        yield f"no licence lies beside what comes from {origin}: see to it before you pass the archive on"
+        yield f"no licence was found beside {origin}: add it before you pass the archive on"
 
 
 def _python() -> dict[str, bytes]:
     """The Python part: the device tier, cloudpickle, and the stub of numpy."""
     spec = util.find_spec("cloudpickle")
     if spec is None or spec.origin is None:
-        raise UsageError("cloudpickle goes along and is not here; type: python -m pip install cloudpickle")
+        raise UsageError("cloudpickle is needed and is not installed; type: python -m pip install cloudpickle")
     stub = data.folder("packaging") / "numpy_stub"
     files = dict(source.device_files())
     files.update({f"cloudpickle/{file.name}": file for file in Path(spec.origin).parent.glob("*.py")})

@@ -135,7 +135,7 @@ def _pip(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_TIMEOUT_S, check=False)
     if done.returncode:
-        why = (done.stderr.strip() or "pip said nothing").splitlines()[-1]
+        why = (done.stderr.strip() or "pip printed nothing").splitlines()[-1]
         raise RpcsysError(f"pip could not download TVM's wheels: {why.strip()}")
 
 

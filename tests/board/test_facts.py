@@ -116,7 +116,7 @@ def test_target(machine: str, bits: int, target: str) -> None:
         ("mips", "Linux", "pi is mips with 32 bits; runtimes are packed for aarch64-linux-gnu, "),
         ("i686", "Linux", "pi is i686"),
         ("arm64", "Darwin", "pi runs Darwin; the device server needs Linux"),
-        ("", "", "no system that says its name"),
+        ("", "", "an unknown system"),
     ],
 )
 def test_no_target(machine: str, system: str, says: str) -> None:

@@ -73,7 +73,7 @@ def test_an_archive_is_copied_checked_and_installs_itself(board: RemoteBoard, tm
 def test_what_arrives_is_what_was_sent_or_nothing_is_installed(board: RemoteBoard, tmp_path: Path) -> None:
     package = packed(tmp_path / "a.tar.gz")
     package.path.write_bytes(package.path.read_bytes() + b"x")
-    with pytest.raises(RpcsysError, match="what arrived at board is not what was sent"):
+    with pytest.raises(RpcsysError, match="board did not store the bytes that were sent"):
         board.install(package, [], 0.0)
     assert not Path(board.entry.root, "called").exists()
 

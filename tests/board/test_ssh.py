@@ -62,10 +62,10 @@ def test_a_command_that_never_ends(fake: Path) -> None:
 @pytest.mark.parametrize("where", ["", ">&2"])
 def test_a_board_that_talks_without_end(where: str, fake: Path) -> None:
     says(fake, f"exec yes {where}")
-    with SshConnection("board") as board, pytest.raises(RpcsysError, match="talks without end"):
+    with SshConnection("board") as board, pytest.raises(RpcsysError, match="board's output does not end"):
         board.run("true")
     fake.write_text(f"#!/bin/sh\nexec yes {where}\n")
-    with pytest.raises(RpcsysError, match="talks without end"):
+    with pytest.raises(RpcsysError, match="board's output does not end"):
         SshConnection("board").__enter__()
 
 
@@ -118,7 +118,7 @@ SAID = {
     "ssh: connect to host pi port 22: No route to host": ("does not answer",),
     "Timeout, server pi not responding.": ("stopped answering",),
     "kex_exchange_identification: Connection closed by remote host": ("broke: kex_exchange",),
-    "": ("ssh said nothing",),
+    "": ("ssh printed nothing",),
 }  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def test_what_ssh_prints_becomes_an_error(said: str) -> None:
         ("Sorry, try again.\nsudo: no password was provided\nsudo: 1 incorrect password attempt\n", "this password"),
         ("pi is not in the sudoers file.\n", "may not use sudo on pi"),
         ("x\ninstall.sh: error: the copy is not whole\n", "copying on pi failed: the copy is not whole"),
-        ("", "copying on pi failed: it said nothing"),
+        ("", "copying on pi failed: it printed nothing"),
     ],
 )
 def test_what_a_board_prints_becomes_an_error(said: str, words: str) -> None:

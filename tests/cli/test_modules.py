@@ -53,8 +53,8 @@ def doubled(server: str) -> float:
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ((), 2, "one of the three"),
-        (("x.onnx", "--list"), 2, "one of the three"),
+        ((), 2, "give one of these"),
+        (("x.onnx", "--list"), 2, "give one of these"),
         (("nowhere.onnx",), 2, "no such file: nowhere.onnx"),
         (("broken.onnx",), 1, "cannot be loaded"),
         (("model.txt",), 1, "it loads .onnx, .so"),

@@ -86,5 +86,5 @@ def test_a_type_without_random_values_asks_for_a_file() -> None:
 
 @pytest.mark.parametrize("spec", [{"name": "x"}, {"name": "x", "dtype": "float32"}, {"name": "x", "shape": [1]}])
 def test_an_input_of_which_nothing_is_known_asks_for_a_file(spec: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match=r"does not say what array input 'x' is: give the inputs as an \.npz"):
+    with pytest.raises(UsageError, match=r"does not declare what array input 'x' is: give the inputs as an \.npz"):
         samples.random_inputs([spec])

@@ -83,7 +83,7 @@ def _pairs(given: Mapping[str, Any], known: set[str]) -> dict[str, CoderPair]:
         if name not in known:
             raise UsageError(f"there is no tensor {name!r} to encode; there are {', '.join(sorted(known))}")
         if not isinstance(how, tuple) or len(how) != 2 or not all(map(callable, how)):
-            raise UsageError(f"{name!r} is encoded by a word, or by a pair of functions or modules")
+            raise UsageError(f"{name!r} needs the name of an encoding, or a pair of functions or modules")
         pairs[name] = CoderPair(*map(_module, how))
     return pairs
 

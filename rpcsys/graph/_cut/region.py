@@ -65,7 +65,7 @@ def annotate(
     Raises `UsageError` for a name that no node has, a node in two regions, and a stage below 0.
     """
     if not regions or min(regions) < 0:
-        raise UsageError("regions wants stages from 0 up, each with its nodes: {0: [...], 1: [...]}")
+        raise UsageError("regions needs stages from 0 up, each with its nodes: {0: [...], 1: [...]}")
     result = read(model)
     result.ir_version = max(result.ir_version, _ANNOTATIONS_SINCE)
     flow = Dataflow(result)

@@ -42,7 +42,7 @@ def describe(value: ir.Value) -> TensorInfo:
     """The known facts of ``value``. Raises `UsageError` if its type is unknown."""
     name = value.name or ""
     if value.type is None:
-        raise UsageError(f"nothing tells the type of tensor {name!r}, so no stage can begin or end there")
+        raise UsageError(f"the type of tensor {name!r} is unknown, so no stage can begin or end there")
     required = not (value.is_graph_input() and value.is_initializer())
     if not isinstance(value.type, ir.TensorType):
         return TensorInfo(name, _type_text(value.type), None, None, required)

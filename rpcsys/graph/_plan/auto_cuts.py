@@ -112,5 +112,5 @@ def _arrays(inputs: Sequence[TensorInfo], given: Mapping[str, Any] | None) -> tu
         return {name: given[name] for name in names}, ()
     unfixed = [each for each in required if not all(isinstance(size, int) for size in each.shape or ())]
     free = "; ".join(f"{tensor.name} is {tensor.text()}" for tensor in unfixed)
-    warning = f"{free}: free extents are taken as 1, which is of no use unless they are; give inputs"
+    warning = f"{free}: free extents are taken as 1; if they are larger, give inputs"
     return random_inputs(list(map(tensor_spec, required))), (warning,) if free else ()

@@ -141,7 +141,7 @@ class Plan:
         missing = [stage.name for stage in self.planned if not getattr(figures.get(stage.name), "frames", 0)]
         if missing:
             text = f"there are no frames of {', '.join(missing)} in these figures"
-            raise UsageError(f"{text}: run a pipeline of plan.stages, and ask it")
+            raise UsageError(f"{text}: run a pipeline of plan.stages, and pass its figures")
         took = {name: each.active_s / each.frames for name, each in figures.items() if each.frames}
         return Comparison(tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned))
 

@@ -68,7 +68,7 @@ class Runner:
         values = self.inputs + self.outputs
         for value in values:
             if value.dtype is None and value.type.startswith("tensor("):
-                raise ValueError(f"onnxruntime neither takes nor gives a {value.type} in Python ({value.name!r})")
+                raise ValueError(f"onnxruntime does not support {value.type} in Python ({value.name!r})")
         # bfloat16, float8 and int4 pass only as raw bits in OrtValues.
         self._raw = any(value.dtype in RAW for value in values)
         self._raw_out = any(value.dtype in RAW for value in self.outputs)

@@ -67,7 +67,7 @@ def listing(tensors: Mapping[str, Tensor]) -> List[Tuple[str, str, Tuple[int, ..
 def listed(rows: Any, buffers: Sequence[memoryview]) -> Dict[str, Tensor]:
     """Weights from their `listing` and their bytes. Raises `FormatError` if the two do not agree."""
     if not isinstance(rows, list) or len(rows) != len(buffers):
-        raise FormatError("is broken (it lists other weights than it has)")
+        raise FormatError("is broken (its list of weights does not match its buffers)")
     tensors: Dict[str, Tensor] = {}
     for row, data in zip(rows, buffers):
         if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], str):

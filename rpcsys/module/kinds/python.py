@@ -69,5 +69,5 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
         raise ModelError(f"{context.name} holds Python functions, and {text}") from None
     functions = cloudpickle.loads(buffers[0])
     if not isinstance(functions, dict) or list(functions) != names or not all(map(callable, functions.values())):
-        raise FormatError("is broken (it has other Python functions than it says)")
+        raise FormatError("is broken (its list of Python functions does not match them)")
     return PythonModule(functions, pickled=buffers[0])
