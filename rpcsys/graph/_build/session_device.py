@@ -1,7 +1,4 @@
-"""A session's device: the target to build for, and calls of a stage on it with encoded arrays.
-
-The device's facts are known only after it is leased.
-"""
+"""A session's device: the target to build for, and calls of a stage on it with encoded arrays."""
 
 from __future__ import annotations
 

@@ -131,10 +131,7 @@ def _metadata(what: str, thread: int, **args: Any) -> dict[str, Any]:
 
 
 def with_progress(outcomes: Iterator[Any], frames: Iterable[Any], figures: Callable[[], Stats]) -> Iterator[Any]:
-    """Yield ``outcomes`` as they come, with a progress bar if standard error is a terminal.
-
-    Only the length of ``frames`` is used.
-    """
+    """Yield ``outcomes``, with a progress bar of ``frames``' length if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield from outcomes
         return
