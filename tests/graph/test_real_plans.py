@@ -68,7 +68,7 @@ def off(plan: Plan, folder: Path) -> tuple[float, bool]:
         return plan.bottleneck.stage_s / undisturbed(pipeline, folder) - 1, share > ALONE
 
 
-def test_what_is_expected_of_resnet50_comes_true(tmp_path: Path) -> None:
+def test_the_expected_time_of_resnet50_is_measured(tmp_path: Path) -> None:
     network = samples.light_model("resnet50", seed=1)
     fair: list[float] = []
     for _ in range(ATTEMPTS):

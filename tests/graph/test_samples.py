@@ -49,12 +49,12 @@ def test_outputs_are_finite_and_follow_the_input(network: str, tmp_path: Path) -
         assert np.abs(values - two[output]).max() > 1e-4
 
 
-def test_unknown_network_is_named_with_those_there_are() -> None:
+def test_the_error_for_an_unknown_network_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"no sample network 'resnet51'; there are: .*resnet50"):
         samples.light_model("resnet51")
 
 
-def test_without_onnx_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onnx_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UsageError, match=r"pip install 'rpcsys\[graph\]'"):
         samples.light_model()
@@ -63,7 +63,7 @@ def test_without_onnx_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatc
         samples.run_here("m.onnx", {})
 
 
-def test_they_follow_the_specification_and_the_seed() -> None:
+def test_random_inputs_follow_the_specification_and_the_seed() -> None:
     specs = [
         {"name": "x", "dtype": "float16", "shape": ["batch", 3, None]},
         {"name": "n", "dtype": "int64", "shape": []},
@@ -79,12 +79,12 @@ def test_they_follow_the_specification_and_the_seed() -> None:
     assert not np.array_equal(first["x"], other["x"])
 
 
-def test_a_type_without_random_values_asks_for_a_file() -> None:
+def test_a_type_without_random_values_needs_a_file() -> None:
     with pytest.raises(UsageError, match=r"input 'words' is of type strings: give the inputs as an \.npz"):
         samples.random_inputs([{"name": "words", "dtype": "strings", "shape": [2]}])
 
 
 @pytest.mark.parametrize("spec", [{"name": "x"}, {"name": "x", "dtype": "float32"}, {"name": "x", "shape": [1]}])
-def test_an_input_of_which_nothing_is_known_asks_for_a_file(spec: dict[str, object]) -> None:
+def test_an_input_of_unknown_type_needs_a_file(spec: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=r"does not declare what array input 'x' is: give the inputs as an \.npz"):
         samples.random_inputs([spec])

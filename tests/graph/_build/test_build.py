@@ -58,7 +58,7 @@ def test_a_stage_is_built_for_its_target(target: Any) -> None:
     assert built.runtime == ("reference" if "eference" in str(target) else "onnxruntime")  # type: ignore[attr-defined]
 
 
-def test_an_exact_stage_is_run_as_it_is() -> None:
+def test_an_exact_stage_runs_at_level_basic() -> None:
     first, second = graph.split(diamond(), 2, exact=True)
     assert graph.build(first).model.options["level"] == "basic"  # type: ignore[attr-defined]
     assert "level" not in graph.build(graph.split(diamond(), 2)[0]).model.options  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def test_an_exact_stage_is_run_as_it_is() -> None:
             graph.build(second, target)
 
 
-def test_cpus_are_those_of_the_session_and_of_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_and_calls_are_bound_to_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = max(os.sched_getaffinity(0))
     before = os.sched_getaffinity(0)
     built = graph.build(graph.split(diamond(), [])[0], graph.OnnxRuntime(cpus=[cpu]))
@@ -94,7 +94,7 @@ def test_cpus_are_those_of_the_session_and_of_each_call(monkeypatch: pytest.Monk
         ),
     ],
 )
-def test_what_this_machine_lacks_is_named(target: graph.OnnxRuntime, said: str) -> None:
+def test_the_error_names_what_this_machine_lacks(target: graph.OnnxRuntime, said: str) -> None:
     built = graph.build(graph.split(diamond(), [])[0], target)
     with pytest.raises(ModelError, match=said):
         built.run(FEEDS)
@@ -110,12 +110,12 @@ def test_what_this_machine_lacks_is_named(target: graph.OnnxRuntime, said: str) 
         (graph.Remote("f"), "by a tracker or by an address"),
     ],
 )
-def test_targets_that_cannot_be_meant(target: Any, said: str) -> None:
+def test_invalid_targets_are_refused(target: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         graph.build(graph.split(diamond(), [])[0], target)
 
 
-def test_all_stages_are_one_module_that_exports_as_one_library(tmp_path: Path) -> None:
+def test_all_stages_are_one_module_and_one_library(tmp_path: Path) -> None:
     stages = graph.split(diamond(), ["left", "right", "join"])
     built = graph.build(stages, {"stage1": "reference", "stage3": graph.OnnxRuntime(threads=1)})
     same(built, diamond())
@@ -136,7 +136,7 @@ def test_targets_come_from_the_annotation() -> None:
         graph.build(graph.partition(foreign, graph.annotated()))
 
 
-def test_a_module_of_another_compiler_takes_a_region() -> None:
+def test_a_region_may_be_a_module_of_another_compiler() -> None:
     stages = graph.partition(diamond(), ["left"])
 
     def theirs(a: Any) -> Any:
@@ -163,7 +163,7 @@ def test_a_real_network_exact_as_one_library(tmp_path: Path) -> None:
         assert_same(loaded.run(feeds), run(model, feeds))
 
 
-def test_tvm_compiles_a_stage_and_takes_its_place_in_the_pipeline(tmp_path: Path) -> None:
+def test_a_stage_compiled_by_tvm_runs_in_the_whole(tmp_path: Path) -> None:
     pytest.importorskip("tvm")
     stages = graph.partition(diamond(), ["left", "join"], several=True)
     assert [stage.name for stage in stages] == ["rest0", "region0"]
@@ -196,7 +196,7 @@ def remote_of(device: Any) -> RemoteFunctionModule:
     return found
 
 
-def test_the_device_calls_and_the_part_is_the_stage(network: Any) -> None:
+def test_the_device_calls_the_part_and_the_part_is_the_stage(network: Any) -> None:
     stages = graph.partition(network, ["bend"])
     both = graph.offload(stages, {"region": graph.Remote(**NOWHERE, encode={"features": "int8", "bent": "zlib"})})
     far = remote_of(both.device)
@@ -238,7 +238,7 @@ def test_a_fallback_shares_weights_with_the_stages_here() -> None:
     np.testing.assert_allclose(device(x), x @ weight @ weight, rtol=1e-4)
 
 
-def test_pairs_of_functions_travel_with_both_sides(network: Any, tmp_path: Path) -> None:
+def test_pairs_of_functions_are_exported_with_both_sides(network: Any, tmp_path: Path) -> None:
     pair = (lambda array: array.astype("f2"), lambda array: array.astype("f4"))
     stages = graph.split(network, ["bend", "tail"])
     remote = graph.Remote(**NOWHERE, encode={"features": pair, "bent": pair}, fallback="onnxruntime")
@@ -268,7 +268,7 @@ def test_an_exact_model_has_an_exact_fallback(network: Any) -> None:
         ({"stage1": graph.Remote(serve="head")}, "by a tracker or by an address"),
     ],
 )
-def test_sides_that_cannot_be_built(network: Any, targets: Any, says: str) -> None:
+def test_invalid_sides_are_refused(network: Any, targets: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         graph.offload(graph.split(network, ["bend"]), targets)
 
@@ -297,7 +297,7 @@ def test_from_three_files(whole: Any, tmp_path: Path) -> None:
     assert darker(image).max() <= 0
 
 
-def test_parts_that_are_not_there(whole: Any, tmp_path: Path) -> None:
+def test_missing_parts_are_refused(whole: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"graph\.json cannot be read: No such file"):
         graph.create(tmp_path / "graph.json", whole.library)
     whole.save_graph_json(tmp_path / "graph.json")
@@ -312,7 +312,7 @@ def test_an_operator_that_tvm_lacks_is_named() -> None:
         graph.build(graph.split(model, [])[0], "tvm")
 
 
-def test_building_without_tvm_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_building_without_tvm_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tvm", None)
     with pytest.raises(UsageError, match=r"pip install 'rpcsys\[tvm\]'"):
         graph.build(graph.split(chain(), [])[0], "tvm")

@@ -30,7 +30,7 @@ def part(x: Any, n: Any) -> Any:
     return x + n
 
 
-def test_words_are_the_wires_own_and_pairs_are_stages_of_both_sides() -> None:
+def test_the_wire_has_named_encodings_and_pairs_are_stages() -> None:
     codec = Codec(graph.Remote("f", encode={"x": (halved, doubled), "y": "int8"}), SIGNATURE)
     assert codec.ways == {"y": "int8"}
     assert list(codec.pairs) == ["x"]
@@ -61,7 +61,7 @@ def test_without_pairs_nothing_is_added() -> None:
     assert codec.ways == {"x": "float16", "y": "float16"}
 
 
-def test_a_module_stands_for_itself() -> None:
+def test_a_module_in_a_pair_is_used_as_it_is() -> None:
     module = Module("f", {"main": halved})
     assert Codec(graph.Remote("f", encode={"x": (module, doubled)}), SIGNATURE).pairs["x"].encode is module
 
@@ -76,6 +76,6 @@ def test_a_module_stands_for_itself() -> None:
         ({"x": ("int8", "float16")}, "by a word, or by a pair"),
     ],
 )
-def test_encodings_that_cannot_be_meant(encode: Any, says: str) -> None:
+def test_invalid_encodings_are_refused(encode: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Codec(graph.Remote("f", encode=encode), SIGNATURE)

@@ -97,7 +97,7 @@ def test_replicas_of_a_leased_device_are_devices(monkeypatch: pytest.MonkeyPatch
         assert [session.closed for session in lab.sessions] == [None, "by us", "by us"]
 
 
-def test_a_frame_that_brings_devices_down_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_crashes_devices_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch, deadly=(5, 23))
     with module() as device, pipeline(device) as running:
         outputs = list(running.run(range(40)))
@@ -111,7 +111,7 @@ def test_a_frame_that_brings_devices_down_fails_alone(monkeypatch: pytest.Monkey
     assert len(lab.sessions) <= 1 + 2 * TRIES
 
 
-def test_frames_of_a_lost_device_go_to_the_others_while_none_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_a_lost_device_run_on_the_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch)
     done = threading.Event()
 
@@ -133,7 +133,7 @@ def test_frames_of_a_lost_device_go_to_the_others_while_none_is_free(monkeypatch
         assert device.session is lab.sessions[2]
 
 
-def test_an_error_that_loses_no_device_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_without_a_lost_device_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch)
     with module() as device, pipeline(device) as running:
         assert "TypeError" in str(running.submit(None).exception(DEADLINE_S))
@@ -142,9 +142,7 @@ def test_an_error_that_loses_no_device_is_not_tried_again(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("error", [UnknownKey("no such key"), TrackerUnreachable("nobody there")])
-def test_a_device_that_cannot_be_had_is_said_before_any_frame(
-    monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_an_unavailable_device_is_an_error_before_any_frame(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def refuse(*_: Any) -> None:
         raise error
 
@@ -153,7 +151,7 @@ def test_a_device_that_cannot_be_had_is_said_before_any_frame(
         Pipeline(graph.split(chain(), [2]), {"stage1": Leased("board")})
 
 
-def test_another_device_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_another_device_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch, deadly=(1,))
     asked: list[bool] = []
 
@@ -174,7 +172,7 @@ def test_another_device_is_waited_for_but_not_for_ever(monkeypatch: pytest.Monke
     assert asked == [False, True, True, True]
 
 
-def test_closed_while_it_waits_for_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_the_wait_for_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch, deadly=(1,))
     waiting = threading.Event()
 
@@ -204,12 +202,12 @@ def test_closed_while_it_waits_for_another_device(monkeypatch: pytest.MonkeyPatc
         (Leased("board", target="abacus"), "no target is called 'abacus'"),
     ],
 )
-def test_what_cannot_be_meant_is_said(place: Leased, message: str) -> None:
+def test_invalid_arguments_are_refused(place: Leased, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         graph.build(graph.split(chain(), [])[0], place)
 
 
-def test_it_is_not_exported(tmp_path: Any) -> None:
+def test_a_leased_module_cannot_be_exported(tmp_path: Any) -> None:
     with graph.build(graph.split(chain(), [])[0], Leased("board")) as device:
         assert isinstance(device, Module)
         with pytest.raises(UsageError, match="saves a module of kind 'leased'"):

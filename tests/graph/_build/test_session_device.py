@@ -26,7 +26,7 @@ def module(inputs: list[dict[str, Any]], outputs: list[dict[str, Any]]) -> mock.
     return made
 
 
-def test_only_what_it_applies_to_is_encoded() -> None:
+def test_only_arrays_that_the_encoding_applies_to_are_encoded() -> None:
     floats, ints = {"name": "a", "dtype": "float32"}, {"name": "b", "dtype": "int64"}
     sequence = {"name": "c", "dtype": "seq(tensor(float))"}
     remote = module([floats, ints, sequence], [ints, floats])
@@ -39,7 +39,7 @@ def test_only_what_it_applies_to_is_encoded() -> None:
     assert encoded_call(remote, "") is remote
 
 
-def test_a_device_that_cannot_decode_is_said() -> None:
+def test_the_error_names_a_device_that_cannot_decode() -> None:
     session = mock.MagicMock()
     session.info = {"capabilities": {"encodings": ["zlib"]}}
     check_encoding(session, "zlib", "key:edge")

@@ -22,7 +22,7 @@ def test_names_of_targets() -> None:
     )
 
 
-def test_what_tvm_has_is_given_to_it() -> None:
+def test_a_region_has_the_operators_of_tvm() -> None:
     """onnxruntime's own operator stays where it is, between two pieces that TVM compiles."""
     pytest.importorskip("tvm")
     model = make(
@@ -48,7 +48,7 @@ def test_what_tvm_has_is_given_to_it() -> None:
     np.testing.assert_allclose(built.run(feeds)["y"], run(model, feeds)["y"], rtol=1e-5, atol=1e-6)
 
 
-def test_onnxruntime_tells_its_kernels() -> None:
+def test_onnxruntime_lists_its_kernels() -> None:
     has = graph.supported("onnxruntime")
     assert has(ir.Node("", "Conv", []))
     assert has(ir.Node("com.microsoft", "QuickGelu", []))
@@ -56,7 +56,7 @@ def test_onnxruntime_tells_its_kernels() -> None:
     assert not graph.supported(graph.OnnxRuntime(provider="MoonExecutionProvider"))(ir.Node("", "Conv", []))
 
 
-def test_a_body_counts() -> None:
+def test_a_node_is_supported_if_its_body_is() -> None:
     def with_body(operator: str) -> ir.Node:
         body = helper.make_graph([node(operator, "x", "b")], "body", [], values("b"))
         flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
@@ -73,7 +73,7 @@ def test_targets_without_a_list() -> None:
         graph.supported("reference")
 
 
-def test_without_tvm_the_error_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tvm_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tvm", None)
     monkeypatch.setitem(sys.modules, "tvm.relax.frontend.onnx", None)
     with pytest.raises(UsageError, match=r"pip install 'rpcsys\[tvm\]'"):

@@ -8,7 +8,7 @@ from rpcsys import graph
 from tests.graph.running import assert_same, make, names, node, numbers, ops, run, run_stages, values
 
 
-def test_a_tensor_that_skips_a_stage_is_carried_by_name() -> None:
+def test_a_tensor_that_skips_a_stage_crosses_by_name() -> None:
     model = make(
         [node("Relu", "x", "a"), node("Neg", "a", "b"), node("Abs", "b", "c"), node("Add", "a c", "y")],
         values("x"),
@@ -53,7 +53,7 @@ def test_constants_are_computed_where_they_are_needed() -> None:
     assert_same(run_stages(stages, {"x": x}), run(model, {"x": x}))
 
 
-def test_a_stage_of_constants_alone_does_compute_them() -> None:
+def test_a_stage_of_constants_alone_computes_them() -> None:
     model = make(
         [node("Exp", "w", "k"), node("Add", "x k", "y")], values("x"), values("y"), weights={"w": numbers(2, 3)}
     )
@@ -64,7 +64,7 @@ def test_a_stage_of_constants_alone_does_compute_them() -> None:
     assert_same(run_stages(stages, {"x": x}), run(model, {"x": x}))
 
 
-def test_outputs_may_be_inputs_weights_constants_and_made_midway() -> None:
+def test_outputs_may_be_inputs_weights_constants_and_inner_tensors() -> None:
     model = make(
         [node("Exp", "w", "k"), node("Relu", "x", "a"), node("Neg", "a", "y")],
         values("x"),

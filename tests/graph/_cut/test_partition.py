@@ -41,7 +41,7 @@ def shape_of(stages: graph.Stages) -> dict[str, tuple[list[str], tuple[str, ...]
 @pytest.mark.parametrize(
     "region", [["left"], ["b"], lambda item: item.op_type == "Exp", graph.operators("Exp", "own::Exp")]
 )
-def test_a_region_between_what_is_before_beside_and_after(region: Any, exact: bool) -> None:
+def test_a_region_has_stages_before_beside_and_after(region: Any, exact: bool) -> None:
     stages = graph.partition(diamond(), region, exact=exact)
     assert shape_of(stages) == {
         "before": (["Relu"], ()),
@@ -60,7 +60,7 @@ def test_a_region_between_what_is_before_beside_and_after(region: Any, exact: bo
         (["stem", "left", "right1", "right2", "join", "tail"], ["region"]),
     ],
 )
-def test_what_is_not_there_makes_no_stage(region: list[str], names: list[str]) -> None:
+def test_empty_parts_make_no_stage(region: list[str], names: list[str]) -> None:
     assert [stage.name for stage in graph.partition(diamond(), region)] == names
 
 
@@ -74,7 +74,7 @@ def test_what_is_not_there_makes_no_stage(region: list[str], names: list[str]) -
         (["nobody"], "no node of the model is called 'nobody'"),
     ],
 )
-def test_a_region_that_cannot_be_says_why(region: Any, said: str) -> None:
+def test_an_invalid_region_is_refused_with_the_reason(region: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         graph.partition(diamond(), region)
 
@@ -118,7 +118,7 @@ def through_constants() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_region_of_constants_comes_before_what_needs_it(several: bool) -> None:
+def test_a_region_of_constants_comes_before_its_users(several: bool) -> None:
     stages = graph.partition(through_constants(), ["k"], several=several)
     region, after = stages
     assert [output.name for output in region.outputs] == ["k"]
@@ -144,7 +144,7 @@ def test_random_regions_give_the_same_bits(network: onnx.ModelProto, data: st.Da
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_what_a_target_supports_of_a_real_network(exact: bool) -> None:
+def test_regions_that_a_target_supports_of_a_real_network(exact: bool) -> None:
     model = samples.light_model("squeezenet")
     stages = graph.partition(model, graph.operators("Conv", "Relu", "MaxPool"), several=True, exact=exact)
     assert len(stages) > 5
@@ -170,7 +170,7 @@ def test_marks_in_the_model_make_its_stages(exact: bool, caplog: pytest.LogCaptu
     assert_same(run_stages(stages, {"x": numbers(2, 3)}), run(diamond(), {"x": numbers(2, 3)}))
 
 
-def test_marks_against_the_flow_are_named() -> None:
+def test_the_error_names_marks_against_the_flow() -> None:
     marked = graph.annotate(chain(), {1: ["n0"], 0: ["n2"]})
     with pytest.raises(UsageError, match=r"the path 'n0' -> 'n1' -> 'n2' goes from stage 1 back to stage 0"):
         graph.partition(marked, graph.annotated())

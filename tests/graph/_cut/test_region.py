@@ -26,18 +26,18 @@ def flow() -> Dataflow:
     return Dataflow(read(make(nodes, values("x"), values("y"), domains={"com.microsoft": 1})))
 
 
-def test_nodes_are_meant_by_their_names_or_those_of_their_tensors(flow: Dataflow) -> None:
+def test_nodes_are_selected_by_their_names_or_their_tensors_names(flow: Dataflow) -> None:
     assert chosen(flow, ["first", "b"]) == {0, 1}
     assert chosen(flow, "first") == {0}
 
 
-def test_nodes_are_meant_by_a_test_or_by_their_operators(flow: Dataflow) -> None:
+def test_nodes_are_selected_by_a_test_or_by_their_operators(flow: Dataflow) -> None:
     assert chosen(flow, lambda item: item.op_type == "Tanh") == {1}
     assert chosen(flow, graph.operators("Neg", "com.microsoft::QuickGelu")) == {0, 2}
     assert chosen(flow, graph.operators("QuickGelu")) == set()
 
 
-def test_a_name_that_no_node_has_is_said(flow: Dataflow) -> None:
+def test_a_name_that_no_node_has_is_refused(flow: Dataflow) -> None:
     with pytest.raises(UsageError, match="no node of the model is called 'c', and none makes a tensor"):
         chosen(flow, ["first", "c"])
 
@@ -83,12 +83,12 @@ def test_annotating_again_replaces_the_plan_and_keeps_others() -> None:
         ({0: ["nobody"]}, "no node of the model is called 'nobody'"),
     ],
 )
-def test_what_cannot_be_marked_is_named(regions: Any, said: str) -> None:
+def test_invalid_marks_are_refused(regions: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         graph.annotate(chain(), regions)
 
 
-def test_marks_that_are_not_there_are_named() -> None:
+def test_missing_marks_are_refused() -> None:
     with pytest.raises(UsageError, match=r"no node of the model is marked .*graph\.annotate marks them"):
         graph.partition(chain(), graph.annotated())
     with pytest.raises(UsageError, match="no plan 'x' that marks pipeline stages; it has 'rpcsys'"):

@@ -37,7 +37,7 @@ def test_a_cut_is_a_node_that_begins_a_stage_or_a_tensor_that_ends_one(cuts: Any
     assert_same(run_stages(stages, {"x": x}), run(chain(), {"x": x}))
 
 
-def test_a_tensor_ends_a_stage_that_makes_it_and_nothing_else() -> None:
+def test_a_stage_up_to_a_tensor_makes_nothing_else() -> None:
     side = make(
         [node("Relu", "x", "a"), node("Neg", "x", "b"), node("Abs", "a", "c"), node("Add", "b c", "y")],
         values("x"),
@@ -60,7 +60,7 @@ def test_a_tensor_ends_a_stage_that_makes_it_and_nothing_else() -> None:
         ("y", "stage1 would have nothing to do: no output of the model needs it"),
     ],
 )
-def test_a_cut_that_cannot_be_is_named(cuts: Any, said: str) -> None:
+def test_an_invalid_cut_is_refused(cuts: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
         graph.split(chain(), cuts)
     assert "\n" not in str(caught.value)

@@ -20,7 +20,7 @@ def test_an_unsorted_model_is_refused() -> None:
         graph.split(model, 1)
 
 
-def test_what_is_drawn_at_random_is_drawn_once() -> None:
+def test_random_numbers_are_drawn_once() -> None:
     model = make(
         [node("RandomNormal", "", "r", shape=[2, 3]), node("Add", "x r", "a"), node("Sub", "a r", "y")],
         values("x"),
@@ -32,7 +32,7 @@ def test_what_is_drawn_at_random_is_drawn_once() -> None:
     np.testing.assert_allclose(run_stages(stages, {"x": x})["y"], x, atol=1e-6)
 
 
-def test_what_leads_nowhere_is_left_out() -> None:
+def test_nodes_without_an_output_are_left_out() -> None:
     model = make([node("Relu", "x", "a"), node("Abs", "x", "dead"), node("Neg", "a", "y")], values("x"), values("y"))
     assert [ops(stage) for stage in graph.split(model, 1)] == [["Relu"], ["Neg"]]
 
@@ -63,7 +63,7 @@ def branches() -> onnx.ModelProto:
 
 @pytest.mark.parametrize("flag", [True, False])
 @pytest.mark.parametrize("cuts", ["if", [1, "if"], ["picked"], [1, 2, 3]])
-def test_what_a_body_captures_crosses(flag: bool, cuts: Any) -> None:
+def test_tensors_captured_by_a_body_cross(flag: bool, cuts: Any) -> None:
     model = branches()
     feeds = {"x": numbers(2, 3), "flag": np.asarray(flag)}
     stages = graph.split(model, cuts)

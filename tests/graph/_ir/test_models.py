@@ -18,7 +18,7 @@ def with_weights() -> onnx.ModelProto:
     return make([node("Add", "x w", "y")], values("x"), values("y"), weights={"w": numbers(2, 3)})
 
 
-def test_every_form_of_a_model_is_the_same_model(tmp_path: Path) -> None:
+def test_every_form_of_a_model_is_read_alike(tmp_path: Path) -> None:
     proto = with_weights()
     onnx.save(proto, tmp_path / "m.onnx")
     path = tmp_path / "m.onnx"
@@ -28,7 +28,7 @@ def test_every_form_of_a_model_is_the_same_model(tmp_path: Path) -> None:
     assert_same(run(onnx.load_from_string(first), {"x": numbers(2, 3)}), run(proto, {"x": numbers(2, 3)}))
 
 
-def test_a_model_given_is_not_changed() -> None:
+def test_reading_does_not_change_a_model() -> None:
     given = ir.from_proto(chain())
     before = ir.to_proto(given).SerializeToString()
     graph.annotate(given, {0: ["n0"]})
@@ -37,7 +37,7 @@ def test_a_model_given_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize("given", ["nowhere.onnx", Path("nowhere.onnx"), b"no model"])
-def test_what_is_no_model_is_one_clear_line(given: str | bytes) -> None:
+def test_an_invalid_model_is_an_error_of_one_line(given: str | bytes) -> None:
     with pytest.raises(UsageError, match=r"cannot be read as an ONNX model") as caught:
         read(given)
     assert "\n" not in str(caught.value)

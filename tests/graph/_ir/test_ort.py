@@ -17,7 +17,7 @@ def test_exact_needs_a_model_that_onnxruntime_runs() -> None:
         graph.split(model, 1, exact=True)
 
 
-def test_inputs_that_a_model_does_not_take_are_said() -> None:
+def test_inputs_that_a_model_does_not_take_are_refused() -> None:
     session = ort.open_session(read(chain()))
     x = numbers(2, 3)
     (again,) = ort.run(session, [session.get_outputs()[0].name], {"x": x})

@@ -63,7 +63,7 @@ def test_a_tensor_of_unknown_type_cannot_cross() -> None:
         graph.split(model, 1)
 
 
-def test_operators_that_onnx_does_not_know_are_asked_of_onnxruntime() -> None:
+def test_onnxruntime_infers_types_of_operators_unknown_to_onnx() -> None:
     model = make(
         [node("Gelu", "x", "a", domain="com.microsoft"), node("Neg", "a", "y")],
         values("x"),

@@ -40,7 +40,7 @@ def on(*cpus: int, threads: int = 1) -> OnnxRuntime:
     ],
 )
 @pytest.mark.usefixtures("four")
-def test_who_says_nothing_gets_a_share(
+def test_targets_without_cpus_or_threads_share_the_cpus(
     targets: dict[str, Any], cpus: dict[str, Any], replicas: dict[str, int], expected: list[Any]
 ) -> None:
     stages = graph.split(chain(), [2])
@@ -48,7 +48,7 @@ def test_who_says_nothing_gets_a_share(
 
 
 @given(st.dictionaries(st.text(), st.integers(1, 5)), st.sets(st.integers(0, 99), min_size=1))
-def test_shares_are_apart_and_enough(replicas: dict[str, int], cpus: set[int]) -> None:
+def test_shares_are_disjoint_and_sufficient(replicas: dict[str, int], cpus: set[int]) -> None:
     found = shares(replicas, sorted(cpus))
     assert found.keys() == replicas.keys()
     if sum(replicas.values()) > len(cpus):

@@ -65,7 +65,7 @@ def test_a_result_has_the_form_of_its_frame() -> None:
         assert pipeline.submit({"x": 5}).result(DEADLINE_S) == {"y": 15, "z": 5, "x": 5}
 
 
-def test_stages_are_at_work_at_the_same_time() -> None:
+def test_stages_run_at_the_same_time() -> None:
     meeting = threading.Barrier(4)  # three stages and a replica: each call waits for the three others
 
     def meet(x: int) -> int:
@@ -82,7 +82,7 @@ def test_stages_are_at_work_at_the_same_time() -> None:
         assert list(pipeline.run(range(8))) == [4 * x for x in range(8)]
 
 
-def test_tensors_are_passed_on_as_they_are_and_let_go() -> None:
+def test_tensors_are_passed_without_copies_and_released() -> None:
     seen: list[Any] = []
 
     def look(x: Any) -> Any:
@@ -96,7 +96,7 @@ def test_tensors_are_passed_on_as_they_are_and_let_go() -> None:
         assert pipeline.figures()["s0"].bytes == array.nbytes
 
 
-def test_frames_are_taken_only_as_there_is_room() -> None:
+def test_frames_are_taken_only_up_to_the_limit() -> None:
     taken: list[int] = []
     gate = threading.Event()
 
@@ -161,7 +161,7 @@ def test_an_error_belongs_to_its_frame() -> None:
         assert pipeline.submit(7).result(DEADLINE_S) == 14
 
 
-def test_a_wrong_number_of_outputs_and_an_exit_are_errors_of_the_frame_too() -> None:
+def test_a_wrong_number_of_outputs_and_an_exit_are_the_frames_errors() -> None:
     def leave(_: int) -> int:
         raise SystemExit(3)
 
@@ -173,7 +173,7 @@ def test_a_wrong_number_of_outputs_and_an_exit_are_errors_of_the_frame_too() -> 
             pipeline.submit(1).result(DEADLINE_S)
 
 
-def test_a_cancelled_frame_goes_no_further() -> None:
+def test_a_cancelled_frame_is_dropped() -> None:
     gate, began = threading.Event(), threading.Event()
     behind: list[int] = []
 
@@ -193,7 +193,7 @@ def test_a_cancelled_frame_goes_no_further() -> None:
         assert behind == [2]
 
 
-def test_leaving_the_loop_cancels_the_rest_and_the_pipeline_goes_on() -> None:
+def test_ending_the_loop_early_cancels_the_rest_only() -> None:
     with chain(double, double) as pipeline:
         run = pipeline.run(range(1000))
         assert next(run) == 0
@@ -202,7 +202,7 @@ def test_leaving_the_loop_cancels_the_rest_and_the_pipeline_goes_on() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_close_does_not_wait_for_ever_for_a_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_times_out_on_a_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rpcsys.graph._pipeline.pipeline._END_TIMEOUT_S", 0.1)
     gate, began = threading.Event(), threading.Event()
 
@@ -220,7 +220,7 @@ def test_close_does_not_wait_for_ever_for_a_function_that_hangs(monkeypatch: pyt
     pipeline.close(DEADLINE_S)
 
 
-def test_close_in_the_middle_cancels_what_is_under_way() -> None:
+def test_close_cancels_the_frames_under_way() -> None:
     gate, began = threading.Event(), threading.Event()
 
     def held(x: int) -> int:
@@ -278,7 +278,7 @@ def test_in_an_event_loop() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no CPU affinity")
-def test_a_stage_stays_on_its_cpus_alone() -> None:
+def test_a_stage_is_bound_to_its_cpus() -> None:
     here = os.sched_getaffinity(0)
     last = max(here)
     with chain(lambda _: os.sched_getaffinity(0), lambda x: (x, os.sched_getaffinity(0)), cpus={"s0": [last]}) as p:
@@ -324,7 +324,7 @@ def networks(draw: st.DrawFn) -> list[PipelineStage]:
 
 @settings(max_examples=40, deadline=None)
 @given(stages=networks(), queue=st.integers(1, 3), shuffled=st.randoms())
-def test_any_graph_gives_what_its_stages_give_one_after_another(
+def test_any_graph_gives_the_results_of_its_stages_in_sequence(
     stages: list[PipelineStage], queue: int, shuffled: Any
 ) -> None:
     def whole(x: int) -> dict[str, int]:

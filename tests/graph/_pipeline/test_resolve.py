@@ -33,7 +33,7 @@ def test_stages_are_built_for_targets_functions_and_modules() -> None:
     check(Pipeline(stages, OnnxRuntime(threads=1)))
 
 
-def test_what_a_pipeline_built_ends_with_it() -> None:
+def test_a_pipeline_closes_the_modules_it_built() -> None:
     pipeline = Pipeline(graph.split(chain(), [2]))
     owned = pipeline._owned
     pipeline.close()
@@ -89,7 +89,7 @@ def test_a_server_has_several_calls_under_way(remote: dict[str, Any], replicas: 
         (Module("alone", {"main": abs}), {}, "of kind alone has no stages"),
     ],
 )
-def test_what_cannot_be_meant_is_said(given: Any, more: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_refused(given: Any, more: dict[str, Any], message: str) -> None:
     stages = graph.split(chain(), [2]) if given == "stages" else given
     with pytest.raises(UsageError, match=message):
         Pipeline(stages, **more)

@@ -54,7 +54,7 @@ def test_a_result_does_not_wait_for_the_next_frame(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "asynchronous"])
-def test_nor_in_an_event_loop(pipeline: Pipeline, kind: str) -> None:
+def test_a_result_does_not_wait_for_the_next_frame_in_an_event_loop(pipeline: Pipeline, kind: str) -> None:
     camera = Camera()
 
     async def main() -> None:
@@ -94,7 +94,7 @@ async def broken_slowly() -> AsyncIterator[int]:
         yield x
 
 
-def test_what_a_source_raises_comes_behind_the_results_before(pipeline: Pipeline) -> None:
+def test_an_error_of_the_source_follows_the_earlier_results(pipeline: Pipeline) -> None:
     outputs = pipeline.run(broken())
     assert [next(outputs), next(outputs)] == [2, 4]
     with pytest.raises(OSError, match="the camera is gone"):
@@ -102,7 +102,7 @@ def test_what_a_source_raises_comes_behind_the_results_before(pipeline: Pipeline
 
 
 @pytest.mark.parametrize("source", [broken, broken_slowly])
-def test_and_in_an_event_loop(pipeline: Pipeline, source: Any) -> None:
+def test_an_error_of_the_source_follows_the_earlier_results_in_an_event_loop(pipeline: Pipeline, source: Any) -> None:
     async def main() -> list[int]:
         outputs = pipeline.run_async(source())
         found = [await anext(outputs), await anext(outputs)]
@@ -113,7 +113,7 @@ def test_and_in_an_event_loop(pipeline: Pipeline, source: Any) -> None:
     assert asyncio.run(main()) == [2, 4]
 
 
-def test_a_wrong_frame_and_what_is_no_source(pipeline: Pipeline) -> None:
+def test_a_wrong_frame_and_an_invalid_source(pipeline: Pipeline) -> None:
     outputs = pipeline.run([1, (2, 3)])
     assert next(outputs) == 2
     with pytest.raises(UsageError, match=r"a frame is 1 tensor\(s\)"):
@@ -122,7 +122,7 @@ def test_a_wrong_frame_and_what_is_no_source(pipeline: Pipeline) -> None:
         next(pipeline.run(5))  # type: ignore[arg-type]
 
 
-def test_a_loop_that_is_left_takes_no_more_frames() -> None:
+def test_a_loop_that_ended_early_takes_no_more_frames() -> None:
     gate = threading.Event()
     taken: list[int] = []
 
@@ -144,7 +144,7 @@ def test_a_loop_that_is_left_takes_no_more_frames() -> None:
         assert pipeline.submit(7).result(DEADLINE_S) == 7
 
 
-def test_a_source_that_blocks_does_not_hold_who_leaves(pipeline: Pipeline) -> None:
+def test_a_source_that_blocks_does_not_delay_the_loops_end(pipeline: Pipeline) -> None:
     camera = Camera()
     camera.shots.release()
     outputs = pipeline.run(camera)
@@ -156,7 +156,7 @@ def test_a_source_that_blocks_does_not_hold_who_leaves(pipeline: Pipeline) -> No
     camera.shots.release()
 
 
-def test_an_error_stops_the_loop_if_it_is_to() -> None:
+def test_stop_on_error_ends_the_loop() -> None:
     def refuse(x: int) -> int:
         if x == 2:
             raise ValueError("two")

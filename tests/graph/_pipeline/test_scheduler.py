@@ -22,7 +22,7 @@ def test_a_chain_works_on_two_frames_at_once() -> None:
     assert not state.under_way
 
 
-def test_branches_run_side_by_side_and_meet_again() -> None:
+def test_branches_run_side_by_side_and_join() -> None:
     state = FrameScheduler(DIAMOND, queue=1)
     state.admit(0)
     assert state.ended(StartStage("a", 0, 0)) == [StartStage("c", 0, 0), StartStage("b", 0, 0)]
@@ -30,7 +30,7 @@ def test_branches_run_side_by_side_and_meet_again() -> None:
     assert state.ended(StartStage("c", 0, 0)) == [StartStage("d", 0, 0)]
 
 
-def test_a_full_queue_stops_who_fills_it() -> None:
+def test_a_full_queue_stops_the_stage_before_it() -> None:
     state = FrameScheduler(CHAIN, queue=1)
     for frame in range(3):
         state.admit(frame)
@@ -43,7 +43,7 @@ def test_a_full_queue_stops_who_fills_it() -> None:
     assert state.has_capacity
 
 
-def test_a_tensor_that_skips_stages_does_not_hold_them_up() -> None:
+def test_a_tensor_that_skips_stages_does_not_delay_them() -> None:
     nodes = [StageNode("a"), StageNode("b", ("a",)), StageNode("c", ("b",)), StageNode("d", ("c", "a"))]
     state = FrameScheduler(nodes, queue=1)
     for frame in range(4):
@@ -65,7 +65,7 @@ def test_replicas_take_turns_and_the_next_stage_keeps_the_order() -> None:
     assert state.ended(StartStage("b", 0, 0)) == [FrameFinished(0), StartStage("b", 0, 1)]
 
 
-def test_a_failed_frame_is_passed_over_by_all_that_come_behind() -> None:
+def test_later_stages_skip_a_failed_frame() -> None:
     state = FrameScheduler(DIAMOND, queue=1)
     state.admit(0)
     state.admit(1)
@@ -79,7 +79,7 @@ def test_a_failed_frame_is_passed_over_by_all_that_come_behind() -> None:
     assert state.ended(StartStage("d", 0, 1)) == [FrameFinished(1)]
 
 
-def test_a_dropped_frame_makes_room() -> None:
+def test_a_dropped_frame_frees_capacity() -> None:
     state = FrameScheduler(CHAIN, queue=1)
     for frame in range(state.limit):
         state.admit(frame)
@@ -89,7 +89,7 @@ def test_a_dropped_frame_makes_room() -> None:
     assert state.drop(2) == []
 
 
-def test_a_circle_is_named() -> None:
+def test_the_error_names_a_circle() -> None:
     with pytest.raises(UsageError, match="a, b wait for each other"):
         ordered([StageNode("x"), StageNode("a", ("b",)), StageNode("b", ("a", "x"))])
 
@@ -104,7 +104,7 @@ def graphs(draw: st.DrawFn) -> list[StageNode]:
 
 
 @given(nodes=graphs(), queue=st.integers(1, 3), data=st.data())
-def test_whatever_happens_frames_end_in_order_within_bounds_and_nothing_is_stuck(
+def test_frames_end_in_order_within_bounds_and_never_stall(
     nodes: list[StageNode], queue: int, data: st.DataObject
 ) -> None:
     state = FrameScheduler(nodes, queue)

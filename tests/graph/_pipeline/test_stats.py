@@ -36,7 +36,7 @@ def test_a_stage_is_active_while_one_of_its_threads_is() -> None:
     assert stats.now()["a"].active_s == 7.0
 
 
-def test_a_trace_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be written: No such file"):
         PipelineStats({}).save_trace(tmp_path / "nowhere" / "trace.json")
 
@@ -85,7 +85,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, frames: range | It
     assert ("100%" in told) == isinstance(frames, range)
 
 
-def test_a_loop_that_is_left_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ending_the_loop_early_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = terminal(monkeypatch)
     with Pipeline([("s", lambda x: -x, ["x"], ["y"])]) as pipeline:
         outputs = pipeline.run(range(20), progress=True)
@@ -95,7 +95,7 @@ def test_a_loop_that_is_left_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> No
         assert list(pipeline.run([3])) == [-3]
 
 
-def test_the_pace_names_the_busiest_stage_and_failures() -> None:
+def test_the_progress_text_names_the_busiest_stage_and_failures() -> None:
     before = {"a": StageStats(10, 1, active_s=1.0), "b": StageStats(10, 0, active_s=1.0)}
     now = {"a": StageStats(30, 1, active_s=1.5), "b": StageStats(29, 0, active_s=2.9)}
     assert pace(before, now, 2.0) == "9.5 frames/s, b busy 95%"

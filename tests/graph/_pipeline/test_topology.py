@@ -45,7 +45,7 @@ def test_a_frame_comes_in_three_forms() -> None:
         (lambda: Topology([stage("s", "x", "a")], outputs=["q"]), "no stage makes the output 'q'"),
     ],
 )
-def test_what_does_not_fit_is_named(make: Callable[[], Topology], message: str) -> None:
+def test_stages_that_do_not_fit_are_refused(make: Callable[[], Topology], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
 

@@ -75,7 +75,7 @@ def test_fewer_nodes_than_devices_make_fewer_stages(auto_cuts: Quick, cpus: list
     assert len(auto_cuts(chain(1), cpus).stages) == 1
 
 
-def test_free_extents_are_one_and_that_is_said(auto_cuts: Quick, cpus: list[str]) -> None:
+def test_free_extents_are_one_with_a_warning(auto_cuts: Quick, cpus: list[str]) -> None:
     nodes = [node("Neg", "x", "a"), node("Relu", "a", "y")]
     model = make(nodes, values("x", shape=("batch", 3)), values("y", shape=("batch", 3)))
     with pytest.warns(RuntimeWarning, match=r"x is float32\[batch, 3\]: free extents are taken as 1"):
@@ -105,13 +105,13 @@ def _constant() -> onnx.ModelProto:
         ({"over": ["gpu:0"]}, "'gpu:0' is no device"),
     ],
 )
-def test_what_cannot_be_meant_is_said(auto_cuts: Quick, cpus: list[str], options: dict[str, Any], says: str) -> None:
+def test_invalid_arguments_are_refused(auto_cuts: Quick, cpus: list[str], options: dict[str, Any], says: str) -> None:
     model, over = options.pop("model", chain()), options.pop("over", cpus)
     with pytest.raises(UsageError, match=says):
         auto_cuts(model, over, **options)
 
 
-def test_what_onnxruntime_cannot_run_is_said(auto_cuts: Quick, cpus: list[str]) -> None:
+def test_a_model_that_onnxruntime_cannot_run_is_an_error(auto_cuts: Quick, cpus: list[str]) -> None:
     model = make([node("Nothing", "x", "y", domain="nowhere")], values("x"), values("y"), domains={"nowhere": 1})
     with pytest.raises(ModelError, match="onnxruntime cannot load the model"):
         auto_cuts(model, cpus)

@@ -26,7 +26,7 @@ def test_a_stage_runs_on_the_cpus_of_its_device(cpus: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("exact", "ending"), [(False, ".onnx"), (True, ".so")])
-def test_a_device_is_sent_a_file_or_a_library_where_it_has_to_be(exact: bool, ending: str) -> None:
+def test_a_device_gets_an_onnx_file_or_if_needed_a_library(exact: bool, ending: str) -> None:
     (stage,) = graph.split(chain(), [], exact=exact)
     session, there = mock.MagicMock(info={}), []
     session.load_module.side_effect = lambda path: there.append((path, path.exists()))
@@ -35,7 +35,7 @@ def test_a_device_is_sent_a_file_or_a_library_where_it_has_to_be(exact: bool, en
     assert (path.suffix, was_there, path.exists()) == (ending, True, False)
 
 
-def test_a_device_that_cannot_take_a_stage_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_device_that_cannot_load_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rpcsys.graph._plan.bench.measured_link", lambda *_: DeviceLink(0, 1, 1))
     session = mock.MagicMock(info={})
     session.load_module.side_effect = ModelError("no memory")

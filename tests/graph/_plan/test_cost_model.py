@@ -66,7 +66,7 @@ def test_a_skip_connection_past_a_remote_stage_does_not_cross_its_link() -> None
     assert costs.stage_s(Span(0, 2, 3)) == 1 + 1001
 
 
-def test_what_is_measured_scales_a_device_and_then_its_span() -> None:
+def test_a_measurement_scales_the_device_and_later_its_span() -> None:
     costs = costs_of([1, 2, 3], [None, None])
     costs.learn(Span(0, 0, 2), 6.0, 6.5)
     assert costs.stage_s(Span(0, 0, 2)) == 6.5
@@ -76,13 +76,13 @@ def test_what_is_measured_scales_a_device_and_then_its_span() -> None:
     assert costs.work_s(Span(0, 0, 3)) == pytest.approx(18)
 
 
-def test_a_span_of_no_time_at_all_can_be_learned() -> None:
+def test_a_span_of_zero_seconds_can_be_learned() -> None:
     costs = costs_of([0, 0], [None])
     costs.learn(Span(0, 0, 2), 1e-6, 1e-6)
     assert costs.stage_s(Span(0, 0, 2)) == 1e-6
 
 
-def test_calls_under_way_let_work_and_both_ways_overlap() -> None:
+def test_with_calls_under_way_work_and_transfers_overlap() -> None:
     alone, several = DeviceLink(1.0, 10, 10), DeviceLink(1.0, 10, 10, calls=4)
     assert alone.pace(2.0, 10, 30) == 2 + 1 + 1 + 3
     assert several.pace(2.0, 10, 30) == 3

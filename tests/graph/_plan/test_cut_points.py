@@ -53,7 +53,7 @@ def test_a_result_made_early_belongs_to_the_cuts_behind_it() -> None:
     assert found.cuts == (("early",), ("early", "b"))
 
 
-def test_what_was_merged_is_not_parted() -> None:
+def test_merged_nodes_are_not_parted() -> None:
     """A convolution and its normalisation become one node: no cut between them."""
     weights = {"w": numbers(4, 3, 3, 3), **{name: np.ones(4, np.float32) for name in "sbmv"}}
     nodes = [

@@ -66,7 +66,7 @@ def test_devices_as_they_are_written(given: Any, expected: Sequence[PlanDevice])
         ([""], "is no device"),
     ],
 )
-def test_what_is_none_says_how_they_are_written(given: Any, says: str) -> None:
+def test_the_error_for_an_invalid_device_lists_the_forms(given: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse(given)
 

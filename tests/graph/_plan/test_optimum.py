@@ -67,7 +67,7 @@ def test_best_latency_is_the_best_of_all(costs: list[Matrix], any_order: bool) -
 
 
 @given(st.lists(_SECONDS, min_size=1, max_size=8), st.integers(1, 5))
-def test_even_leaves_no_device_out(seconds: list[float], devices: int) -> None:
+def test_even_uses_every_device(seconds: list[float], devices: int) -> None:
     spans = even(seconds, devices)
     assert [span.device for span in spans] == list(range(min(devices, len(seconds))))
     ends = [0, *(span.stop for span in spans)]

@@ -32,7 +32,7 @@ def plan() -> Plan:
     return Plan("throughput", ("t2",), split(chain(), ["t2"]), planned, devices, ("cpu:1",), "", ("free extents",))
 
 
-def test_it_stands_for_its_cuts(plan: Plan) -> None:
+def test_a_plan_can_be_passed_as_cuts(plan: Plan) -> None:
     assert list(plan) == ["t2"]
     assert len(plan) == 1
     again = split(chain(), plan)
@@ -40,13 +40,13 @@ def test_it_stands_for_its_cuts(plan: Plan) -> None:
     assert again["stage1"].inputs == plan.stages["stage1"].inputs
 
 
-def test_the_slowest_stage_sets_the_pace(plan: Plan) -> None:
+def test_the_slowest_stage_limits_the_rate(plan: Plan) -> None:
     assert plan.bottleneck.name == "stage1"
     assert plan.throughput == pytest.approx(50)
     assert plan.latency_s == pytest.approx(0.040)
 
 
-def test_the_table_says_what_to_expect(plan: Plan) -> None:
+def test_the_table_shows_the_expected_times(plan: Plan) -> None:
     lines = str(plan).splitlines()
     assert lines[0].split() == ["STAGE", "DEVICE", "NODES", "TAKES", "GIVES", "WORK", "WAY", "EXPECTED"]
     assert lines[1].split() == [
@@ -78,7 +78,7 @@ def took(active_s: float) -> StageStats:
     return StageStats(frames=10, busy_s=2 * active_s, active_s=active_s)
 
 
-def test_afterwards_it_says_how_far_off_it_was(plan: Plan) -> None:
+def test_compare_shows_the_error_of_the_expectation(plan: Plan) -> None:
     told = plan.compare({"stage0": took(0.30), "stage1": took(0.16)})
     assert [stage.off for stage in told.stages] == pytest.approx([-2 / 3, 0.25])
     assert told.bottleneck.name == "stage0"
@@ -92,7 +92,7 @@ def test_afterwards_it_says_how_far_off_it_was(plan: Plan) -> None:
     ]
 
 
-def test_figures_of_something_else_are_refused(plan: Plan) -> None:
+def test_figures_of_other_stages_are_refused(plan: Plan) -> None:
     for figures in ({}, {"stage0": took(0.1), "stage1": StageStats()}):
         with pytest.raises(UsageError, match=r"no frames of .*stage1 in these figures"):
             plan.compare(figures)
@@ -105,7 +105,7 @@ def remotes(loaded: module.Module) -> list[RemoteFunctionModule]:
     return [each for each in module.walk(loaded) if isinstance(each, RemoteFunctionModule)]
 
 
-def test_stages_of_this_machine_stay_on_their_cpus(tmp_path: Path) -> None:
+def test_stages_of_this_machine_are_bound_to_their_cpus(tmp_path: Path) -> None:
     parts = export(split(chain(), [2]), parse([f"cpu:{CPU}"]) * 2, tmp_path / "model.so")
     assert parts == {}
     assert [path.name for path in tmp_path.iterdir()] == ["model.so"]
@@ -141,7 +141,7 @@ def test_with_a_fallback_it_runs_alone(tmp_path: Path) -> None:
         np.testing.assert_array_equal(loaded(x), run(chain(), {"x": x})["y"])
 
 
-def test_an_exact_stage_is_a_library_which_says_how_to_run_it(tmp_path: Path) -> None:
+def test_an_exact_stage_is_a_library_with_its_level(tmp_path: Path) -> None:
     stages = split(chain(), [2], exact=True)
     parts = export(stages, parse(["10.0.0.7:9090"]) * 2, tmp_path / "model.so")
     assert [part.name for part in parts.values()] == ["model-stage0.so", "model-stage1.so"]
@@ -161,14 +161,14 @@ def test_where_the_tracker_is(tracker: Any, expected: str, tmp_path: Path, monke
         assert [each.endpoint.tracker for each in remotes(loaded)] == [expected]
 
 
-def test_a_session_stands_for_its_server(tmp_path: Path) -> None:
+def test_a_session_is_exported_as_its_server(tmp_path: Path) -> None:
     session: Any = SimpleNamespace(address=("10.0.0.7", 9090))
     export(split(chain(), []), [PlanDevice("it", session=session)], tmp_path / "model.so")
     with module.load_module(tmp_path / "model.so") as loaded:
         assert [each.endpoint.address for each in remotes(loaded)] == ["10.0.0.7:9090"]
 
 
-def test_places_that_cannot_be_written_to_are_said(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     stages, devices = split(chain(), []), parse(["10.0.0.7:9090"])
     with pytest.raises(UsageError, match=r"nowhere/model\.so"):
         export(stages, devices, tmp_path / "nowhere" / "model.so")

@@ -69,7 +69,7 @@ def test_the_fastest_run_of_a_node_counts_and_foreign_events_do_not() -> None:
 
 
 @pytest.mark.parametrize("array", [numbers(3, 2, 1), numbers(2, 3).astype("int64"), np.array(["a"], object)])
-def test_inputs_that_it_does_not_take_are_said(array: np.ndarray) -> None:
+def test_inputs_that_do_not_fit_are_refused(array: np.ndarray) -> None:
     with pytest.raises(ModelError, match="does not run with these inputs"):
         profile(Dataflow(read(_strict())), {"x": array})
 
@@ -93,9 +93,7 @@ def flow() -> Dataflow:
 
 @pytest.mark.parametrize("how", ["float16", "int8", "zlib", "int8+zlib"])
 @pytest.mark.parametrize("at_once", [1, 1 << 26])
-def test_bytes_are_those_of_the_arrays_that_a_run_makes(
-    how: str, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encoded_bytes_are_those_of_a_runs_arrays(how: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiling, "_AT_ONCE", at_once)
     x = np.repeat(numbers(2, 1), 3, axis=1)
     found = encoded_bytes(flow(), {"t": 24, "n": 48, "y": 48}, {"x": x}, how)

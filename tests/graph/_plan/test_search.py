@@ -62,7 +62,7 @@ def line(length: int) -> onnx.ModelProto:
     return make(nodes, values("x"), values(f"t{length - 1}"))
 
 
-def test_the_first_try_is_by_the_profile_and_the_next_by_what_was_measured(clock: Clock, cpus: list[str]) -> None:
+def test_the_first_trial_uses_the_profile_the_next_measurements(clock: Clock, cpus: list[str]) -> None:
     """Nodes that the profile has as equal, of which the later ones are three times as fast."""
     clock.profiled = [1.0] * 8
     clock.node_s = dict.fromkeys(cpus, [3.0] * 4 + [1.0] * 4)
@@ -73,7 +73,7 @@ def test_the_first_try_is_by_the_profile_and_the_next_by_what_was_measured(clock
     assert plan.unused == ()
 
 
-def test_a_quicker_device_gets_more_and_a_useless_one_nothing(clock: Clock, cpus: list[str]) -> None:
+def test_a_faster_device_gets_more_and_a_useless_one_nothing(clock: Clock, cpus: list[str]) -> None:
     clock.profiled = [1.0] * 9
     clock.node_s = {"cpu:0": [2.0] * 9, "cpu:1": [1.0] * 9, "cpu:2": [1.0] * 9}
     clock.links = {"cpu:2": DeviceLink(100.0, 1, 1)}
@@ -96,7 +96,7 @@ def test_devices_that_are_unlike_may_change_places(clock: Clock, cpus: list[str]
     assert [stage.device for stage in kept.planned] == over
 
 
-def test_latency_is_best_on_the_quickest_device_alone(clock: Clock, cpus: list[str]) -> None:
+def test_latency_is_best_on_the_fastest_device_alone(clock: Clock, cpus: list[str]) -> None:
     clock.profiled = [1.0] * 4
     clock.node_s = {"cpu:0": [2.0] * 4, "cpu:1": [1.0] * 4}
     plan = graph.auto_cuts(line(4), cpus, goal="latency")
@@ -105,7 +105,7 @@ def test_latency_is_best_on_the_quickest_device_alone(clock: Clock, cpus: list[s
     assert plan.cuts == ()
 
 
-def test_it_ends_when_nothing_better_is_promised(clock: Clock, cpus: list[str]) -> None:
+def test_the_search_ends_without_a_better_proposal(clock: Clock, cpus: list[str]) -> None:
     clock.profiled = [1.0] * 4
     clock.node_s = dict.fromkeys(cpus, [1.0] * 4)
     graph.auto_cuts(line(4), cpus, rounds=50)

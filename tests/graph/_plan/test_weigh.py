@@ -45,7 +45,7 @@ def test_nothing_is_lost_without_rounding(stages: graph.Stages) -> None:
     assert told.outputs == {"y": 0.0}
 
 
-def test_more_is_lost_both_ways(stages: graph.Stages) -> None:
+def test_both_directions_lose_more(stages: graph.Stages) -> None:
     assert weighed(stages, "int8").outputs["y"] > weighed(stages, "float16").outputs["y"] > 0
 
 
@@ -83,7 +83,7 @@ def test_losses(exact: Any, came: Any, loss: float) -> None:
     assert _loss(exact, came) == pytest.approx(loss, nan_ok=True)
 
 
-def test_what_cannot_be_weighed(stages: graph.Stages) -> None:
+def test_stages_that_cannot_be_weighed_are_refused(stages: graph.Stages) -> None:
     remote = {"stage1": graph.Remote(**NOWHERE)}
     with pytest.raises(UsageError, match="it lacks x"):
         graph.weigh(stages, remote, {})

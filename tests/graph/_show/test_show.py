@@ -30,7 +30,7 @@ def three_stages() -> graph.Stages:
     return graph.split(model, [1, 3])
 
 
-def test_the_tables_tell_stages_and_what_crosses() -> None:
+def test_the_tables_list_stages_and_crossing_tensors() -> None:
     out = io.StringIO()
     graph.show(three_stages(), times={"stage0": 0.0125}, file=out)
     assert out.getvalue().splitlines() == [
