@@ -17,7 +17,7 @@ _BINARY = ("Add", "Mul", "Sub", "Max", "Min")
 
 @st.composite
 def networks(draw: st.DrawFn) -> onnx.ModelProto:
-    """2 to 14 nodes; every tensor is float32 of 2 by 3, but the input ``flag``, which the branches ask."""
+    """2 to 14 nodes; every tensor is float32 of 2 by 3, except the input ``flag``, which selects branches."""
     inputs = [f"x{i}" for i in range(draw(st.integers(1, 2)))]
     weights = {f"w{i}": np.full((2, 3), 0.5 + i, np.float32) for i in range(draw(st.integers(0, 2)))}
     tensors = [*inputs, *weights]
@@ -33,7 +33,7 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
 
 
 def feeds_of(network: onnx.ModelProto, flag: bool) -> Feeds:
-    """Random numbers for the inputs of a network made by `networks`."""
+    """Random values for the inputs of a network made by `networks`."""
     feeds = {item.name: numbers(2, 3, seed=i) for i, item in enumerate(network.graph.input)}
     return {**feeds, "flag": np.asarray(flag)}
 
@@ -54,7 +54,7 @@ def _node(draw: st.DrawFn, number: int, tensors: list[str]) -> Any:
 
 
 def _if(number: int, first: str, second: str) -> onnx.NodeProto:
-    """Two outputs, of which one branch makes the second out of the first's tensor, and the other swaps them."""
+    """Two outputs: one branch computes the second from the first's tensor, the other swaps them."""
     bodies = {}
     for side, (one, two) in {"then": (first, second), "else": (second, first)}.items():
         inner = [node("Neg", one, f"{side}{number}a"), node("Add", f"{side}{number}a {two}", f"{side}{number}b")]

@@ -1,4 +1,4 @@
-"""ONNX's backend suite as data: every case's model, inputs and expected outputs, and how near is near enough.
+"""ONNX's backend suite as data: every case's model, inputs, expected outputs and tolerances.
 
 The suite computes some of its data when it is loaded, and writes to the folder ``ONNX_HOME``.
 """
@@ -23,13 +23,13 @@ from onnx.reference import ReferenceEvaluator
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")  # cases of the newest opset
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
-#: What these make is random: only types and shapes can be compared.
+#: The results of these are random: only types and shapes can be compared.
 RANDOM = ("Bernoulli", "RandomUniformLike", "RandomNormalLike", "RandomUniform", "RandomNormal", "Multinomial")
 
 _DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
-_NEWEST_IR = 13  # that onnxruntime 1.31 takes
+_NEWEST_IR = 13  # the newest that onnxruntime 1.31 supports
 _SMALL = {21, 22, 23, 25, 26}  # uint4, int4, float4, uint2, int2
-#: Element types that onnxruntime takes as raw bits alone -> the bits' own type.
+#: Element types that onnxruntime takes only as raw bits -> the bits' own type.
 _RAW = {16: np.uint16, 17: np.uint8, 18: np.uint8, 19: np.uint8, 20: np.uint8}
 
 
@@ -48,7 +48,7 @@ class Case:
         return any(node.op_type in RANDOM for node in _nodes(self.model.graph))
 
     def check(self, outputs: Sequence[Any], expected: Sequence[Any]) -> None:
-        """Raise AssertionError unless the outputs are those expected, as the suite itself compares them."""
+        """Raise AssertionError unless the outputs are the expected ones, compared as the suite does."""
         assert len(outputs) == len(expected)
         for ours, theirs in zip(outputs, expected, strict=True):
             self._check(ours, theirs)
@@ -79,7 +79,7 @@ class Case:
 
 @lru_cache(maxsize=1)
 def cases() -> tuple[Case, ...]:
-    """All 2,033 of them, in the order of the suite."""
+    """All 2,033 cases, in the order of the suite."""
     with tempfile.TemporaryDirectory() as home, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some data are overflows on purpose
         os.environ["ONNX_HOME"] = home
@@ -103,7 +103,7 @@ def _case(case: Any) -> Case:
 
 
 def _light(case: Any) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
-    """A real network: its input counts up, and its output lies beside it."""
+    """A real network: its input counts up, and its output is stored beside it."""
     path = _DATA / "light" / Path(case.url).name
     model = onnx.load(path)
     weights = {item.name for item in model.graph.initializer}
@@ -135,7 +135,7 @@ def _read(path: Path, value: onnx.ValueInfoProto) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What the suite holds as protobuf, as Python and numpy have it."""
+    """A protobuf value of the suite as Python or numpy value."""
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     if isinstance(value, onnx.SequenceProto):
@@ -155,7 +155,7 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def middle(case: Case) -> int:
-    """Where a case is split in two."""
+    """The node at which a case is split in two."""
     return len(case.model.graph.node) // 2
 
 
@@ -163,7 +163,7 @@ def middle(case: Case) -> int:
 
 
 def passes_directly(case: Case) -> bool:
-    """Whether plain onnxruntime gives what the case expects; or, where that cannot load it, the reference evaluator."""
+    """Whether onnxruntime passes the case; if it cannot load the model, whether the reference evaluator does."""
     run = run_by_onnxruntime if _loads(case.model) else run_by_reference
     try:
         for feeds, expected in case.data:
@@ -191,9 +191,9 @@ def run_by_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list
 
 
 def _loads(model: onnx.ModelProto) -> bool:
-    """Whether onnxruntime loads the model and can be given its values from Python."""
+    """Whether onnxruntime loads the model and accepts its values from Python."""
     kinds = {_element(value) for value in (*model.graph.input, *model.graph.output)}
-    # From Python it takes no numbers under eight bits, and raw bits beside nothing but tensors.
+    # From Python it accepts no numbers under eight bits, and raw bits only beside tensors.
     if kinds & _SMALL or (kinds & _RAW.keys() and kinds & {0, onnx.TensorProto.STRING}):
         return False
     try:
@@ -204,7 +204,7 @@ def _loads(model: onnx.ModelProto) -> bool:
 
 
 def _element(value: onnx.ValueInfoProto) -> int:
-    """The element type of a tensor; 0 for what is none."""
+    """The element type of a tensor; 0 for other types."""
     return int(value.type.tensor_type.elem_type)
 
 

@@ -1,4 +1,4 @@
-"""Models and stages run by plain onnxruntime, for tests to compare with."""
+"""Runs models and stages with plain onnxruntime, for tests to compare with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(model: onnx.ModelProto | ir.Model, feeds: Feeds, level: str = "BASIC") -
 
 
 def run_stages(stages: Stages, feeds: Feeds, level: str = "BASIC") -> dict[str, Any]:
-    """The stages one after another, each given exactly what it names; the outputs of the whole."""
+    """Run the stages one after another, each with exactly the inputs it names; returns the outputs of the whole."""
     values = dict(feeds)
     for stage in stages:
         given = {item.name: values[item.name] for item in stage.inputs}
@@ -43,7 +43,7 @@ def run_stages(stages: Stages, feeds: Feeds, level: str = "BASIC") -> dict[str, 
 
 
 def assert_same(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """Equal in names, dtypes, shapes and every bit."""
+    """Equal names, dtypes, shapes and bits."""
     assert list(ours) == list(theirs)
     for name in ours:
         assert np.asarray(ours[name]).dtype == np.asarray(theirs[name]).dtype

@@ -1,6 +1,6 @@
-"""Each case of ONNX's backend suite with two nodes or more splits in two; the cuts are listed beside this file.
+"""Splits each case of ONNX's backend suite with two or more nodes in two; the cuts are listed beside this file.
 
-What the two halves then compute is under test in tests/live/test_backend_suite.py. The list is made anew by
+The results of the two halves are tested in tests/live/test_backend_suite.py. To write the list again, run
 ``python -m tests.graph.test_backend_suite``.
 """
 
@@ -19,7 +19,7 @@ LISTED = Path(__file__).with_name("split_cases.txt")
 
 
 def cuts() -> Iterator[str]:
-    """A line for each case: its name, how many nodes it has, where it is cut, what crosses there."""
+    """A line for each case: its name, number of nodes, cut, and the tensors that cross."""
     columns = "case | nodes | begins the second half | tensors that go from one half to the other"
     yield f"# onnx {onnx.__version__}: {columns}"
     for case in onnx_cases.cases():

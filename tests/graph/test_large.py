@@ -1,4 +1,4 @@
-"""A model beyond protobuf's 2 GB is cut without its weights being read."""
+"""A model beyond protobuf's 2 GB is cut without reading its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 1 << 14
 WEIGHT_BYTES = ROWS * ROWS * 4  # 1 GiB
 COUNT = 3
 
-#: Cuts the model and says how long that took and how much memory: what touches a weight takes a gigabyte.
+#: Cuts the model and prints the memory it took: reading a weight takes a gigabyte.
 CUT = """
 import json, resource, sys, time
 from rpcsys import graph
@@ -44,7 +44,7 @@ def test_a_model_of_three_gigabytes_is_cut_in_place(tmp_path: Path) -> None:
             weight.external_data.add(key=key, value=str(value))
     save(model, tmp_path / "model.onnx")
     with (tmp_path / "weights").open("wb") as file:
-        file.truncate(COUNT * WEIGHT_BYTES)  # a hole: it takes no space on the disk
+        file.truncate(COUNT * WEIGHT_BYTES)  # a sparse file: it takes no space on the disk
     done = subprocess.run(
         [sys.executable, "-c", CUT, str(tmp_path / "model.onnx")], capture_output=True, text=True, timeout=100
     )

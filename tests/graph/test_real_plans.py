@@ -23,10 +23,10 @@ pytestmark = [
 ]
 
 FRAMES = 40
-#: How far off a figure of a machine with nothing else to do may be; and how often it is tried, as this one may have.
+#: The tolerance for a machine without other load, and the number of attempts, since this one may have some.
 OFF = 0.15
 ATTEMPTS = 5
-#: The share of its CPUs that a pipeline has when nothing else wants them.
+#: The share of its CPUs that a pipeline has without other load.
 ALONE = 0.85
 
 
@@ -48,7 +48,7 @@ def test_every_architecture_is_divided(name: str) -> None:
 
 
 def undisturbed(pipeline: Pipeline, folder: Path) -> float:
-    """Seconds of the slowest stage, each by the quarter of its frames that nothing else on the machine disturbed."""
+    """Seconds of the slowest stage, each from the quarter of its frames with the least other load."""
     pipeline.save_trace(folder / "trace.json")
     took = defaultdict(list)
     for event in json.loads((folder / "trace.json").read_text())["traceEvents"]:
@@ -58,7 +58,7 @@ def undisturbed(pipeline: Pipeline, folder: Path) -> float:
 
 
 def off(plan: Plan, folder: Path) -> tuple[float, bool]:
-    """How far a plan is off the slowest stage of its pipeline; and whether the pipeline had the machine for itself."""
+    """The relative error of a plan's slowest stage, and whether the machine had no other load."""
     with plan.pipeline() as pipeline:
         began, computed = time.perf_counter(), time.process_time()
         for _ in pipeline.run([frame(0)] * FRAMES):

@@ -1,4 +1,4 @@
-"""The rules of the Trace Event Format that a viewer such as Perfetto relies on, for the events that we write.
+"""Checks the rules of the Trace Event Format that viewers such as Perfetto rely on, for rpcsys's events.
 
 Source: "Trace Event Format" (Google, 2016): JSON Object Format, Complete Events, Metadata Events.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-#: Metadata events, and the type of what each says.
+#: Metadata events, and the type of each one's value.
 METADATA = {"process_name": ("name", str), "thread_name": ("name", str), "thread_sort_index": ("sort_index", int)}
 
 
 def check_format(trace: Any) -> None:
-    """Assert that viewers take ``trace``, parsed: every event on a row with a name, none within another."""
+    """Assert that viewers accept the parsed ``trace``: every event on a named row, none within another."""
     assert isinstance(trace, dict)
     assert trace["displayTimeUnit"] in ("ms", "ns")
     named: set[tuple[int, int]] = set()

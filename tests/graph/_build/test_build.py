@@ -22,7 +22,7 @@ from tests.native import compiled
 
 
 def diamond() -> onnx.ModelProto:
-    """Two branches that share the weight ``w`` (large enough to be kept apart), and a tail."""
+    """Two branches that share the weight ``w`` (large enough to be separated), and a tail."""
     shape = (16, 32)
     return make(
         [
@@ -41,7 +41,7 @@ FEEDS = {"x": numbers(16, 32, seed=1)}
 
 
 def same(module: Module, model: onnx.ModelProto) -> None:
-    """Equal in names and order, and in values as far as two runtimes agree."""
+    """Equal names and order, and values that two runtimes agree on."""
     got, expected = module.run(FEEDS), run(model, FEEDS)
     assert list(got) == list(expected)
     for name in expected:
@@ -130,7 +130,8 @@ def test_targets_come_from_the_annotation() -> None:
     marked = graph.annotate(diamond(), {0: ["stem"], 1: ["left"], 2: ["join"]}, targets={1: "reference"})
     built = graph.build(graph.partition(marked, graph.annotated()))
     same(built, diamond())
-    assert [module.runtime for module in built.imports] == ["onnxruntime", "reference", "onnxruntime"]  # type: ignore[attr-defined]
+    runtimes = [module.runtime for module in built.imports]  # type: ignore[attr-defined]
+    assert runtimes == ["onnxruntime", "reference", "onnxruntime"]
     foreign = graph.annotate(diamond(), {0: ["stem"], 1: ["left"]}, targets={1: "edge"})
     with pytest.raises(UsageError, match="no target is called 'edge'"):
         graph.build(graph.partition(foreign, graph.annotated()))

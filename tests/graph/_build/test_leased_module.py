@@ -26,7 +26,7 @@ DEADLINE_S = 20
 
 
 class Lab:
-    """Devices that double a number; the frames in ``deadly`` bring one down. In the place of a tracker."""
+    """Replaces the tracker: devices that double a number; the frames in ``deadly`` crash a device."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, deadly: tuple[int, ...] = ()) -> None:
         self.deadly = deadly
@@ -75,7 +75,7 @@ def test_a_device_is_leased_once_and_given_back(monkeypatch: pytest.MonkeyPatch)
         with pipeline(device) as running:
             assert device.session is lab.sessions[0]  # before the first frame
             assert list(running.run(range(50))) == [2 * x for x in range(50)]
-        assert device.session is not None  # it was given to the pipeline
+        assert device.session is not None  # the pipeline did not build it, and does not close it
     assert [session.closed for session in lab.sessions] == ["by us"]
     with pytest.raises(RemoteFunctionError, match="was closed"):
         device(1)
@@ -83,7 +83,7 @@ def test_a_device_is_leased_once_and_given_back(monkeypatch: pytest.MonkeyPatch)
 
 def test_calls_are_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch)
-    lab.together = threading.Barrier(3).wait  # each waits for two others
+    lab.together = threading.Barrier(3).wait  # each call waits for two others
     with module(calls=3) as device, pipeline(device) as running:
         assert list(running.run(range(9))) == [2 * x for x in range(9)]
 

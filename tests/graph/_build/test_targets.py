@@ -23,7 +23,7 @@ def test_names_of_targets() -> None:
 
 
 def test_a_region_has_the_operators_of_tvm() -> None:
-    """onnxruntime's own operator stays where it is, between two pieces that TVM compiles."""
+    """onnxruntime's own operator stays between two pieces that TVM compiles."""
     pytest.importorskip("tvm")
     model = make(
         [

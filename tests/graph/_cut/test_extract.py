@@ -1,4 +1,4 @@
-"""What stages take and give, and what they hold."""
+"""The inputs, outputs and nodes of stages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_branches_do_not_need_each_other() -> None:
 
 
 def test_constants_are_computed_where_they_are_needed() -> None:
-    """Both stages use the same constant part: neither ships it."""
+    """Both stages use the same constant part, and neither sends it."""
     model = make(
         [node("Exp", "w", "k"), node("Add", "x k", "a"), node("Mul", "a k", "y")],
         values("x"),

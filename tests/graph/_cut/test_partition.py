@@ -33,7 +33,7 @@ def diamond() -> onnx.ModelProto:
 
 
 def shape_of(stages: graph.Stages) -> dict[str, tuple[list[str], tuple[str, ...]]]:
-    """Stage -> its operators and what it needs."""
+    """Stage -> its operators and the stages it needs."""
     return {s.name: ([item.op_type for item in s.model.graph], s.needs) for s in stages}
 
 
@@ -103,7 +103,7 @@ def test_constants_make_no_region_of_their_own() -> None:
 
 
 def through_constants() -> onnx.ModelProto:
-    """``x`` plus what is made of ``k``, and ``loose`` beside it; all three are constants."""
+    """``x`` plus a value made of ``k``, and ``loose`` beside it; all three are constants."""
     constants = {name: onnx.numpy_helper.from_array(numbers(2, 3)) for name in ("k", "loose")}
     return make(
         [

@@ -1,4 +1,4 @@
-"""Nodes that a region means, and marks in the model itself."""
+"""Nodes that a region selects, and marks in the model itself."""
 
 from __future__ import annotations
 

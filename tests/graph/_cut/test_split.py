@@ -67,7 +67,7 @@ def test_an_invalid_cut_is_refused(cuts: Any, said: str) -> None:
 
 
 def check(network: str, *numbers_of_stages: int) -> None:
-    """Stages give the bits of the whole where that is promised, and are near it where it is not."""
+    """Exact stages give the bits of the whole, other stages are close to it."""
     model = samples.light_model(network)
     feeds = {model.graph.input[0].name: numbers(1, 3, 224, 224)}
     same, near = run(model, feeds, "BASIC"), run(model, feeds, "ALL")
@@ -115,7 +115,7 @@ def test_random_networks_give_the_same_bits(network: onnx.ModelProto, data: st.D
 
 
 def test_exact_cuts_where_equal_nodes_became_one() -> None:
-    """Of equal nodes onnxruntime keeps the last one's name, which may stand behind the cut, and lead nowhere."""
+    """Of equal nodes onnxruntime keeps the last one's name, which may be behind the cut and lead to no output."""
     nodes = [node("Relu", "x", "a"), node("Neg", "a", "b"), node("Tanh", "b", "y"), node("Relu", "x", "z")]
     model = make(nodes, values("x"), values("y"))
     stages = graph.split(model, [("b",)], exact=True)

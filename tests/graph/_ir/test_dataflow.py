@@ -1,4 +1,4 @@
-"""What nodes take, what bodies capture, and which nodes have work to do."""
+"""The values that nodes take, those that bodies capture, and the nodes that have work to do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_nodes_without_an_output_are_left_out() -> None:
 
 
 def branches() -> onnx.ModelProto:
-    """An If whose branches capture tensors from before it, one of them through a second body."""
+    """An If whose branches capture tensors from outside, one of them through a second body."""
     inner = helper.make_graph([node("Mul", "b b", "squared")], "inner", [], values("squared"))
     other = helper.make_graph([node("Neg", "w", "negative")], "other", [], values("negative"))
     then = helper.make_graph(

@@ -1,4 +1,4 @@
-"""Types and shapes of tensors that cross, told by the model or inferred."""
+"""Types and shapes of tensors that cross, given by the model or inferred."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     for thread in set(threading.enumerate()) - before:
-        thread.join(DEADLINE_S)  # one that takes frames for an event loop ends soon after it
+        thread.join(DEADLINE_S)  # a thread that takes frames for an event loop ends soon after it
     assert [thread.name for thread in threading.enumerate() if thread not in before] == []
 
 

@@ -1,4 +1,4 @@
-"""`run` and `run_async` with sources that are slow, endless, broken, or left in the middle."""
+"""`run` and `run_async` with sources that are slow, endless or broken, and loops that end early."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pipeline() -> Iterator[Pipeline]:
 
 
 class Camera:
-    """A source whose next frame comes when it is told to come."""
+    """A source that releases each frame on command."""
 
     def __init__(self) -> None:
         self.shots = threading.Semaphore(0)
@@ -63,7 +63,7 @@ def test_a_result_does_not_wait_for_the_next_frame_in_an_event_loop(pipeline: Pi
         for x in range(10):
             camera.shots.release()
             assert await asyncio.wait_for(anext(outputs), DEADLINE_S) == 2 * x
-        camera.shots.release(100)  # more than it takes ahead: nothing blocks the end of the loop
+        camera.shots.release(100)  # more than the pipeline takes ahead: nothing blocks the end of the loop
         await outputs.aclose()  # type: ignore[attr-defined]
 
     asyncio.run(main())
@@ -75,7 +75,7 @@ def test_the_event_loop_goes_on_while_a_plain_source_blocks(pipeline: Pipeline) 
     async def main() -> None:
         outputs = pipeline.run_async(camera)
         first = asyncio.ensure_future(anext(outputs))
-        await asyncio.sleep(0)  # the source blocks now, and only this loop can let it go on
+        await asyncio.sleep(0)  # the source blocks now, and only this loop can release it
         camera.shots.release(2)
         assert await asyncio.wait_for(first, DEADLINE_S) == 0
         await outputs.aclose()  # type: ignore[attr-defined]

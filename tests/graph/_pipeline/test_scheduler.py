@@ -73,7 +73,7 @@ def test_later_stages_skip_a_failed_frame() -> None:
     assert state.ended(StartStage("b", 0, 0), failed=True) == []
     assert list(state.under_way) == [1]
     assert state.ended(StartStage("a", 0, 1)) == [StartStage("b", 0, 1)]
-    assert state.ended(StartStage("c", 0, 0)) == [StartStage("c", 0, 1)]  # nobody wants what it made of 0
+    assert state.ended(StartStage("c", 0, 0)) == [StartStage("c", 0, 1)]  # frame 0's tensors are not needed
     state.ended(StartStage("b", 0, 1))
     assert state.ended(StartStage("c", 0, 1)) == [StartStage("d", 0, 1)]
     assert state.ended(StartStage("d", 0, 1)) == [FrameFinished(1)]

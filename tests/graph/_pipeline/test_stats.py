@@ -26,7 +26,7 @@ def test_counters_add_up() -> None:
 
 
 def test_a_stage_is_active_while_one_of_its_threads_is() -> None:
-    """Three threads: [0, 4], [1, 2] and [3, 6]; a pause; then [8, 9], which another that runs still does not add to."""
+    """Three threads: [0, 4], [1, 2] and [3, 6]; a pause; then [8, 9], and a running call, which adds nothing."""
     stats = PipelineStats({"a": 3})
     for event in (0.0, 1.0, (1.0, 2.0), 3.0, (0.0, 4.0), (3.0, 6.0), 8.0, 8.5, (8.0, 9.0)):
         if isinstance(event, tuple):
@@ -65,7 +65,7 @@ class Terminal(io.StringIO):
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Called in a test's own body: before it, pytest puts its own in this place."""
+    """Call it in the test's own body: before that, pytest replaces standard error."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
     return made

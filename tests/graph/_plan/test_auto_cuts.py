@@ -1,4 +1,4 @@
-"""Cuts found by trying, with real models."""
+"""Cuts found by measuring, with real models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Quick = Callable[..., graph.Plan]
 
 @pytest.fixture
 def auto_cuts() -> Quick:
-    """`graph.auto_cuts` in no time; what it promises is worth nothing then."""
+    """`graph.auto_cuts` with minimal measuring; its expected times are meaningless."""
 
     def found(model: Any, over: Any, **options: Any) -> graph.Plan:
         return graph.auto_cuts(model, over, **{"measure_s": 0.001, "rounds": 2, **options})

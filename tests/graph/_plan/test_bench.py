@@ -85,6 +85,6 @@ def test_an_error_in_a_call_is_raised_and_ends_the_others() -> None:
 
 
 def test_of_several_threads_the_pace_is_that_of_all() -> None:
-    """Three wait at the same time, so that one result in three waits."""
+    """Three threads wait at the same time, so that one result in three shows the wait."""
     (pace,) = paces([TimedCall(lambda: time.sleep(0.3), 3)], 0.1, together=True)
     assert 0.05 < pace < 0.3

@@ -1,4 +1,4 @@
-"""What spans cost: on devices, over links, and once they are measured."""
+"""The cost of spans: on devices, over links, and after measurements."""
 
 from __future__ import annotations
 

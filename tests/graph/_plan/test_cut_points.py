@@ -1,4 +1,4 @@
-"""Where a model can be cut, and what crosses there."""
+"""Where a model can be cut, and which tensors cross there."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_merged_nodes_are_not_parted() -> None:
 
 
 def test_sizes_are_those_of_the_run() -> None:
-    """Of a tensor whose shape the model leaves open."""
+    """A tensor whose shape the model leaves open has the size of the run."""
     nodes = [node("NonZero", "x", "n"), node("Cast", "n", "y", to=1)]
     model = make(nodes, values("x"), values("y", shape=(2, None)))
     found = laid_out(model, {"x": np.eye(2, 3, dtype=np.float32)})

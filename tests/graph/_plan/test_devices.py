@@ -1,4 +1,4 @@
-"""How devices are written."""
+"""The written forms of devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best division, against trying all of them."""
+"""The best division, compared with trying all divisions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS = st.floats(0, 10).map(lambda seconds: round(seconds, 2))
 
 @st.composite
 def matrices(draw: st.DrawFn) -> list[Matrix]:
-    """What spans of 1 to 6 units cost on 1 to 3 devices: any numbers at all."""
+    """Random costs of spans of 1 to 6 units on 1 to 3 devices."""
     units, devices = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     row = st.lists(_SECONDS, min_size=units + 1, max_size=units + 1)
     square = st.lists(row, min_size=units + 1, max_size=units + 1)

@@ -1,4 +1,4 @@
-"""What a plan says before and after, and a divided model as files."""
+"""A plan's texts before and after measuring, and a divided model as files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_table_shows_the_expected_times(plan: Plan) -> None:
 
 
 def took(active_s: float) -> StageStats:
-    """Ten frames in so many seconds, two at a time."""
+    """Figures of ten frames in so many seconds, two at a time."""
     return StageStats(frames=10, busy_s=2 * active_s, active_s=active_s)
 
 

@@ -1,4 +1,4 @@
-"""What nodes take and make, and the bytes of that once it is encoded."""
+"""The seconds and bytes of nodes, and the encoded bytes of their tensors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _strict() -> onnx.ModelProto:
 
 
 def flow() -> Dataflow:
-    """A float, an int64 and a sequence are made of ``x``."""
+    """A float, an int64 and a sequence are made from ``x``."""
     nodes = [
         node("Relu", "x", "t"),
         node("Cast", "t", "n", to=7),

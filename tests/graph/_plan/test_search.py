@@ -1,4 +1,4 @@
-"""The search for cuts, with times that are made up."""
+"""The search for cuts, with simulated times."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.graph.running import make, node, values
 
 
 class Clock:
-    """Stages that take what it says, for each node on each device, and a link to each device."""
+    """Simulated times for each node on each device, and a link to each device."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.profiled: Sequence[float] = ()
-        self.node_s: dict[str, Sequence[float]] = {}  # what each node really takes on a device
+        self.node_s: dict[str, Sequence[float]] = {}  # the true seconds of each node on a device
         self.links: dict[str, DeviceLink] = {}
         self.tried: list[list[str]] = []
         self._loaded: list[float] = []
@@ -63,7 +63,7 @@ def line(length: int) -> onnx.ModelProto:
 
 
 def test_the_first_trial_uses_the_profile_the_next_measurements(clock: Clock, cpus: list[str]) -> None:
-    """Nodes that the profile has as equal, of which the later ones are three times as fast."""
+    """The profile reports equal nodes; the later ones are really three times as fast."""
     clock.profiled = [1.0] * 8
     clock.node_s = dict.fromkeys(cpus, [3.0] * 4 + [1.0] * 4)
     plan = graph.auto_cuts(line(8), cpus)
@@ -84,7 +84,7 @@ def test_a_faster_device_gets_more_and_a_useless_one_nothing(clock: Clock, cpus:
 
 
 def test_devices_that_are_unlike_may_change_places(clock: Clock, cpus: list[str]) -> None:
-    """The second device alone is quick at the first nodes. Two CPUs and one are not alike."""
+    """Only the second device is fast at the first nodes. Two CPUs and one CPU are not alike."""
     over = ["cpu:0-1", "cpu:2"]
     clock.profiled = [1.0] * 4
     clock.node_s = {"cpu:0-1": [9.0, 9.0, 1.0, 1.0], "cpu:2": [1.0, 1.0, 9.0, 9.0]}

@@ -1,4 +1,4 @@
-"""What encoding does to the tensors of one frame."""
+"""The effect of encoding on the tensors of one frame."""
 
 from __future__ import annotations
 
