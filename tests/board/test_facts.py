@@ -30,7 +30,7 @@ rpcsys-fact server other
 """
 
 
-def test_answers() -> None:
+def test_parse_reads_the_scripts_output() -> None:
     board = facts.parse(PI)
     assert board == BoardFacts(
         machine="aarch64",
@@ -47,7 +47,7 @@ def test_answers() -> None:
 
 
 @given(st.text() | st.lists(st.sampled_from(PI.split())).map(" ".join))
-def test_whatever_a_board_prints_is_read(text: str) -> None:
+def test_any_output_is_parsed(text: str) -> None:
     board = facts.parse("\n".join(f"rpcsys-fact {line}" for line in text.splitlines()) + text)
     assert board.user >= -1
     assert all(space.free is None or space.free >= 0 for space in board.folders)
@@ -89,7 +89,7 @@ def test_the_first_python_that_is_new_enough() -> None:
         ((Python("python3", (3, 7), 32, ""),), facts.PYTHONS, "too old (python3 is 3.7)"),
     ],
 )
-def test_no_python_that_will_do(pythons: tuple[Python, ...], asked: tuple[str, ...], says: str) -> None:
+def test_a_missing_or_old_python_is_an_error(pythons: tuple[Python, ...], asked: tuple[str, ...], says: str) -> None:
     with pytest.raises(RpcsysError) as caught:
         facts.python(BoardFacts(pythons=pythons), "pi", asked)
     assert says in str(caught.value)
@@ -119,7 +119,7 @@ def test_target(machine: str, bits: int, target: str) -> None:
         ("", "", "an unknown system"),
     ],
 )
-def test_no_target(machine: str, system: str, says: str) -> None:
+def test_an_unknown_machine_is_an_error(machine: str, system: str, says: str) -> None:
     with pytest.raises(RpcsysError) as caught:
         facts.target(BoardFacts(machine=machine, system=system), Python("python3", (3, 9), 32, ""), "pi")
     assert says in str(caught.value)
@@ -135,7 +135,7 @@ def test_glibc(libc: str, version: str | None) -> None:
 MB = 1_000_000
 
 
-def test_a_folder_with_room() -> None:
+def test_a_folder_with_enough_free_bytes() -> None:
     board = BoardFacts(folders=(Space("/tmp", 5 * MB), Space("/var/tmp", 9 * MB)), base=Space("/opt", 9 * MB))
     assert facts.folder_with_space(board, 4 * MB, "pi") == "/tmp"
     assert facts.folder_with_space(board, 8 * MB, "pi") == "/var/tmp"

@@ -24,7 +24,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "rpcsys" / "boards.json"
 
 
-def test_none_at_first_and_kept_then(state: Path) -> None:
+def test_the_inventory_is_empty_at_first_and_then_saved(state: Path) -> None:
     assert inventory.load() == {}
     with inventory.changing() as boards:
         boards["pi"] = PI
@@ -35,7 +35,7 @@ def test_none_at_first_and_kept_then(state: Path) -> None:
     assert sorted(path.name for path in state.parent.iterdir()) == ["boards.json", "boards.lock"]
 
 
-def test_what_fails_changes_nothing() -> None:
+def test_an_error_leaves_the_inventory_unchanged() -> None:
     with inventory.changing() as boards:
         boards["pi"] = PI
 
@@ -55,7 +55,7 @@ def _add_many(first: int) -> None:
             boards[f"b{number}"] = replace(PI, name=f"b{number}")
 
 
-def test_several_at_once_lose_nothing() -> None:
+def test_processes_change_the_inventory_one_after_another() -> None:
     processes = [multiprocessing.get_context("fork").Process(target=_add_many, args=(n * 20,)) for n in range(3)]
     for process in processes:
         process.start()
@@ -79,7 +79,7 @@ entries = st.builds(
 
 
 @given(st.lists(entries))
-def test_what_is_written_is_read(found: list[Entry]) -> None:
+def test_parse_is_the_inverse_of_text(found: list[Entry]) -> None:
     boards = {entry.name: entry for entry in found}
     assert inventory.parse(inventory.show(boards)) == boards
 
@@ -89,7 +89,7 @@ def test_what_is_written_is_read(found: list[Entry]) -> None:
     | st.lists(json_values).map(lambda boards: json.dumps({"form": 1, "boards": boards}))
     | st.text()
 )
-def test_whatever_is_in_the_file_is_read_or_refused(text: str) -> None:
+def test_any_file_is_read_or_refused(text: str) -> None:
     try:
         boards = inventory.parse(text)
     except ValueError:
@@ -98,7 +98,7 @@ def test_whatever_is_in_the_file_is_read_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b'{"form": 2, "boards": []}', b"[" * 100_000])
-def test_a_file_that_cannot_be_read_is_named_and_left_alone(content: bytes, state: Path) -> None:
+def test_an_unreadable_file_is_named_and_not_changed(content: bytes, state: Path) -> None:
     state.parent.mkdir(parents=True)
     state.write_bytes(content)
     with pytest.raises(ConfigError, match=r"boards\.json cannot be read"):
@@ -108,19 +108,19 @@ def test_a_file_that_cannot_be_read_is_named_and_left_alone(content: bytes, stat
     assert state.read_bytes() == content
 
 
-def test_nowhere_to_write(tmp_path: Path) -> None:
+def test_a_state_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     with pytest.raises(RpcsysError, match="cannot write"), inventory.changing():
         pass
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", ".hidden", "-x", "x" * 65, "(none)"])
-def test_names_that_cannot_be(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="--name"):
         inventory.check_name(name)
 
 
-def test_boards_are_told_apart() -> None:
+def test_boards_are_distinguished() -> None:
     assert PI.same_board(replace(PI, name="other", key="x", version=""))
     assert not PI.same_board(replace(PI, options=("-p", "23")))
     assert not PI.same_board(replace(PI, root="/data"))

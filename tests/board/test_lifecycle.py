@@ -47,13 +47,13 @@ def packed(path: Path, installer: str = INSTALLER) -> Package:
     return Package(path, "1-ab", digest, "x", "x86_64", 64, "", False, size, len(installer))
 
 
-def test_what_it_says_of_itself(board: RemoteBoard) -> None:
+def test_its_description(board: RemoteBoard) -> None:
     assert board.facts.system == "Linux"
     assert board.python().name == sys.executable
     assert not board.facts.servers
 
 
-def test_a_tracker_within_reach(board: RemoteBoard) -> None:
+def test_the_board_must_reach_the_tracker(board: RemoteBoard) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         board.reach([("127.0.0.1", 1), ("127.0.0.1", port)])
@@ -61,7 +61,7 @@ def test_a_tracker_within_reach(board: RemoteBoard) -> None:
         board.reach([("127.0.0.1", port)])
 
 
-def test_an_archive_is_copied_checked_and_installs_itself(board: RemoteBoard, tmp_path: Path) -> None:
+def test_an_archive_is_copied_checked_and_installed(board: RemoteBoard, tmp_path: Path) -> None:
     board.install(packed(tmp_path / "a.tar.gz"), ["--name", "b1"], 7.0)
     root = board.entry.root
     called = Path(root, "called").read_text().split()
@@ -70,7 +70,7 @@ def test_an_archive_is_copied_checked_and_installs_itself(board: RemoteBoard, tm
         assert RemoteBoard(connection, board.entry, Terminal()).facts.version == "1-ab"
 
 
-def test_what_arrives_is_what_was_sent_or_nothing_is_installed(board: RemoteBoard, tmp_path: Path) -> None:
+def test_a_copy_with_other_bytes_is_not_installed(board: RemoteBoard, tmp_path: Path) -> None:
     package = packed(tmp_path / "a.tar.gz")
     package.path.write_bytes(package.path.read_bytes() + b"x")
     with pytest.raises(RpcsysError, match="board did not store the bytes that were sent"):
@@ -78,13 +78,13 @@ def test_what_arrives_is_what_was_sent_or_nothing_is_installed(board: RemoteBoar
     assert not Path(board.entry.root, "called").exists()
 
 
-def test_an_installer_that_fails_says_why(board: RemoteBoard, tmp_path: Path) -> None:
+def test_the_error_has_the_installers_message(board: RemoteBoard, tmp_path: Path) -> None:
     package = packed(tmp_path / "a.tar.gz", "echo 'broken   session no memory'; exit 1\n")
     with pytest.raises(RpcsysError, match="board cannot serve: session no memory"):
         board.install(package, [], 0.0)
 
 
-def test_a_server_is_removed_by_what_was_installed(board: RemoteBoard) -> None:
+def test_the_installed_installer_removes_a_server(board: RemoteBoard) -> None:
     current = Path(board.entry.root, "opt/rpcsys/current")
     current.mkdir(parents=True)
     current.joinpath("install.sh").write_text(INSTALLER)
@@ -92,7 +92,7 @@ def test_a_server_is_removed_by_what_was_installed(board: RemoteBoard) -> None:
     assert Path(board.entry.root, "called").read_text().split()[:3] == ["--uninstall", "--name", "b1"]
 
 
-def test_nobody_is_there_to_type_a_password(board: RemoteBoard, tmp_path: Path) -> None:
+def test_sudo_without_a_terminal_is_an_error(board: RemoteBoard, tmp_path: Path) -> None:
     board.facts = board.facts._replace(user=1000, writable=False, sudo="asks")
     with pytest.raises(RpcsysError, match="sudo on board asks for a password"):
         board.install(packed(tmp_path / "a.tar.gz"), [], 0.0)
@@ -122,7 +122,7 @@ OURS = {
 TVMS = {"queue_info": {}, "server_info": [{"key": "server:k", "addr": ["h", 1]}]}
 
 
-def test_shown_by_name_or_where_there_are_none_by_key() -> None:
+def test_the_tracker_shows_a_server_by_name_or_by_key() -> None:
     assert lifecycle.shown(OURS, "b1", "k")
     assert lifecycle.shown(OURS, "b3", "k")
     assert not lifecycle.shown(OURS, "b", "k")
@@ -143,6 +143,6 @@ def test_state(name: str, says: str) -> None:
     assert lifecycle.state(OURS, name) == says
 
 
-def test_waiting_ends_where_there_is_no_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_ends_without_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle.time, "sleep", None)  # it would be called
     assert not lifecycle.wait(("127.0.0.1", 1), "b1", "k", 0.0)

@@ -31,7 +31,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> package.Package:
     return package.read(build.pack("aarch64-linux-gnu", tmp_path_factory.mktemp("a") / "a.tar.gz").path)
 
 
-def test_boards_that_are_alike_are_packed_for_once(plain: package.Package, tmp_path: Path) -> None:
+def test_one_archive_for_boards_that_are_alike(plain: package.Package, tmp_path: Path) -> None:
     packer = Packer(tmp_path, None, warn)
     first = packer.package(ENTRY, PI, PYTHON, "pi")
     assert packer.package(replace(ENTRY, name="other"), PI, PYTHON, "pi") is first
@@ -49,7 +49,7 @@ def test_boards_that_are_alike_are_packed_for_once(plain: package.Package, tmp_p
         ("/build", {"folder": Path("/build"), "from_wheels": False}),
     ],
 )
-def test_the_board_says_what_its_libraries_may_need(
+def test_libraries_must_fit_the_boards_glibc(
     libraries: str, asks: dict[str, object], plain: package.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dict[str, object]] = []
@@ -68,7 +68,7 @@ def test_the_board_says_what_its_libraries_may_need(
     assert warned == ["mind the licence"]
 
 
-def test_an_archive_without_libraries_is_for_all(plain: package.Package, tmp_path: Path) -> None:
+def test_an_archive_without_libraries_fits_every_board(plain: package.Package, tmp_path: Path) -> None:
     given = Packer(tmp_path, plain.path, warn)
     assert given.package(ENTRY, PI._replace(machine="mips"), PYTHON, "pi") == plain
 
@@ -78,7 +78,7 @@ def native(plain: package.Package) -> package.Package:
     return replace(plain, native=True, glibc="2.27")
 
 
-def test_a_board_that_could_not_load_its_libraries(native: package.Package) -> None:
+def test_an_archive_with_unloadable_libraries_is_refused(native: package.Package) -> None:
     package.check(native, PI, PYTHON, "pi")
     package.check(native, PI, PYTHON._replace(libc="-"), "pi")
     for board, python, says in (
@@ -113,12 +113,12 @@ def tarred(name: str, content: bytes) -> bytes:
     ],
     ids=["empty", "text", "another", "no-json", "a-list", "cut-off", "a-folder"],
 )
-def test_what_is_no_archive_of_ours(content: bytes, tmp_path: Path) -> None:
+def test_other_archives_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(content)
     with pytest.raises(UsageError, match=r"a\.tar\.gz is no device runtime"):
         package.read(tmp_path / "a.tar.gz")
 
 
-def test_no_file_at_all(tmp_path: Path) -> None:
+def test_a_missing_archive_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         package.read(tmp_path / "a.tar.gz")

@@ -12,7 +12,7 @@ from rpcsys.errors import ConnectError, RpcsysError, UsageError
 from tests.board.conftest import HOLDS, says
 
 
-def test_a_command_and_what_it_prints(fake: Path, tmp_path: Path) -> None:
+def test_a_command_returns_its_output_and_status(fake: Path, tmp_path: Path) -> None:
     says(fake, 'eval "$command"')
     (tmp_path / "input").write_bytes(b"typed")
     with SshConnection("root@board", ["-p", "2222"]) as board, (tmp_path / "input").open("rb") as file:
@@ -25,7 +25,7 @@ def test_a_command_and_what_it_prints(fake: Path, tmp_path: Path) -> None:
         assert not Path(folder).exists()
 
 
-def test_flags_that_were_given_come_first(fake: Path, tmp_path: Path) -> None:
+def test_the_users_options_come_first(fake: Path, tmp_path: Path) -> None:
     """OpenSSH takes the first value that it meets."""
     fake.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n' + HOLDS.partition("\n")[2])
     with SshConnection("board", ["-o", "ConnectTimeout=99"]):
@@ -36,7 +36,7 @@ def test_flags_that_were_given_come_first(fake: Path, tmp_path: Path) -> None:
     assert "-- board " in called
 
 
-def test_nobody_answers(fake: Path) -> None:
+def test_a_silent_host_is_an_error(fake: Path) -> None:
     fake.write_text("#!/bin/sh\nexec sleep 100\n")
     started = time.monotonic()
     with pytest.raises(ConnectError, match="board does not answer"), SshConnection("board"):
@@ -44,7 +44,7 @@ def test_nobody_answers(fake: Path) -> None:
     assert time.monotonic() - started < 60
 
 
-def test_what_ssh_complains_of_is_told(fake: Path) -> None:
+def test_the_error_has_sshs_message(fake: Path) -> None:
     fake.write_text("#!/bin/sh\necho 'root@board: Permission denied (publickey).' >&2; exit 255\n")
     with pytest.raises(ConnectError, match="type: ssh-copy-id -p 2222 root@board"):
         SshConnection("root@board", ["-p", "2222"]).__enter__()
@@ -53,14 +53,14 @@ def test_what_ssh_complains_of_is_told(fake: Path) -> None:
         board.run("true")
 
 
-def test_a_command_that_never_ends(fake: Path) -> None:
+def test_a_command_times_out(fake: Path) -> None:
     says(fake, "exec sleep 100")
     with SshConnection("board") as board, pytest.raises(RpcsysError, match=r"not done within 0\.3 s"):
         board.run("true", timeout_s=0.3)
 
 
 @pytest.mark.parametrize("where", ["", ">&2"])
-def test_a_board_that_talks_without_end(where: str, fake: Path) -> None:
+def test_endless_output_is_an_error(where: str, fake: Path) -> None:
     says(fake, f"exec yes {where}")
     with SshConnection("board") as board, pytest.raises(RpcsysError, match="board's output does not end"):
         board.run("true")
@@ -69,7 +69,7 @@ def test_a_board_that_talks_without_end(where: str, fake: Path) -> None:
         SshConnection("board").__enter__()
 
 
-def test_no_folder(fake: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(fake: Path, tmp_path: Path) -> None:
     says(fake, 'eval "$command"')
     with SshConnection("board") as board:
         with pytest.raises(RpcsysError, match="making a folder in /no/such on board failed"), board.folder("/no/such"):
@@ -78,7 +78,7 @@ def test_no_folder(fake: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", ["/tmp", "/no/such", ""])
-def test_nothing_is_left_here(own: str, fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_removes_the_work_folder(own: str, fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", own)
     says(fake, 'eval "$command"')
     with SshConnection("board") as board:
@@ -92,12 +92,12 @@ def test_nothing_is_left_here(own: str, fake: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("destination", ["", " ", "-oProxyCommand=x"])
-def test_no_destination(destination: str) -> None:
+def test_invalid_destinations_are_refused(destination: str) -> None:
     with pytest.raises(UsageError, match="is no board"):
         SshConnection(destination)
 
 
-def test_no_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ssh_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(UsageError, match="apt-get install openssh-client"):
         SshConnection("board").__enter__()

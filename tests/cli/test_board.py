@@ -26,13 +26,13 @@ def kept() -> None:
         boards["pi"] = PI
 
 
-def test_none_yet(rpcsys: Command) -> None:
+def test_list_without_boards(rpcsys: Command) -> None:
     assert "no boards yet" in rpcsys("board", "list").stdout
     assert rpcsys("board", "list", "--json").stdout == ""
 
 
 @pytest.mark.usefixtures("kept")
-def test_what_is_remembered(rpcsys: Command) -> None:
+def test_list_shows_the_inventory(rpcsys: Command) -> None:
     head, row = rpcsys("board", "list", "--offline").stdout.splitlines()
     assert head.split() == ["name", "key", "destination", "target", "installed", "state"]
     assert row.split() == ["pi", "rpi4", "pi@10.0.0.7", "aarch64-linux-gnu", "0.1.0-12"]
@@ -63,14 +63,14 @@ ADD = ("add", "--key", "k", "--tracker", "h:1")
         (["remove", "rv"], "no board called rv: there are pi"),
     ],
 )
-def test_what_cannot_be_meant(args: list[str], says: str, rpcsys: Command) -> None:
+def test_invalid_arguments_are_one_line(args: list[str], says: str, rpcsys: Command) -> None:
     done = rpcsys("board", *args)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert says in done.stderr
     assert inventory.load() == {"pi": PI}
 
 
-def test_writes_an_archive_and_says_what_it_needs(rpcsys: Command, tmp_path: Path) -> None:
+def test_pack_writes_an_archive_and_prints_its_requirements(rpcsys: Command, tmp_path: Path) -> None:
     output = tmp_path / "device.tar.gz"
     done = rpcsys("pack", "--target", "arm-linux-gnueabihf", "-o", str(output))
     assert done.returncode == 0, done.stderr
@@ -92,7 +92,7 @@ def test_writes_an_archive_and_says_what_it_needs(rpcsys: Command, tmp_path: Pat
         (["--target", "aarch64-linux-gnu", "--glibc", "old"], "a version looks like 2.27"),
     ],
 )
-def test_what_cannot_be_packed(args: list[str], says: str, rpcsys: Command) -> None:
+def test_pack_refuses_invalid_arguments(args: list[str], says: str, rpcsys: Command) -> None:
     done = rpcsys("pack", *args)
     assert done.returncode == 2
     assert says in done.stderr

@@ -50,7 +50,7 @@ def test_bad_usage_is_one_line_and_status_2(args: list[str], says: str, rpcsys: 
 
 
 @pytest.mark.parametrize("daemon", ["tracker", "server", "query"])
-def test_other_programs_get_their_arguments_untouched(daemon: str, rpcsys: Command) -> None:
+def test_other_programs_get_their_arguments_unchanged(daemon: str, rpcsys: Command) -> None:
     done = rpcsys(daemon, "--help")
     assert done.returncode == 0
     assert "--port" in done.stdout
@@ -67,7 +67,7 @@ def test_an_unreachable_tracker_is_one_line(rpcsys: Command, tmp_path: Path) -> 
 
 
 @pytest.mark.live
-def test_an_operator_takes_a_server_out_and_in_again_and_ends_a_lease(lab: Lab, rpcsys: Command) -> None:
+def test_drain_enable_and_ending_a_lease(lab: Lab, rpcsys: Command) -> None:
     def operate(*words: str) -> str:
         done = rpcsys(*words, tracker=lab.tracker_address)
         assert done.returncode == 0, done.stderr

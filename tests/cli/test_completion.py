@@ -45,20 +45,20 @@ def test_flags_of_every_program(command: str, flag: str) -> None:
     assert words(command, "--no-such") == set()
 
 
-def test_flags_after_others_and_names_of_files() -> None:
+def test_flags_after_other_flags_and_file_names() -> None:
     assert words("tracker", "--port", "9190", "--state") == {"--state-dir"}
     shell = BashComplete(group, {}, "rpcsys", "_RPCSYS_COMPLETE")
     (item,) = shell.get_completions(["tracker", "--state-dir"], "/va")
     assert (item.type, item.value) == ("file", "/va")
 
 
-def test_what_the_queue_is_asked() -> None:
+def test_completion_of_query_tracker() -> None:
     assert words("query", "") >= {"leases", "history", "usage"}
     assert words("query", "--json", "hist") == {"history"}
     assert words("query", "leases", "--k") == {"--key"}
 
 
-def test_boards_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_of_boards_in_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert words("board", "upgrade", "") == set()
     with inventory.changing() as boards:
@@ -69,7 +69,7 @@ def test_boards_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert words("board", "remove", "rv") == set()
 
 
-def test_another_shell_is_told_which_there_are(rpcsys: Command) -> None:
+def test_the_error_for_an_unknown_shell_lists_the_known_ones(rpcsys: Command) -> None:
     done = rpcsys("completion", "dash")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

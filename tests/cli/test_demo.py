@@ -13,7 +13,7 @@ from tests.cli.conftest import Command
 
 
 @pytest.mark.live
-def test_demo_shows_the_queue_a_run_and_its_time(rpcsys: Command, tmp_path: Path) -> None:
+def test_the_demo_shows_the_queue_a_run_and_its_time(rpcsys: Command, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     done = rpcsys("demo")
     assert done.returncode == 0, done.stderr
@@ -27,14 +27,14 @@ def test_demo_shows_the_queue_a_run_and_its_time(rpcsys: Command, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_difference_ends_the_demo_with_an_error() -> None:
+def test_a_wrong_result_ends_the_demo_with_an_error() -> None:
     with pytest.raises(RpcsysError, match=r"differ from the local run by 0\.5"):
         demo._difference({"y": np.ones(3)}, {"y": np.array([1, 1, 0.5])})
     with pytest.raises(RpcsysError, match="nan"):
         demo._difference({"y": np.full(3, np.nan)}, {"y": np.ones(3)})
 
 
-def test_without_onnxruntime_one_line_says_what_to_type(
+def test_without_onnxruntime_the_error_names_the_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = demo.importlib.util.find_spec

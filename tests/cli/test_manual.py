@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_every_command_has_a_page_that_groff_takes(folder: Path) -> None:
+def test_every_command_has_a_page_that_groff_accepts(folder: Path) -> None:
     names = {page.stem for page in folder.iterdir()}
     assert {"rpcsys", "rpcsys-tracker", "rpcsys-run", "rpcsys-lease-end"} <= names
     assert {"query_tracker", "query_tracker-leases", "query_tracker-history"} <= names
@@ -51,13 +51,13 @@ def test_every_command_has_a_page_that_groff_takes(folder: Path) -> None:
         ("rpcsys", ["COMMANDS", "rpcsys query --why rpi4"]),
     ],
 )
-def test_a_page_says_what_help_says(name: str, says: list[str], folder: Path) -> None:
+def test_a_page_contains_the_help(name: str, says: list[str], folder: Path) -> None:
     text = printed(folder / f"{name}.1")
     for words in says:
         assert words in text
 
 
-def test_nothing_in_a_help_is_a_request(tmp_path: Path) -> None:
+def test_help_text_never_becomes_a_groff_request(tmp_path: Path) -> None:
     text = "Usage: x\n\n.so /etc/passwd\n'br\na\\fB-b\n"
     page = tmp_path / "x.1"
     page.write_text(manual.page("x", "Do nothing.", text))
@@ -65,7 +65,7 @@ def test_nothing_in_a_help_is_a_request(tmp_path: Path) -> None:
     assert all(words in shown for words in (".so /etc/passwd", "'br", "a\\fB-b"))
 
 
-def test_a_folder_that_cannot_be(rpcsys: Command, tmp_path: Path) -> None:
+def test_an_invalid_folder_is_refused(rpcsys: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = rpcsys("man", str(tmp_path / "file" / "man1"))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

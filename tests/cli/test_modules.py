@@ -63,7 +63,7 @@ def doubled(server: str) -> float:
     ],
     ids=["nothing", "both", "no file", "no model", "no kind", "no name", "not there"],
 )
-def test_what_goes_wrong_is_one_line(
+def test_errors_of_deploy_are_one_line(
     rpcsys: Command, server: str, tmp_path: Path, words: tuple[str, ...], status: int, said: str
 ) -> None:
     for name in ("broken.onnx", "model.txt"):
@@ -76,7 +76,7 @@ def test_what_goes_wrong_is_one_line(
 
 
 @pytest.mark.live
-def test_a_server_that_deploys_nothing_says_how(rpcsys: Command, tmp_path: Path) -> None:
+def test_the_error_of_a_server_without_deployments_names_the_flag(rpcsys: Command, tmp_path: Path) -> None:
     daemons = Daemons(tmp_path)
     try:
         daemon = daemons.server("plain", *deployed.FLAGS)
@@ -98,7 +98,7 @@ def test_inspect_shows_the_tree(rpcsys: Command, tmp_path: Path) -> None:
     assert [module["kind"] for module in seen["modules"]] == ["a", "b"]
 
 
-def test_what_is_no_library_is_one_line(rpcsys: Command, tmp_path: Path) -> None:
+def test_an_invalid_library_is_one_line(rpcsys: Command, tmp_path: Path) -> None:
     (tmp_path / "m.so").write_bytes(b"text")
     for name, status, words in (("none.so", 2, "No such file"), ("m.so", 1, "is not an ELF shared library")):
         done = rpcsys("module", "inspect", name)

@@ -22,19 +22,19 @@ def groups(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...
 
 
 @pytest.mark.parametrize("words", [words for words, _ in groups(group)], ids=" ".join)
-def test_a_groups_name_alone_is_too_little(words: tuple[str, ...], rpcsys: Command) -> None:
+def test_a_group_needs_a_command(words: tuple[str, ...], rpcsys: Command) -> None:
     done = rpcsys(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"Usage: {' '.join(('rpcsys', *words))} [OPTIONS] COMMAND")
 
 
-def test_a_shell_may_ask_what_comes() -> None:
+def test_a_group_completes_without_arguments() -> None:
     assert all(isinstance(each, CommandGroup) for _, each in groups(group))
     context = group.make_context("rpcsys", [], resilient_parsing=True)
     assert {item.value for item in group.shell_complete(context, "tr")} == {"tracker"}
 
 
-def test_the_tracker_is_the_one_named_or_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trackers_address_is_the_flags_or_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RPCSYS_TRACKER_HOST", "lab")
     monkeypatch.setenv("RPCSYS_TRACKER_PORT", "7")
     assert tracker_address(None) == ("lab", 7)

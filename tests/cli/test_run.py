@@ -75,7 +75,7 @@ def test_errors_are_one_line(lab: Lab, model: Path, tmp_path: Path, rpcsys: Comm
 
 
 @pytest.mark.live
-def test_who_waits_is_told_the_place_and_when_it_was_too_long(lab: Lab, model: Path, rpcsys: Command) -> None:
+def test_waiting_shows_the_place_in_the_queue_and_times_out(lab: Lab, model: Path, rpcsys: Command) -> None:
     with lab.connect() as tracker, tracker.request("cpu", wait_timeout=30):
         done = rpcsys("run", "--key", "cpu", "--wait-timeout", 1, model, tracker=lab.tracker_address)
     assert done.returncode == 1
@@ -91,7 +91,7 @@ def test_load_gives_every_array_by_name(tmp_path: Path) -> None:
     assert loaded["b"].dtype == np.float32
 
 
-def test_load_explains_what_is_no_npz_of_plain_arrays(tmp_path: Path) -> None:
+def test_the_error_for_a_file_that_is_no_npz_of_plain_arrays(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.arange(3))
     np.savez(tmp_path / "object.npz", a=np.array([{}], dtype=object))
     (tmp_path / "text.npz").write_text("not an archive", encoding="utf-8")

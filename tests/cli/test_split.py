@@ -42,7 +42,7 @@ def cpu() -> str:
     return f"cpu:{min(os.sched_getaffinity(0))}"
 
 
-def test_it_says_what_to_expect_and_writes_the_library(model: Path, cpu: str, rpcsys: Command) -> None:
+def test_split_prints_the_expected_times_and_writes_the_library(model: Path, cpu: str, rpcsys: Command) -> None:
     done = rpcsys("split", model, "--over", cpu)
     assert done.returncode == 0, done.stderr
     assert re.search(rf"stage0 +{cpu} +3 .* ms", done.stdout)
@@ -73,7 +73,7 @@ def test_a_stage_for_a_device_is_a_part_to_be_deployed(lab: Lab, model: Path, rp
     lab.connect().request("cpu", wait_timeout=30).close()
 
 
-def test_cuts_by_hand_take_no_trying(model: Path, cpu: str, rpcsys: Command) -> None:
+def test_given_cuts_need_no_search(model: Path, cpu: str, rpcsys: Command) -> None:
     done = rpcsys("split", model, "--over", f"{cpu},10.0.0.1:9090", "--at", "t0", "--exact")
     assert done.returncode == 0, done.stderr
     assert re.search(r"t0 +float32\[1, 8, 32, 32\] +32.8 kB +stage0 +stage1", done.stdout)
@@ -110,7 +110,7 @@ def test_errors_are_one_line(
         assert says in said.splitlines()[-1], args
 
 
-def test_a_key_that_nobody_serves_is_said(lab: Lab, model: Path, rpcsys: Command) -> None:
+def test_an_unknown_key_is_an_error(lab: Lab, model: Path, rpcsys: Command) -> None:
     done = rpcsys("split", model, "--over", "key:nobody", tracker=lab.tracker_address)
     assert done.returncode == 1
     assert "nobody" in done.stderr.splitlines()[-1]

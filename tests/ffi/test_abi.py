@@ -76,7 +76,7 @@ def asserts(shape) -> str:
     [((), lambda kind: kind), (("-m32", "-malign-double"), narrow)],
     ids=["as it is here", "32 bits"],
 )
-def test_fields_are_where_c_has_them(flags, shape, tmp_path: Path) -> None:
+def test_field_offsets_equal_those_of_c(flags, shape, tmp_path: Path) -> None:
     spec = find_spec("tvm_ffi")
     if spec is None or spec.origin is None:
         pytest.skip("the headers come with apache-tvm-ffi")

@@ -30,7 +30,7 @@ def test_calls(native: Library) -> None:
     assert native.function("add")(0.5, 1.0) == 1.5
 
 
-def test_an_error_says_kind_and_message(native: Library) -> None:
+def test_an_error_has_kind_and_message(native: Library) -> None:
     with pytest.raises(NativeError, match="two numbers of one type") as caught:
         native.function("add")(2, 3.0)
     assert caught.value.kind == "ValueError"
@@ -38,7 +38,7 @@ def test_an_error_says_kind_and_message(native: Library) -> None:
         native.function("silent")()
 
 
-def test_an_exception_of_pythons_comes_through_native_code() -> None:
+def test_a_python_exception_passes_through_native_code() -> None:
     def deep():
         raise LookupError("nothing there")
 
@@ -79,7 +79,7 @@ def references(native: Object) -> int:
     return abi.Header.from_address(native.handle).counts & 0xFFFFFFFF
 
 
-def test_a_function_is_let_go_when_nobody_has_it() -> None:
+def test_a_function_is_released_with_its_last_reference() -> None:
     class Callable:
         def __call__(self):
             return None
@@ -170,7 +170,7 @@ def test_strings_small_and_long(length: int) -> None:
     assert echo("\0" * length) == "\0" * length
 
 
-def test_what_is_no_utf8_survives() -> None:
+def test_strings_that_are_not_utf8_are_preserved() -> None:
     text = b"\xff\xfe and more than eight".decode("utf-8", "surrogateescape")
     assert echo(text) == text
 
@@ -185,13 +185,13 @@ def test_types_and_devices() -> None:
     assert echo(bytearray(b"0123456789")) == b"0123456789"
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numpy_scalars_are_numbers() -> None:
     for value in (np.float32(1.5), np.int8(-3), np.bool_(True), np.uint64(7)):
         assert echo(value) == value.item()
         assert type(echo(value)) is type(value.item())
 
 
-def test_subclasses_are_what_they_extend() -> None:
+def test_subclasses_are_passed_as_their_base_class() -> None:
     assert echo(enum.IntEnum("Colour", "RED").RED) == 1
     assert math.isnan(echo(math.nan))
 
@@ -206,13 +206,13 @@ def test_types_by_their_numbers(native) -> None:
 
 
 @pytest.mark.parametrize("value", [1 << 63, object(), 1j, {1, 2}, DType("float33")])
-def test_what_has_no_form_is_named(value) -> None:
+def test_the_error_names_a_type_without_a_native_form(value) -> None:
     with pytest.raises(NativeError) as caught:
         echo(value)
     assert "\n" not in str(caught.value)
 
 
-def test_shapes_come_as_tuples() -> None:
+def test_shapes_become_tuples() -> None:
     assert calls.get_global("ffi.Shape")(2, 3, 4) == (2, 3, 4)
 
 

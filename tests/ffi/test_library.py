@@ -22,7 +22,7 @@ except NativeError as error:
 """
 
 
-def test_a_folder_that_is_named(tvm_libraries: Path, tmp_path: Path) -> None:
+def test_libraries_in_the_named_folder(tvm_libraries: Path, tmp_path: Path) -> None:
     found = library.find(str(tvm_libraries))
     assert found is not None
     assert [Path(path).name for path in found if path] == [library.FFI, library.RUNTIME]
@@ -31,7 +31,7 @@ def test_a_folder_that_is_named(tvm_libraries: Path, tmp_path: Path) -> None:
     assert library.find(str(tmp_path)) == (str(tmp_path / library.FFI), None)
 
 
-def test_a_named_folder_alone_is_looked_into(tmp_path: Path) -> None:
+def test_only_the_named_folder_is_searched(tmp_path: Path) -> None:
     try:
         library.use(str(tmp_path))
         assert library.find() is None
@@ -39,18 +39,18 @@ def test_a_named_folder_alone_is_looked_into(tmp_path: Path) -> None:
         library.use(None)
 
 
-def test_bare_python_loads_them(board: Path, tvm_libraries: Path) -> None:
+def test_python_without_packages_loads_them(board: Path, tvm_libraries: Path) -> None:
     assert bare(board, LOAD, tvm_libraries).splitlines() == ["True True", "rpc.ServerLoop"]
 
 
-def test_next_to_the_package(board: Path, tvm_libraries: Path, tmp_path: Path) -> None:
+def test_libraries_beside_the_package(board: Path, tvm_libraries: Path, tmp_path: Path) -> None:
     (tmp_path / "rpcsys").symlink_to(board / "rpcsys")
     (tmp_path / "lib").symlink_to(tvm_libraries)
     code = "import os; real = os.path.abspath; os.path.abspath = lambda path: real(path)\n" + LOAD
     assert bare(tmp_path, code).splitlines() == ["True True", "rpc.ServerLoop"]
 
 
-def test_where_there_is_none_it_is_said(board: Path) -> None:
+def test_missing_libraries_are_an_error(board: Path) -> None:
     first, second = bare(board, LOAD).splitlines()
     assert first == "False False"
     assert second.startswith("LibraryMissing there is no libtvm_ffi")
@@ -58,13 +58,13 @@ def test_where_there_is_none_it_is_said(board: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no library"])
-def test_a_broken_one_is_said(board: Path, tmp_path: Path, content: bytes) -> None:
+def test_a_broken_library_is_an_error(board: Path, tmp_path: Path, content: bytes) -> None:
     for name in (library.FFI, library.RUNTIME):
         (tmp_path / name).write_bytes(content)
     assert "LibraryBroken" in bare(board, LOAD, tmp_path)
 
 
-def test_another_library_of_that_name_is_said(board: Path, functions_so: Path, tmp_path: Path) -> None:
+def test_another_library_of_that_name_is_an_error(board: Path, functions_so: Path, tmp_path: Path) -> None:
     source = tmp_path / "empty.c"
     source.write_text("int nothing;")
     compiled(source, tmp_path / library.FFI)

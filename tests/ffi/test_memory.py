@@ -34,7 +34,7 @@ def test_arrays_of_numpy(dtype: str, shape: list[int], data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize("code", "bBhHiIlLqQfd")
-def test_buffers_have_the_names_that_numpy_has(code: str) -> None:
+def test_buffers_have_numpys_type_names(code: str) -> None:
     value = array.array(code, [1, 2, 3])
     memory = locate(value)
     assert memory is not None
@@ -42,7 +42,7 @@ def test_buffers_have_the_names_that_numpy_has(code: str) -> None:
     assert (memory.strides, memory.readonly) == (None, False)
 
 
-def test_what_may_not_be_written_to() -> None:
+def test_read_only_arrays() -> None:
     frozen = np.zeros(3)
     frozen.flags.writeable = False
     for value, readonly in ((b"abc", True), (bytearray(3), False), (mmap.mmap(-1, 8), False), (frozen, True)):
@@ -51,20 +51,20 @@ def test_what_may_not_be_written_to() -> None:
         assert memory.readonly is readonly
 
 
-def test_our_own_tensors() -> None:
+def test_rpcsys_tensors() -> None:
     for data in (bytearray(8), np.zeros(8, "uint8")):
         memory = locate(Tensor("bfloat16", (2, 2), data))
         assert memory is not None
         assert (memory.address, memory.dtype, memory.shape) == (address_of(memoryview(data)), "bfloat16", (2, 2))
 
 
-def test_a_place_is_its_own_place() -> None:
+def test_a_memory_describes_itself() -> None:
     memory = Memory(4711, "int8", (1,), None, False, None)
     assert locate(memory) is memory
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [1, 2], {}, object()])
-def test_what_is_no_array(value: object) -> None:
+def test_other_values_are_no_arrays(value: object) -> None:
     assert locate(value) is None
 
 
@@ -72,7 +72,7 @@ def test_what_is_no_array(value: object) -> None:
     "value",
     [Tensor("strings", (1,), ["x"]), np.zeros(2, ">i4"), memoryview(np.zeros(2, "i4,f4")), (ctypes.c_char_p * 2)()],
 )
-def test_elements_that_native_code_cannot_take(value: object) -> None:
+def test_unsupported_element_types_are_refused(value: object) -> None:
     with pytest.raises(NativeError) as caught:
         locate(value)
     assert caught.value.kind == "TypeError"

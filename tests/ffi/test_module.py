@@ -56,7 +56,7 @@ def test_without_any_tvm_library(version: str, board: Path, functions_so: Path) 
     ]
 
 
-def test_a_library_that_binds_everything_at_once_is_refused(board: Path, tmp_path: Path) -> None:
+def test_a_library_that_binds_all_functions_at_loading_is_refused(board: Path, tmp_path: Path) -> None:
     path = compiled(FUNCTIONS, tmp_path / "now.so", "-Wl,-z,now")
     said = bare(board, ALONE, path)
     assert said.startswith("model.so needs TVMFFIErrorSetRaisedFromCStr")
@@ -72,7 +72,7 @@ def test_a_library_that_binds_everything_at_once_is_refused(board: Path, tmp_pat
         ("long long __tvm_ffi__library_bin[] = {64, 2, 0, 0, 0, 8, 0x6867666564636261, 8, 0};", "has modules inside"),
     ],
 )
-def test_what_cannot_run_alone_is_said(code: str, words: str, board: Path, tmp_path: Path) -> None:
+def test_a_library_that_needs_tvm_is_an_error(code: str, words: str, board: Path, tmp_path: Path) -> None:
     source = tmp_path / "f.c"
     source.write_text(code + "\nint __tvm_ffi_main(void) { return 0; }")
     said = bare(board, ALONE, compiled(source, tmp_path / "f.so"))
@@ -81,6 +81,6 @@ def test_what_cannot_run_alone_is_said(code: str, words: str, board: Path, tmp_p
     assert said.count("\n") == 1
 
 
-def test_a_function_that_is_not_there(native: Library) -> None:
+def test_an_unknown_function_is_an_error(native: Library) -> None:
     with pytest.raises(NativeError, match="'nowhere'"):
         native.function("nowhere")

@@ -45,7 +45,7 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize(("value", "code", "bits", "shape"), ARRAYS)
-def test_what_native_code_sees(native, value, code, bits, shape) -> None:
+def test_the_array_that_native_code_receives(native, value, code, bits, shape) -> None:
     seen = described(native, value)
     strides = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     assert seen[:6] == [len(shape), code, bits, 1, 0, 1]
@@ -75,7 +75,7 @@ def aligned(count: int):
     return block[start : start + count]
 
 
-def test_memory_lives_as_long_as_native_code_wants_it() -> None:
+def test_memory_lives_as_long_as_native_code_holds_it() -> None:
     block = bytearray(b"\1" * 1024)
     kept = echo(memoryview(block))
     assert len(tensors._exported) == 1
@@ -142,7 +142,7 @@ def test_dlpack_out_of_native_code() -> None:
         echo(other).__dlpack__(copy=True)
 
 
-def test_a_capsule_that_nobody_takes_gives_back_its_array() -> None:
+def test_a_capsule_that_is_never_taken_releases_its_array() -> None:
     before = len(tensors._exported)
     for version in (None, (1, 0)):
         back = echo(np.ones(3))
@@ -167,7 +167,7 @@ def test_a_capsule_that_nobody_takes_gives_back_its_array() -> None:
         memoryview(np.zeros(2, "i4,f4")),
     ],
 )
-def test_element_types_that_native_code_cannot_take(value) -> None:
+def test_element_types_that_native_code_does_not_support(value) -> None:
     with pytest.raises(NativeError) as caught:
         echo(value)
     assert caught.value.kind == "TypeError"

@@ -47,7 +47,7 @@ def test_a_relax_program(artefacts: Artefacts) -> None:
         machine.function("main")(x[0])
 
 
-def test_what_tvm_cannot_load_is_said(tmp_path: Path) -> None:
+def test_a_file_that_tvm_cannot_load_is_an_error(tmp_path: Path) -> None:
     for name in ("nowhere.so", "model.xyz", "no_ending"):
         with pytest.raises(NativeError):
             tvm.load_module(str(tmp_path / name))

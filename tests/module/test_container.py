@@ -48,7 +48,7 @@ def test_bytes_are_views_of_the_mapped_file(tmp_path: Path) -> None:
     assert data == bytes(5000)  # the file lives as long as the view
 
 
-def test_only_what_is_touched_takes_memory(tmp_path: Path) -> None:
+def test_only_pages_that_are_read_take_memory(tmp_path: Path) -> None:
     size = 256 << 20
     blob = tree(("a", (), bytes(size)))
     front = len(blob) - size
@@ -74,7 +74,7 @@ def test_only_what_is_touched_takes_memory(tmp_path: Path) -> None:
         (library(older(("a", b"")), symbol="__tvm_dev_mblob"), FormatError, "cut off"),
     ],
 )
-def test_what_is_broken_is_said(content: bytes, error: type, words: str, tmp_path: Path) -> None:
+def test_broken_files_are_an_error(content: bytes, error: type, words: str, tmp_path: Path) -> None:
     (tmp_path / "m.so").write_bytes(content)
     with pytest.raises(error, match=words):
         container.read(str(tmp_path / "m.so"))

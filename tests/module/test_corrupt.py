@@ -87,7 +87,7 @@ def test_damaged_modules_never_end_the_process(library: Path, tmp_path: Path) ->
     assert not [line for line in said if "\n" in line or len(line) > 2000]
 
 
-def test_a_library_that_is_cut_anywhere_never_ends_the_process(library: Path, tmp_path: Path) -> None:
+def test_a_truncated_library_never_ends_the_process(library: Path, tmp_path: Path) -> None:
     data = library.read_bytes()
     paths = []
     for number, length in enumerate(random.Random(3).sample(range(len(data)), 60)):

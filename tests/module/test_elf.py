@@ -39,7 +39,7 @@ def library(bits: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("elf"), f"-m{bits}", "-Wl,-soname,f.so")
 
 
-def test_what_a_library_says(library: Path, bits: int) -> None:
+def test_the_facts_of_a_library(library: Path, bits: int) -> None:
     file = elf.read(str(library))
     assert (file.machine, file.bits, file.order) == ({64: "x86_64", 32: "i386"}[bits], bits, "<")
     assert file.undefined() == ["elsewhere"]
@@ -73,7 +73,7 @@ def test_a_large_library_of_c_plus_plus() -> None:
     assert file.fits()
 
 
-def test_other_machines_are_read_too(library: Path, bits: int) -> None:
+def test_libraries_of_other_machines_are_read(library: Path, bits: int) -> None:
     data = bytearray(library.read_bytes())
     for number, name in ((183, "aarch64"), (243, "riscv"), (40, "arm"), (9999, "machine 9999")):
         struct.pack_into("<H", data, 18, number)
@@ -93,7 +93,7 @@ def test_other_machines_are_read_too(library: Path, bits: int) -> None:
         (b"\x7fELF\2\1" + bytes(58), "no shared library"),
     ],
 )
-def test_what_is_none_is_said(content: bytes, words: str, tmp_path: Path) -> None:
+def test_other_files_are_refused(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "x.so"
     path.write_bytes(content)
     with pytest.raises(elf.ElfError, match=words):

@@ -65,7 +65,7 @@ def test_our_reader_reads_it(name: tuple[str, int], library: Path) -> None:
 
 
 @each_machine
-def test_a_word_that_is_not_in_the_file_has_no_place(name: tuple[str, int], library: Path) -> None:
+def test_a_word_outside_the_file_has_no_offset(name: tuple[str, int], library: Path) -> None:
     with pytest.raises(elf.ElfError, match=CELL):
         elf.read(str(library)).place(CELL)
     assert elf.read(str(library)).place("another") is None
@@ -90,7 +90,7 @@ def test_segments_can_be_mapped(name: tuple[str, int], library: Path) -> None:
 
 
 @each_machine
-def test_it_is_opened_there(name: tuple[str, int], library: Path, tmp_path: Path) -> None:
+def test_the_targets_dynamic_linker_opens_it(name: tuple[str, int], library: Path, tmp_path: Path) -> None:
     if name not in TRIPLES:
         pytest.skip("Debian has no emulated system for it")
     triple, emulator = TRIPLES[name]

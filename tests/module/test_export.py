@@ -87,7 +87,7 @@ def test_blobs_begin_on_a_page(tmp_path: Path) -> None:
     assert place.start % 4096 == 0
 
 
-def test_whoever_has_the_older_file_open_keeps_it(tmp_path: Path) -> None:
+def test_a_process_that_mapped_the_older_file_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "m.so"
     export_library(Holder(b"old" * 5000), path)
     held = container.read(str(path)).records[0].data
@@ -135,7 +135,7 @@ def test_c_plus_plus_objects_and_archives(tmp_path: Path) -> None:
     assert {f"__tvm_ffi_{name}" for name in "abc"} <= set(container.read(str(tmp_path / "m.so")).elf.symbols)
 
 
-def test_what_tvm_compiled_brings_its_own_context(tmp_path: Path) -> None:
+def test_code_of_tvm_defines_its_own_context(tmp_path: Path) -> None:
     path = source(tmp_path)
     path.write_text(path.read_text() + "void *__tvm_ffi__library_ctx = 0;")
     export_library(Sources([path]), tmp_path / "m.so")
@@ -164,7 +164,7 @@ def test_the_same_source_elsewhere_gives_the_same_bytes(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what goes wrong
 
 
-def test_a_missing_compiler_is_named_with_its_package(tmp_path: Path, monkeypatch) -> None:
+def test_the_error_for_a_missing_compiler_names_its_package(tmp_path: Path, monkeypatch) -> None:
     native = Sources([source(tmp_path)])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match=r"no C compiler here.*apt-get install gcc$"):
@@ -183,7 +183,7 @@ def test_the_compiler_that_cc_names(tmp_path: Path, monkeypatch) -> None:
         export_library(native, tmp_path / "m.so")
 
 
-def test_two_threads_may_write_to_one_place(tmp_path: Path) -> None:
+def test_two_threads_may_write_to_one_path(tmp_path: Path) -> None:
     tree = Holder(b"x" * (4 << 20))
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(export_library, tree, tmp_path / "m.so") for _ in range(20)]:
@@ -192,7 +192,7 @@ def test_two_threads_may_write_to_one_place(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["m.so"]
 
 
-def test_code_that_does_not_compile_is_said_in_one_line(tmp_path: Path) -> None:
+def test_code_that_does_not_compile_is_an_error_of_one_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad.c"
     bad.write_text("int f(void) { return undeclared; }\n")
     with pytest.raises(UsageError, match=r"could not compile bad\.c: .*undeclared") as error:
@@ -201,7 +201,7 @@ def test_code_that_does_not_compile_is_said_in_one_line(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["bad.c"]
 
 
-def test_code_that_does_not_link_is_said_in_one_line(tmp_path: Path) -> None:
+def test_code_that_does_not_link_is_an_error_of_one_line(tmp_path: Path) -> None:
     twice = [source(tmp_path, "f"), tmp_path / "again.c"]
     twice[1].write_text(twice[0].read_text())
     with pytest.raises(UsageError, match=r"could not link f\.c: .*multiple definition"):
@@ -209,7 +209,7 @@ def test_code_that_does_not_link_is_said_in_one_line(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["again.c", "f.c"]
 
 
-def test_code_that_is_linked_already_is_carried_along(tmp_path: Path) -> None:
+def test_linked_code_is_carried_as_a_library(tmp_path: Path) -> None:
     export_library(Sources([source(tmp_path)]), tmp_path / "code.so")
     with pytest.raises(UsageError, match=r"linked already .* as a module of kind rpcsys\.library"):
         export_library(group([load_module(tmp_path / "code.so")]), tmp_path / "m.so")
@@ -226,7 +226,7 @@ def test_an_unknown_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "words"), [("none/m.so", "No such file"), ("folder", "directory")])
-def test_a_place_that_cannot_be_written_to(path: str, words: str, tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused(path: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(UsageError, match=words):
         export_library(Holder(b"x"), tmp_path / path)
@@ -258,7 +258,7 @@ def copy_anew(source: Path, target: Path) -> None:
 
 
 @pytest.mark.slow
-def test_loading_costs_the_same_whatever_the_size_and_takes_the_memory_that_is_touched(tmp_path: Path) -> None:
+def test_loading_takes_constant_time_and_only_the_memory_that_is_read(tmp_path: Path) -> None:
     large, small = tmp_path / "large.so", tmp_path / "small.so"
     for path, size in ((large, 500 << 20), (small, 5 << 20)):
         export_library(params({"w": np.ones(size, "u1")}), path)

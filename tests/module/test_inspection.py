@@ -68,7 +68,7 @@ def test_a_tree_for_any_machine(machine: tuple[str, int], tmp_path: Path) -> Non
     ]
 
 
-def test_json_has_all_of_it(tmp_path: Path) -> None:
+def test_json_has_all_facts(tmp_path: Path) -> None:
     path = write(tmp_path / "m.so", tree(("rpcsys.params", (), pack({"weights": WEIGHTS}, b"a"))))
     seen = json.loads(json.dumps(inspect(path).to_json()))
     assert seen["target"] == "x86_64 (64 bits)"
@@ -96,7 +96,7 @@ def test_a_library_within(tmp_path: Path) -> None:
     assert "double_it" in carried.functions
 
 
-def test_stages_and_places_on_servers(tmp_path: Path) -> None:
+def test_stages_and_addresses_of_servers(tmp_path: Path) -> None:
     graph = {"stages": [{"name": "first"}, {"name": "second"}]}
     place = {"function": "detect", "key": "edge", "tracker": "10.0.0.1:9190", "address": ""}
     served = {"serve": "head", "function": "main", "address": "edge:9090", "encode": {"x": "int8+zlib", "y": "zstd"}}
@@ -108,7 +108,7 @@ def test_stages_and_places_on_servers(tmp_path: Path) -> None:
     assert third.endswith("  main  head.main at edge:9090  encoded: x int8+zlib, y zstd")
 
 
-def test_the_order_of_bytes_is_said(tmp_path: Path) -> None:
+def test_the_byte_order_is_shown(tmp_path: Path) -> None:
     """A header and nothing else, of the other byte order."""
     fields = struct.pack(">HHIQQQIHHHHHH", 3, 22, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
     (tmp_path / "s390.so").write_bytes(b"\x7fELF\2\2\1" + bytes(9) + fields)
@@ -152,21 +152,21 @@ def test_a_large_library_of_c_plus_plus() -> None:
         (library(tree(("a", (), b"x" * 99))[:-1]), "m.so is cut off or broken"),
     ],
 )
-def test_what_is_broken_is_one_sentence(content: bytes, words: str, tmp_path: Path) -> None:
+def test_broken_libraries_are_an_error_of_one_sentence(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "m.so").write_bytes(content)
     with pytest.raises(ModelError, match=words) as error:
         inspect(tmp_path / "m.so")
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         inspect(tmp_path / "m.so")
     with pytest.raises(UsageError, match="directory"):
         inspect(tmp_path)
 
 
-def test_broken_bytes_of_a_module_hide_nothing_else(tmp_path: Path) -> None:
+def test_broken_bytes_of_one_module_do_not_hide_the_others(tmp_path: Path) -> None:
     nodes = [("rpcsys.onnx", (), b"junk"), ("rpcsys.library", (), pack({}, b"no ELF"))]
     seen = inspect(write(tmp_path / "m.so", tree(("rpcsys.group", (1, 2), b""), *nodes)))
     assert seen.modules[1].about == {}

@@ -49,7 +49,7 @@ def test_large_pieces_are_not_copied_and_small_ones_joined():
     assert pieces[1].obj is weights
 
 
-def test_a_saver_is_told_where_its_bytes_will_stand():
+def test_a_saver_receives_the_offset_of_its_bytes():
     told = {}
 
     def save(index, offset):
@@ -123,7 +123,7 @@ def tree_of(indptr, children, kinds=("a", "b")):
         ([0, 1, 2], [1, 0], "in a circle"),
     ],
 )
-def test_import_trees_that_are_none(indptr, children, says):
+def test_invalid_import_trees_are_refused(indptr, children, says):
     with pytest.raises(FormatError, match=says):
         layout.decode(memoryview(tree_of(indptr, children)))
 
@@ -139,7 +139,7 @@ def test_import_trees_that_are_none(indptr, children, says):
         (tree_of([0, 0], [], ["k"]).replace(b"k", b"\xff"), "no text"),
     ],
 )
-def test_lengths_that_lie(blob, says):
+def test_lengths_beyond_the_end_are_refused(blob, says):
     with pytest.raises(FormatError, match=says):
         layout.decode(memoryview(blob))
 
@@ -156,7 +156,7 @@ def test_older_with_an_import_tree() -> None:
     assert decoded_older(blob) == [Record("GraphExecutorFactory", (1,), memoryview(b"{...}")), Record("_lib", ())]
 
 
-def test_older_without_one_the_library_is_the_root() -> None:
+def test_in_an_older_one_without_a_tree_the_library_is_the_root() -> None:
     blob = older(("metadata", string(b"weights")), ("cuda", CUDA))
     assert decoded_older(blob) == [
         Record("_lib", (1, 2)),
@@ -186,7 +186,7 @@ def test_an_empty_older_one_is_the_library_alone() -> None:
         (string(vector()[:8].replace(b"\0", b"\xff")), "claims"),
     ],
 )
-def test_what_is_broken_in_an_older_one_is_said(blob: bytes, words: str) -> None:
+def test_a_broken_older_layout_is_an_error(blob: bytes, words: str) -> None:
     with pytest.raises(FormatError, match=words):
         decoded_older(blob)
 

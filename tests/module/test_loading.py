@@ -17,7 +17,7 @@ from tests.native import FUNCTIONS, compiled
 
 
 @pytest.mark.parametrize("name", ["model.tflite", "model", "model.onnx.txt", "model.ONNX"])
-def test_files_of_no_known_kind(tmp_path, name):
+def test_files_of_unknown_kinds_are_refused(tmp_path, name):
     (tmp_path / name).touch()
     with pytest.raises(ModelError, match=r"no loader for this kind of file; known are \.onnx, \.so") as caught:
         loading.load_file(str(tmp_path / name), name)
@@ -25,7 +25,7 @@ def test_files_of_no_known_kind(tmp_path, name):
 
 
 @pytest.mark.parametrize("suffix", loading.SUFFIXES)
-def test_files_that_are_empty_or_nonsense(tmp_path, suffix):
+def test_empty_and_random_files_are_refused(tmp_path, suffix):
     for content in (b"", b"nonsense", b"\x7fELF" + b"\0" * 100, b"\x08\xff" * 50):
         path = tmp_path / f"model{suffix}"
         path.write_bytes(content)
@@ -48,7 +48,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("missing", ["onnxruntime", "numpy"])
-def test_a_package_that_is_missing(missing):
+def test_the_error_names_a_missing_package(missing):
     done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.startswith("ModelError model.onnx needs onnxruntime on the device"), done.stderr
     assert done.stdout.rstrip().endswith("pip install onnxruntime there")
@@ -82,14 +82,14 @@ def test_a_tree_of_every_kind_without_code_comes_back_to_the_same_file(tmp_path)
     assert (tmp_path / "again.so").read_bytes() == (tmp_path / "model.so").read_bytes()
 
 
-def test_a_library_of_an_older_tvm_is_named(tmp_path):
+def test_a_library_of_an_older_tvm_is_refused(tmp_path):
     blob = libraries.older(("a", libraries.string(b"x")))
     (tmp_path / "model.so").write_bytes(libraries.library(blob, symbol="__tvm_dev_mblob"))
     with pytest.raises(ModelError, match=r"model\.so is in the layout that TVM had before tvm-ffi"):
         module.load_module(tmp_path / "model.so")
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(UsageError, match=r"model\.so: there is no such file"):
         module.load_module(tmp_path / "model.so")
 

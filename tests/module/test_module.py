@@ -19,7 +19,7 @@ def test_functions_by_name():
     assert repr(module) == "<module testing (main, other)>"
 
 
-def test_what_it_lacks_is_looked_for_in_its_imports_in_order():
+def test_functions_are_looked_up_in_the_imports_in_order():
     deep = Module("testing", {"deep": lambda: "deep", "both": lambda: "deep"})
     first = Module("testing", {"first": lambda: 1}, [deep])
     second = Module("testing", {"both": lambda: "second", "main": lambda: "second"})
@@ -29,7 +29,7 @@ def test_what_it_lacks_is_looked_for_in_its_imports_in_order():
     assert list(walk(root)) == [root, first, deep, second]
 
 
-def test_a_function_that_is_not_there():
+def test_an_unknown_function_is_an_error():
     module = Module("testing", {f"f{i}": print for i in range(30)})
     with pytest.raises(RemoteFunctionError, match=r"no function 'g'; it has f0, f1, .*f19, …$"):
         module["g"]
@@ -37,7 +37,7 @@ def test_a_function_that_is_not_there():
         Module("testing")()
 
 
-def test_by_names():
+def test_run_takes_and_returns_arrays_by_name():
     inputs = [{"name": "x", "dtype": "int64", "shape": []}, {"name": "y", "dtype": "int64", "shape": []}]
     one = Module("testing", {"main": lambda x, y: x - y}, inputs=inputs)
     assert one.run({"y": 1, "x": 5}) == {"output": 4}
@@ -53,7 +53,7 @@ def test_by_names():
         Module("testing", {"main": print}).run({})
 
 
-def test_what_a_client_is_told():
+def test_the_description_for_clients():
     main = Module("testing", {"main": print}, inputs=[{"name": "x"}], outputs=[{"name": "y"}])
     assert Module("group", imports=[main]).describe() == {
         "kind": "group",
@@ -64,7 +64,7 @@ def test_what_a_client_is_told():
     assert Module("empty").describe() == {"kind": "empty", "functions": [], "inputs": [], "outputs": []}
 
 
-def test_a_module_that_is_dropped_is_gone_at_once():
+def test_a_dropped_module_is_freed_without_the_garbage_collector():
     class Method(Module):
         METHODS: ClassVar = {"main": "run_it"}
 

@@ -59,7 +59,7 @@ def test_a_damaged_byte(place, value):
     [b"[]", b"{}", b'{"about":{},"sizes":3}', b'{"about":{},"sizes":[-1]}', b'{"about":{},"sizes":[true]}',
      b'{"about":{},"sizes":[1e3]}', b'{"about":[],"sizes":[]}', b"\xff", b"[" * 100_000, b"9" * 10_000, b""],
 )  # fmt: skip
-def test_descriptions_that_are_none(text):
+def test_invalid_heads_are_refused(text):
     head = len(text).to_bytes(8, "little") + (16 + len(text)).to_bytes(8, "little")
     with pytest.raises(FormatError):
         packed.unpack(memoryview(head + text))

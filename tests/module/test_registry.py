@@ -13,7 +13,7 @@ from rpcsys.module.layout import FormatError
 from tests.device_files import ROOT, device_files
 
 
-def test_our_own_kinds_are_in_the_device_tier():
+def test_rpcsys_kinds_are_in_the_device_tier():
     files = device_files()
     for name in registry._BUILTIN:
         kind = registry.find(name)
@@ -48,7 +48,7 @@ def save_to_bytes(module, offset):
 """
 
 
-def test_a_kind_that_another_package_brings(tmp_path):
+def test_a_kind_of_another_package(tmp_path):
     (tmp_path / "acme.py").write_text(ACME)
     about = tmp_path / "acme-1.0.dist-info"
     about.mkdir()
@@ -61,7 +61,7 @@ def test_a_kind_that_another_package_brings(tmp_path):
     assert done.stdout == "hello True\n", done.stderr
 
 
-def test_a_board_without_such_packages_does_not_load_what_finds_them():
+def test_without_such_packages_importlib_metadata_is_not_loaded():
     code = (
         "import sys; from rpcsys.module import registry; registry.known(); print('importlib.metadata' in sys.modules)"
     )

@@ -13,7 +13,7 @@ from rpcsys.module.sources import Sources
 from tests.native import FUNCTIONS
 
 
-def test_they_are_compiled_when_they_are_called() -> None:
+def test_sources_are_compiled_at_the_first_call() -> None:
     with Sources([FUNCTIONS]) as module:
         y = np.zeros(32, "float32")
         module["double_it"](np.ones(32, "float32"), y)
@@ -29,12 +29,12 @@ def test_names_without_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert Sources([tmp_path / name for name in ("a.c", "b.cc", "c.o")]).names() == ["one", "three", "two"]
 
 
-def test_a_function_that_is_not_there() -> None:
+def test_an_unknown_function_is_an_error() -> None:
     with pytest.raises(RemoteFunctionError, match=r"no function 'nothing'; it has .*double_it"):
         Sources([FUNCTIONS])["nothing"]
 
 
-def test_code_that_does_not_compile_is_said_when_it_is_called(tmp_path: Path) -> None:
+def test_code_that_does_not_compile_is_an_error_at_the_first_call(tmp_path: Path) -> None:
     (tmp_path / "bad.c").write_text("int __tvm_ffi_f(void) { return undeclared; }")
     with pytest.raises(UsageError, match=r"could not compile bad\.c"):
         Sources([tmp_path / "bad.c"])["f"]
@@ -43,6 +43,6 @@ def test_code_that_does_not_compile_is_said_when_it_is_called(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("files", "words"), [([], "at least one"), (["f.py"], "neither source"), (["none.c"], "no such file")]
 )
-def test_files_that_are_none(files: list[str], words: str) -> None:
+def test_invalid_files_are_refused(files: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Sources(files)

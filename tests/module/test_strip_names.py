@@ -70,7 +70,7 @@ def test_no_name_can_be_read(libraries: tuple[Path, Path]) -> None:
         assert word not in stripped
 
 
-def test_it_runs_as_before_and_by_the_same_names(libraries: tuple[Path, Path]) -> None:
+def test_results_and_interface_stay_the_same(libraries: tuple[Path, Path]) -> None:
     x = RNG.random((2, 32), "float32")
     with module.load_module(libraries[0]) as plain, module.load_module(libraries[1]) as stripped:
         np.testing.assert_array_equal(stripped(x), plain(x))
@@ -86,7 +86,7 @@ def test_it_can_be_exported_again(libraries: tuple[Path, Path], tmp_path: Path) 
     assert (tmp_path / "two.so").read_bytes() == (tmp_path / "one.so").read_bytes()
 
 
-def test_the_tree_that_was_given_is_not_changed() -> None:
+def test_the_original_tree_is_not_changed() -> None:
     root = network()
     before = [dict(each.graph) if hasattr(each, "graph") else each.imports for each in module.walk(root)]
     stripped(root)

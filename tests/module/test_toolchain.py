@@ -57,7 +57,7 @@ def test_builds_a_library_for_its_target(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("vendors", [False, True], ids=["debian", "vendor"])
-def test_cmake_finds_the_same(name: str, vendors: bool, tmp_path: Path) -> None:
+def test_cmake_finds_the_same_compilers(name: str, vendors: bool, tmp_path: Path) -> None:
     script = tmp_path / "say.cmake"
     script.write_text(
         f'include("{data.folder("toolchains")}/{name}.cmake")\n'
@@ -89,7 +89,7 @@ def test_cmake_names_the_package_too(tmp_path: Path) -> None:
     assert "apt-get install gcc-riscv64-linux-gnu g++-riscv64-linux-gnu" in " ".join(done.stderr.split())
 
 
-def test_own_machine_needs_no_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machines_target_needs_no_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for tool in ("gcc", "g++", "strip"):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -97,13 +97,13 @@ def test_own_machine_needs_no_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert toolchain.find("x86_64-linux-gnu").cc == str(tmp_path / "gcc")
 
 
-def test_the_environment_names_a_vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_a_vendors_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = vendor(tmp_path / "vendor", "aarch64-linux-gnu", "aarch64-poky-linux")
     monkeypatch.setenv("RPCSYS_TOOLCHAIN_ROOT", str(root))
     assert toolchain.find("aarch64-linux-gnu").cc == str(root / "bin" / "aarch64-poky-linux-gcc")
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_users_own_toolchain_file(tmp_path: Path) -> None:
     file = tmp_path / "board.cmake"
     file.write_text(
         "# set(CMAKE_C_COMPILER nowhere)\n"
@@ -120,7 +120,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert found.command()[1:] == ["-O2", "-mcpu=cortex-a72", f"--sysroot={tmp_path}/sdk/sysroot"]
 
 
-def test_a_file_that_adds_to_one_of_ours(tmp_path: Path) -> None:
+def test_a_toolchain_file_that_includes_one_of_rpcsys(tmp_path: Path) -> None:
     root = vendor(tmp_path / "vendor", "aarch64-linux-gnu", "aarch64-linux-gnu")
     file = tmp_path / "mine.cmake"
     ours = data.folder("toolchains") / "aarch64-linux-gnu.cmake"
@@ -143,7 +143,7 @@ def test_a_file_that_adds_to_one_of_ours(tmp_path: Path) -> None:
         ("set(A it's)", "cannot be read"),
     ],
 )
-def test_a_file_that_says_too_little(text: str, complaint: str, tmp_path: Path) -> None:
+def test_an_incomplete_toolchain_file_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.cmake"
     file.write_text(text)
     with pytest.raises(UsageError, match=complaint):
@@ -151,12 +151,12 @@ def test_a_file_that_says_too_little(text: str, complaint: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("wanted", "complaint"), [("z80", "aarch64-linux-gnu"), ("no.cmake", "there is no")])
-def test_no_such_target(wanted: str, complaint: str) -> None:
+def test_an_unknown_target_is_refused(wanted: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         toolchain.find(wanted)
 
 
-def test_a_root_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_root_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="above the compilers' bin folder"):
         toolchain.find("aarch64-linux-gnu", root=tmp_path)
     with pytest.raises(ConfigError, match="there is no folder"):

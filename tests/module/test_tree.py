@@ -46,14 +46,14 @@ def test_ten_thousand_modules(shape):
     assert {module.released for module in walk(again)} == {1}
 
 
-def test_what_is_imported_twice_is_one_module():
+def test_a_module_imported_twice_is_one_module():
     shared = Holder(b"shared")
     root = loaded(blob_of(Holder(b"", [Holder(b"left", [shared]), Holder(b"right", [shared, shared])])))
     left, right = root.imports
     assert left.imports[0] is right.imports[0] is right.imports[1]
 
 
-def test_each_is_linked_once_behind_what_it_imports():
+def test_each_module_is_linked_once_after_its_imports():
     shared = Holder(b"shared")
     root = loaded(blob_of(Holder(b"", [shared, Holder(b"left", [shared])])))
     assert [module.linked for module in walk(root)] == [[True]] * 3
@@ -67,12 +67,12 @@ def test_a_circle_cannot_be_saved():
         tree.save(root)
 
 
-def test_a_kind_that_nobody_saves():
+def test_an_unknown_kind_cannot_be_saved():
     with pytest.raises(UsageError, match=r"saves a module of kind 'acme\.x'; known are _lib, rpcsys"):
         tree.save(Holder(b"", [Module("acme.x")]))
 
 
-def test_a_kind_that_nobody_loads():
+def test_an_unknown_kind_cannot_be_loaded():
     blob = b"".join(layout.encode([("acme.x", ())], lambda index, offset: [b""]))
     with pytest.raises(
         ModelError, match=r"^ModelError: model\.so holds a module of kind 'acme\.x', which nothing here"
@@ -89,7 +89,7 @@ def test_a_kind_that_nobody_loads():
     ],
 )
 @pytest.mark.parametrize("where", ["load_from_bytes", "link"])
-def test_a_module_that_does_not_load_takes_the_others_with_it(monkeypatch, error, says, where):
+def test_an_error_while_loading_closes_all_modules(monkeypatch, error, says, where):
     made = []
 
     class Picky(Holder):
@@ -126,7 +126,7 @@ except Exception as error:
 """
 
 
-def test_a_kind_whose_packages_are_not_here():
+def test_the_error_for_a_kind_names_its_missing_packages():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.startswith(
         "ModelError model.so holds a module of kind 'rpcsys.onnx', which needs numpy and onnxruntime here (import of "

@@ -112,7 +112,7 @@ def walked(records: list[Record]) -> list[int]:
 
 
 @pytest.mark.parametrize("which", ["nested", "relax", "dense"])
-def test_what_is_decoded_is_what_tvm_loads(which: str, nested: Path, artefacts: Artefacts) -> None:
+def test_the_decoded_tree_is_the_one_that_tvm_loads(which: str, nested: Path, artefacts: Artefacts) -> None:
     path = nested if which == "nested" else getattr(artefacts, which)
     records = container.read(str(path)).records
     order = walked(records)
@@ -135,7 +135,7 @@ def test_relax_programs_load_and_run(artefacts: Artefacts, nested: Path) -> None
     assert np.asarray(module.load_module(nested)(x)).tolist() == x.tolist()
 
 
-def test_an_object_file_of_tvms_in_a_tree_of_ours(tmp_path: Path) -> None:
+def test_an_object_file_of_tvm_in_a_tree_of_rpcsys(tmp_path: Path) -> None:
     """Its pointers into TVM's runtime are set, though TVM's loader never sees the library."""
     python(OBJECT, tmp_path / "addone.o")
     root = module.group([module.Sources([tmp_path / "addone.o"]), module.params({"w": np.zeros(3)})])

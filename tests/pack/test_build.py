@@ -24,7 +24,7 @@ def contents(path: Path) -> dict[str, bytes]:
         return {entry.name.removeprefix("rpcsys-device/"): tar.extractfile(entry).read() for entry in tar}
 
 
-def test_the_tier_and_nothing_else(tmp_path: Path, record_property) -> None:
+def test_the_archive_holds_the_device_tier_and_nothing_else(tmp_path: Path, record_property) -> None:
     packed = packing.pack(TARGET, tmp_path / "a.tar.gz")
     files = contents(packed.path)
     ours = {name.removeprefix("python/") for name in files if name.startswith("python/rpcsys/")}
@@ -65,7 +65,7 @@ def test_the_same_bytes_each_time(tmp_path: Path, build: Build) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_what_is_refused(tmp_path: Path, build: Build) -> None:
+def test_invalid_arguments_of_pack_are_refused(tmp_path: Path, build: Build) -> None:
     output = tmp_path / "a.tar.gz"
     driver = build("driver.so", "riscv64-linux-gnu")
     with pytest.raises(UsageError, match=r"driver\.so is for riscv"):
@@ -85,7 +85,7 @@ def test_what_is_refused(tmp_path: Path, build: Build) -> None:
 
 
 @pytest.mark.parametrize("form", ["gz", "xz"])
-def test_the_same_bytes_whatever_the_order_and_the_name(tmp_path: Path, form: str) -> None:
+def test_bytes_do_not_depend_on_order_and_file_name(tmp_path: Path, form: str) -> None:
     first, second = tmp_path / f"a.tar.{form}", tmp_path / f"b.tar.{form}"
     packing.write_archive(first, FILES, PROGRAMS)
     packing.write_archive(second, dict(reversed(FILES.items())), PROGRAMS)
@@ -94,7 +94,7 @@ def test_the_same_bytes_whatever_the_order_and_the_name(tmp_path: Path, form: st
 
 
 @pytest.mark.parametrize("form", ["gz", "xz"])
-def test_what_tar_sees(tmp_path: Path, form: str) -> None:
+def test_tar_reads_the_archive(tmp_path: Path, form: str) -> None:
     packing.write_archive(tmp_path / f"a.tar.{form}", FILES, PROGRAMS)
     with tarfile.open(tmp_path / f"a.tar.{form}", f"r:{form}") as tar:
         entries = {entry.name: entry for entry in tar}
@@ -109,7 +109,7 @@ def test_what_tar_sees(tmp_path: Path, form: str) -> None:
     assert 946684800 <= time < 1300000000
 
 
-def test_another_content_has_another_time(tmp_path: Path) -> None:
+def test_other_contents_have_another_time(tmp_path: Path) -> None:
     """Else Python would take what it compiled of an older version for this one's."""
     times = set()
     for content in (b"x = 1\n", b"x = 2\n"):
@@ -119,6 +119,6 @@ def test_another_content_has_another_time(tmp_path: Path) -> None:
     assert len(times) == 2
 
 
-def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_an_archive_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RpcsysError, match="cannot write"):
         packing.write_archive(tmp_path / "nowhere" / "a.tar.gz", FILES, PROGRAMS)

@@ -17,7 +17,7 @@ from tests.pack.conftest import Build
 ARM = PackTarget("aarch64-linux-gnu", "aarch64", 64)
 
 
-def test_is_stripped_and_looks_beside_itself(build: Build, tmp_path: Path) -> None:
+def test_a_library_is_stripped_and_finds_others_beside_itself(build: Build, tmp_path: Path) -> None:
     other = build("libother.so", code="x + 1")
     path = build(
         "a.so", "aarch64-linux-gnu", "-Wl,-rpath,/build/tree", "-Wl,--no-as-needed", str(other), code="elsewhere(x)"
@@ -30,18 +30,18 @@ def test_is_stripped_and_looks_beside_itself(build: Build, tmp_path: Path) -> No
     assert libraries.read_needs(path).runpath == "/build/tree", "the original is left alone"
 
 
-def test_one_that_needs_none_gets_no_path(build: Build, tmp_path: Path) -> None:
+def test_a_library_without_needs_gets_no_runpath(build: Build, tmp_path: Path) -> None:
     ready = libraries.prepare(Source(build("a.so"), "here"), ARM, ["b.so"], tmp_path)
     assert ready.needs.runpath == ""
 
 
-def test_of_another_machine(build: Build, tmp_path: Path) -> None:
+def test_a_library_of_another_machine_is_refused(build: Build, tmp_path: Path) -> None:
     path = build("a.so", "arm-linux-gnueabihf")
     with pytest.raises(UsageError, match=r"a\.so is for arm \(32 bits\), and aarch64-linux-gnu is aarch64 \(64 bits\)"):
         libraries.prepare(Source(path, "here"), ARM, [], tmp_path)
 
 
-def test_of_a_newer_c_library(build: Build, tmp_path: Path) -> None:
+def test_a_library_with_a_newer_glibc_is_refused(build: Build, tmp_path: Path) -> None:
     source = Source(build("a.so"), "here")
     needs = libraries.read_needs(source.path).glibc
     older = (needs[0], needs[1] - 1)
@@ -61,7 +61,7 @@ def test_a_build_folder(build: Build, tmp_path: Path) -> None:
     assert [source.path.name for source in libraries.from_folder(folder)] == ["libtvm_ffi.so", "libtvm_runtime.so"]
 
 
-def test_a_build_folder_with_two_of_one(build: Build) -> None:
+def test_a_build_folder_with_two_versions_of_one_library(build: Build) -> None:
     folder = build("libtvm_ffi.so").parent
     (folder / "old").mkdir()
     (folder / "old" / "libtvm_ffi.so").write_bytes(b"another")
@@ -69,7 +69,7 @@ def test_a_build_folder_with_two_of_one(build: Build) -> None:
         libraries.from_folder(folder)
 
 
-def test_a_build_folder_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_build_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no libtvm_ffi\.so in it"):
         libraries.from_folder(tmp_path)
     with pytest.raises(UsageError, match="no such folder"):
@@ -78,7 +78,7 @@ def test_a_build_folder_that_is_none(tmp_path: Path) -> None:
         libraries.drivers([tmp_path / "nowhere.so"])
 
 
-def test_a_tool_that_is_missing(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tool_is_an_error(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = build("a.so", "aarch64-linux-gnu", "-s", "-Wl,-rpath,/build")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("sysconfig.get_path", lambda _: "/nowhere")
@@ -94,7 +94,7 @@ WHEELS = {
 }
 
 
-def test_the_libraries_and_their_licences_out_of_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_and_licences_from_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What pip downloads is made here; tests/live has no network either."""
     asked: list[str] = []
 
@@ -151,7 +151,7 @@ def test_agrees_with_readelf(target: str, build: Build) -> None:
     assert needs.symbols
 
 
-def test_the_older_kind_of_path_is_seen_too(build: Build) -> None:
+def test_an_rpath_is_read_like_a_runpath(build: Build) -> None:
     assert (
         libraries.read_needs(build("a.so", "aarch64-linux-gnu", "-Wl,--disable-new-dtags,-rpath,/old")).runpath
         == "/old"
@@ -159,13 +159,13 @@ def test_the_older_kind_of_path_is_seen_too(build: Build) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\x7fELF", b"\x7fELF\2\1\1" + b"\0" * 60])
-def test_what_is_no_library(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_library_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.so").write_bytes(content)
     with pytest.raises(UsageError, match=r"a\.so"):
         libraries.read_needs(tmp_path / "a.so")
 
 
-def test_one_that_is_cut_off(build: Build) -> None:
+def test_a_truncated_library_is_refused(build: Build) -> None:
     path = build("a.so")
     whole = path.read_bytes()
     for share in range(1, 20):
@@ -174,13 +174,13 @@ def test_one_that_is_cut_off(build: Build) -> None:
             libraries.read_needs(path)
 
 
-def test_one_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_library_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         libraries.read_needs(tmp_path / "a.so")
 
 
 @pytest.mark.parametrize("text", ["2", "2.x", "", "2.27.1.1", "-2.27", " 2.27"])
-def test_what_is_no_version(text: str) -> None:
+def test_invalid_versions_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"looks like 2\.27"):
         libraries.parse_version(text)
 

@@ -66,7 +66,7 @@ def lines(program: ast.AST) -> list[int]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_is_the_same_program_on_the_same_lines(name: str) -> None:
+def test_the_program_stays_the_same_on_the_same_lines(name: str) -> None:
     source = FILES[name].read_text(encoding="utf-8")
     text = blanked(source)
     assert ast.dump(plain(text)) == ast.dump(plain(source))
@@ -117,11 +117,11 @@ def test_by_example(source: str, wanted: str) -> None:
     assert blanked(source) == wanted
 
 
-def test_what_is_no_python() -> None:
+def test_invalid_python_is_an_error() -> None:
     with pytest.raises(SyntaxError):
         blanked("def f(:\n")
 
 
-def test_the_packager_reads_the_list_as_the_tests_do() -> None:
+def test_packager_and_tests_read_the_same_list() -> None:
     assert sorted(packed_files()) == sorted(map(str, device_files()))
     assert "rpcsys/module/toolchain.py" not in packed_files()

@@ -53,7 +53,7 @@ def test_one_module_for_several_stages_is_one_import():
     assert (made.imports, made(3)) == ((both,), 8)
 
 
-def test_what_nothing_needs_any_more_is_dropped():
+def test_a_tensor_that_no_stage_needs_is_dropped():
 
     seen = []
 
@@ -103,7 +103,7 @@ def test_inputs_are_checked():
         made(good)
 
 
-def test_inputs_of_which_less_is_known_are_for_the_stages_to_check():
+def test_stages_check_inputs_of_unknown_type_or_shape():
     inputs = [{"name": "any", "dtype": "unknown", "shape": []},
               {"name": "list", "dtype": "seq(tensor(float))", "shape": []},
               {"name": "scalar", "dtype": "float32", "shape": []}, {"name": "bare"}]  # fmt: skip
@@ -118,7 +118,7 @@ def test_inputs_of_which_less_is_known_are_for_the_stages_to_check():
         made(x, [x], np.float64(1), x)
 
 
-def test_a_stage_that_gives_too_little():
+def test_a_stage_with_too_few_outputs_is_an_error():
     made = graph([Stage("a", of(main=lambda x: (x, x)), ["x"], ["a", "b", "c"])], values("x"), values("a"))
     with pytest.raises(ModelError, match="stage 'a' gave 2 outputs, and the graph wants a, b, c"):
         made(1)
@@ -136,7 +136,7 @@ def test_a_stage_that_gives_too_little():
         ([(["b"], ["a"]), (["a"], ["b"])], ["b"], "nothing before stage 's0'"),
     ],
 )
-def test_what_is_no_graph(stages, outputs, says):
+def test_invalid_graphs_are_refused(stages, outputs, says):
     one = of(main=print)
     with pytest.raises(UsageError, match=says):
         graph([Stage(f"s{i}", one, *stage) for i, stage in enumerate(stages)], values("x"), values(*outputs))
@@ -180,7 +180,7 @@ GOOD = {
         ]),
     ],
 )  # fmt: skip
-def test_descriptions_that_are_no_graphs(change):
+def test_invalid_descriptions_are_refused(change):
     from rpcsys.module import packed
     from rpcsys.module.layout import FormatError
     from rpcsys.module.registry import Context
@@ -192,7 +192,7 @@ def test_descriptions_that_are_no_graphs(change):
     assert "\n" not in str(caught.value)
 
 
-def test_a_stage_without_its_function():
+def test_a_missing_function_of_a_stage_is_an_error():
     with pytest.raises(ModelError, match=r"stage 's' runs the function 'f', and rpcsys.group has none"):
         loaded(blob_of(kind.GraphModule(kind.checked(GOOD), [group([])])))
 
@@ -271,7 +271,7 @@ def test_on_a_bare_board(native, tmp_path, version):
 # ---------------------------------------------------------------- the parts, apart
 
 
-def test_parts_apart_and_together(native, tmp_path):
+def test_parts_are_saved_separately_and_joined_again(native, tmp_path):
     made = preparing(native)
     made.save_graph_json(tmp_path / "graph.json")
     described = json.loads((tmp_path / "graph.json").read_text())
@@ -288,7 +288,7 @@ def test_parts_apart_and_together(native, tmp_path):
     assert np.allclose(brighter(image), prepared(image) + np.array([0.1, 0.2, 0.3], "f4").reshape(3, 1, 1), atol=1e-6)
 
 
-def test_parts_that_do_not_fit(native):
+def test_parts_that_do_not_fit_are_refused(native):
     made = preparing(native)
     text = json.dumps(made.graph)
     with pytest.raises(UsageError, match=r"imports rpcsys.library, rpcsys.params, and was given rpcsys.library$"):
@@ -302,12 +302,12 @@ def test_parts_that_do_not_fit(native):
             kind.create(broken, made.library)
 
 
-def test_a_place_that_cannot_be_written_to(native, tmp_path):
+def test_a_path_that_cannot_be_written_is_refused(native, tmp_path):
     with pytest.raises(UsageError, match="cannot be written: No such file"):
         preparing(native).save_graph_json(tmp_path / "nowhere" / "graph.json")
 
 
-def test_onnx_stages_take_weights_that_were_saved_apart():
+def test_onnx_stages_take_weights_that_were_saved_separately():
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from onnx import helper as h
@@ -329,14 +329,14 @@ def test_onnx_stages_take_weights_that_were_saved_apart():
     assert np.array_equal(kind.create(json.dumps(made.graph), parts, loaded(blob_of(made.params)))(x), made(x))
 
 
-def test_the_kind_needs_nothing_else():
+def test_the_kind_needs_no_package():
     code = "import sys, rpcsys.module.kinds.graph; print(sorted({'numpy', 'onnx', 'onnxruntime'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 
 
 @pytest.mark.usefixtures("native")
-def test_what_is_dropped_is_gone_at_once(native):
+def test_a_dropped_module_is_freed_at_once(native):
     """Without waiting for a collector of garbage: a network is large."""
     made = loaded(blob_of(preparing(native)))
     made(np.zeros((2, 2, 3), "u1"))

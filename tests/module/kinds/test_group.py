@@ -24,7 +24,7 @@ def test_a_group_has_the_functions_of_its_members():
 
 
 @pytest.mark.parametrize("data", [b"", b"?", b"".join(map(bytes, packed.pack({"functions": [3]}, [], 0)))])
-def test_a_group_that_is_none(data):
+def test_invalid_groups_are_refused(data):
     blob = b"".join(layout.encode([("rpcsys.group", ())], lambda index, offset: [data]))
     with pytest.raises(ModelError, match=r"model\.so is (cut off or )?broken"):
         loaded(blob)
@@ -38,7 +38,7 @@ def test_functions_are_found_in_order():
         root()
 
 
-def test_functions_are_listed_before_the_imports_are_there():
+def test_functions_are_listed_before_the_imports_are_attached():
     data = b"".join(map(bytes, packed.pack({"functions": ["main", "size"]}, [], 0)))
     alone = load_from_bytes(memoryview(data), None)
     assert isinstance(alone, GroupModule)

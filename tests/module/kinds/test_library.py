@@ -48,7 +48,7 @@ def test_the_same_bytes_are_one_library(two):
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-def test_another_library_with_the_same_functions_is_another(two, tmp_path):
+def test_libraries_with_the_same_functions_stay_separate(two, tmp_path):
     source = tmp_path / "other.c"
     source.write_text(PREPROCESS.read_text().replace("2 * from[i]", "3 * from[i]"))
     root = loaded(blob_of(group([library(two[0]), library(compiled(source, tmp_path / "other.so"))])))
@@ -60,7 +60,7 @@ def test_another_library_with_the_same_functions_is_another(two, tmp_path):
     assert results == [2, 3]
 
 
-def test_what_it_says_of_itself(two):
+def test_its_description(two):
     module = library(two[0], target="x86_64-linux-gnu", name="pre")
     assert (module.name, module.target, module.bits) == ("pre", "x86_64-linux-gnu", 64)
     assert module.describe()["functions"] == ["calls", "prepare", "twice"]
@@ -77,7 +77,7 @@ def test_errors_of_native_code(two):
     ("content", "says"),
     [(b"", "is not an ELF"), (b"\x7fELF", "has a broken ELF header"), (b"MZ" * 40, "is not an ELF shared library")],
 )
-def test_what_is_no_library(tmp_path, content, says):
+def test_a_file_that_is_no_library_is_refused(tmp_path, content, says):
     path = tmp_path / "bad.so"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=f"bad.so {says}"):
@@ -105,7 +105,7 @@ def test_a_library_for_another_machine(tmp_path):
         loaded(blob)
 
 
-def test_damage_is_an_error(two):
+def test_damaged_bytes_are_an_error(two):
     blob = blob_of(library(two[0]))
     with pytest.raises(ModelError, match="is broken"):
         loaded(blob.replace(b'"bits":64', b'"bits":"x'))
@@ -162,7 +162,7 @@ def allowed(blob):
     return tree.load(layout.decode(memoryview(blob)), Context("model.so", lambda: None, allow_pickle=True))
 
 
-def test_without_tvms_runtime_a_relax_program_is_refused_in_a_sentence(artefacts, monkeypatch):
+def test_a_relax_program_without_tvms_runtime_is_refused(artefacts, monkeypatch):
     from rpcsys.ffi import library as libraries
 
     monkeypatch.setattr(libraries, "has_runtime", lambda: False)

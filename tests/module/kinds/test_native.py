@@ -35,7 +35,7 @@ def at_offset(offset: int, count: int = LENGTH) -> np.ndarray:
     return array
 
 
-def test_what_it_says_of_itself(module) -> None:
+def test_its_description(module) -> None:
     about = module.describe()
     assert about["kind"] == "_lib"
     assert about["functions"] == ["add", "describe", "double_it", "offset", "silent", "type"]
@@ -50,7 +50,7 @@ def test_arrays_are_aligned_and_written_back(module, offset: int) -> None:
     assert y.tolist() == (2 * np.arange(LENGTH)).tolist()
 
 
-def test_an_array_that_is_given_twice_is_one(module) -> None:
+def test_an_array_that_is_passed_twice_is_one(module) -> None:
     x = at_offset(4)
     x[:] = np.arange(LENGTH)
     module.function("double_it")(x, x)
@@ -63,14 +63,14 @@ def test_strided_arrays_are_written_back(module) -> None:
     assert y.tolist() == (2 * x).tolist()
 
 
-def test_what_cannot_be_written_to_can_be_read(module) -> None:
+def test_a_read_only_array_can_be_read(module) -> None:
     x = np.frombuffer(np.arange(LENGTH + 1, dtype="float32").tobytes(), "float32")[1:]
     y = np.zeros(LENGTH, "float32")
     module.function("double_it")(x, y)
     assert y.tolist() == (2 * x).tolist()
 
 
-def test_arrays_without_numpys_help(module) -> None:
+def test_arrays_without_numpy(module) -> None:
     x, y = (Tensor("float32", (LENGTH,), bytearray(4 * LENGTH)) for _ in range(2))
     x.view()[:] = memoryview(np.ones(LENGTH, "float32"))
     module.function("double_it")(x, y)
@@ -99,12 +99,12 @@ def load_code(folder: Path, code: str, *flags: str):
         ("int g(void); int __tvm_ffi_main(void) { return g(); }", "f.so needs g, which no library"),
     ],
 )
-def test_a_library_that_cannot_run_is_said(code: str, words: str, tmp_path: Path) -> None:
+def test_a_library_that_cannot_run_is_an_error(code: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=words):
         load_code(tmp_path, code)
 
 
-def test_a_missing_dependency_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_dependency(tmp_path: Path) -> None:
     (tmp_path / "g.c").write_text("int g(void) { return 0; }")
     compiled(tmp_path / "g.c", tmp_path / "libgone.so", "-Wl,-soname,libgone.so")
     code = "int g(void); int __tvm_ffi_main(void) { return g(); }"

@@ -48,7 +48,7 @@ def again(request, tmp_path):
     return act
 
 
-def test_what_is_declared_is_what_onnxruntime_says(again):
+def test_inputs_and_outputs_are_those_of_onnxruntime(again):
     module = onnx_module(product())
     assert module.describe() == {
         "kind": "rpcsys.onnx",
@@ -101,7 +101,7 @@ def test_element_types_of_weights(dtype, again):
     )
 
 
-def test_strings_and_half_bytes_stay_inside(again):
+def test_weights_of_strings_and_half_bytes_stay_in_the_model(again):
     texts = h.make_tensor("t", T.STRING, (500,), [b"abc"] * 500)
     halves = h.make_tensor("w", T.INT4, (4000,), bytes([0x21] * 2000), raw=True)
     model = made(
@@ -115,7 +115,7 @@ def test_strings_and_half_bytes_stay_inside(again):
     assert numbers[:4].tolist() == [1, 2, 1, 2]
 
 
-def test_weights_of_loop_bodies_and_constants_are_apart_too(again):
+def test_weights_of_loop_bodies_and_constants_are_separated(again):
     left = h.make_graph(
         [h.make_node("Add", ["x", "w"], ["l"])], "left", [], [value("l", shape=(300,))], [weight("w", W[:, 0])]
     )
@@ -135,7 +135,7 @@ def test_weights_of_loop_bodies_and_constants_are_apart_too(again):
         assert np.allclose(result(x, np.array(which)), x + W[:, column] - W[:, 2])
 
 
-def test_weights_that_a_caller_may_replace_stay_inside(again):
+def test_weights_that_a_caller_may_override_stay_in_the_model(again):
     model = made(
         [h.make_node("Add", ["x", "w"], ["y"])], [value("x", shape=(300,)), value("w", shape=(300,))],
         [value("y", shape=(300,))], [weight("w", W[:, 0])],
@@ -161,7 +161,7 @@ def test_two_models_share_weights(again):
     assert np.allclose(result.imports[1](x), 2 * result.imports[0](x), rtol=1e-4, atol=1e-4)
 
 
-def test_a_model_whose_weights_were_saved_apart():
+def test_a_model_whose_weights_were_saved_separately():
     shared = params(weights_of(product()))
     module = onnx_module(product(), params=shared)
     module.attach([])
@@ -180,7 +180,7 @@ def test_a_model_whose_weights_were_saved_apart():
 # ---------------------------------------------------------------- options, memory, refusals
 
 
-def test_options_travel(again):
+def test_options_are_saved_with_the_model(again):
     options = {"threads": 1, "level": "basic", "providers": ["CPUExecutionProvider"]}
     assert again(onnx_module(product(), **options)).model.options == options
 
@@ -198,7 +198,7 @@ def test_options_travel(again):
         {"runtime": "gpu"},
     ],
 )
-def test_options_that_cannot_be_meant(options):
+def test_invalid_options_are_refused(options):
     with pytest.raises(UsageError):
         onnx_module(product(), **options)
 
@@ -252,14 +252,14 @@ def test_every_cut_is_one_clear_error():
     [(b'"weights":[["w"', b'"weights":[[123'), (b'"w","float32"', b'"w","strings"'), (b"[300,200]", b"[300,201]"),
      (b'"options":{}', b'"options":[]'), (b'"inputs":[', b'"inputs":{'), (b'"shared":[]', b'"shared":33')],
 )  # fmt: skip
-def test_descriptions_that_lie(old, new):
+def test_descriptions_that_do_not_match_are_refused(old, new):
     blob = blob_of(onnx_module(product()))
     at = blob.index(old)
     with pytest.raises(ModelError, match="is broken"):
         loaded(blob[:at] + new + blob[at + len(old) :])
 
 
-def test_what_is_dropped_is_gone_at_once(again):
+def test_a_dropped_module_is_freed_at_once(again):
     module = again(onnx_module(product()))
     module(np.ones((1, 300), "f4"))
     gone = weakref.ref(module)
@@ -279,7 +279,7 @@ def test_closed(again):
         main(np.ones((1, 300), "f4"))
 
 
-def test_threads_that_meet_it_first_get_one_session():
+def test_threads_share_one_session():
     module, runners = onnx_module(product()), []
     meeting = threading.Barrier(8)
 

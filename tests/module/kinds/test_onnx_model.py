@@ -18,7 +18,7 @@ from tests.module.onnx_models import W, made, product, value, weight  # noqa: E4
 from tests.module.trees import blob_of  # noqa: E402
 
 
-def test_large_weights_are_apart_and_small_ones_inside():
+def test_large_weights_are_separated_and_small_ones_stay():
     parts = onnx_model.parts(product())
     assert list(parts.weights) == ["w"]
     assert len(parts.proto) < 1000
@@ -41,7 +41,7 @@ def test_every_form_of_model(tmp_path, how):
     assert before == (given if how != "onnx-ir" else ir.to_proto(given).SerializeToString())
 
 
-def test_only_what_is_the_same_is_shared():
+def test_only_equal_weights_are_shared():
     shared = params({"w": W + 1})
     module = onnx_module(product(), params=shared)
     assert list(module.model.weights) == ["w"]
@@ -51,7 +51,7 @@ def test_only_what_is_the_same_is_shared():
 
 
 @pytest.mark.parametrize("given", [b"nonsense", "/nowhere/model.onnx"])
-def test_what_is_no_model(given):
+def test_an_invalid_model_is_refused(given):
     with pytest.raises(UsageError, match="cannot be read as an ONNX model") as caught:
         onnx_module(given)
     assert "\n" not in str(caught.value)
@@ -65,7 +65,7 @@ def test_what_a_model_declares(shape):
     assert parts.outputs == [{"name": "y", "dtype": "float32", "shape": list(shape)}]
 
 
-def test_a_model_that_is_read_is_the_callers_own():
+def test_reading_a_model_makes_a_copy():
     model = ir.from_proto(product())
     read = onnx_model.read(model)
     read.graph.initializers.pop("w")

@@ -59,7 +59,7 @@ def run(proto: bytes, feeds: dict) -> list:
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_nothing_is_left_and_all_is_the_same(condition: bool) -> None:
+def test_no_name_is_left_and_results_are_the_same(condition: bool) -> None:
     before = model().SerializeToString()
     after = onnx_names.renamed(before, Names(["x", "n", "c", "y"]))
     onnx.checker.check_model(onnx.load_from_string(after), full_check=True)
@@ -74,7 +74,7 @@ def test_the_same_model_becomes_the_same_bytes() -> None:
     assert onnx_names.renamed(before, Names([])) == onnx_names.renamed(before, Names([]))
 
 
-def test_a_domain_with_operators_of_others_stays() -> None:
+def test_a_domain_with_foreign_operators_stays() -> None:
     made = model()
     made.graph.node.append(helper.make_node("Vendors", ["y"], ["z"], domain="secret.domain"))
     after = onnx.load_from_string(onnx_names.renamed(made.SerializeToString(), Names(["x", "n", "c", "y"])))
@@ -96,7 +96,7 @@ def test_a_real_network() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_what_passes_of_the_backend_suite_passes_by_other_names() -> None:
+def test_cases_of_the_backend_suite_pass_after_renaming() -> None:
     failed, passed = [], 0
     for case in onnx_cases.cases():
         if onnx_cases.passes_directly(case):

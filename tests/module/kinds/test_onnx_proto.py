@@ -15,7 +15,7 @@ from rpcsys.module.kinds import onnx_proto  # noqa: E402 - only where onnx is
     st.text(), st.sampled_from(sorted(onnx_proto.NUMBERS)), st.lists(st.integers(0, 1 << 40), max_size=5), st.text(),
     st.integers(0, 1 << 50), st.integers(0, 1 << 50),
 )  # fmt: skip
-def test_a_weight_that_is_added_is_all_that_changes(name, dtype, shape, location, offset, size):
+def test_appending_a_weight_changes_nothing_else(name, dtype, shape, location, offset, size):
     before = onnx.helper.make_model(
         onnx.helper.make_graph([], "g", [], [], [onnx.helper.make_tensor("first", 1, (1,), [1.0])]), ir_version=9
     )

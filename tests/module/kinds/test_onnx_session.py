@@ -177,7 +177,7 @@ def test_strings(tmp_path, texts):
     assert result.tolist() == (texts.data if isinstance(texts, Tensor) else list(texts))
 
 
-def test_strings_and_numbers_are_told_apart(tmp_path):
+def test_strings_and_numbers_are_distinguished(tmp_path):
     main = identity(tmp_path, T.STRING).function("main")
     refused(lambda: main(np.ones(2, "f4")), r"wants strings \[n\], and got float32 \[2\]")
     refused(lambda: main(np.array([b"a"])), "wants strings")
@@ -219,7 +219,7 @@ def test_wrong_shapes(tmp_path):
     refused(lambda: main(None), "got strings|wants float32")
 
 
-def test_sizes_that_do_not_fit_each_other_are_onnxruntimes_to_tell(add):
+def test_sizes_that_do_not_match_are_an_error_of_onnxruntime(add):
     with pytest.raises(Exception, match=r"ONNXRuntimeError"):
         add.function("main")(np.ones(2, "f4"), np.ones(3, "f4"))
 
@@ -299,13 +299,13 @@ def test_maps(tmp_path):
 
 
 @pytest.mark.parametrize("ir", [3, 8, onnx.IR_VERSION, 99])
-def test_stamps_newer_than_onnxruntime_knows(tmp_path, ir):
+def test_ir_versions_newer_than_onnxruntime_supports(tmp_path, ir):
     model = identity(tmp_path, T.FLOAT, opset=13, ir=ir)
     assert model.function("main")(np.ones(2, "f4")).tolist() == [1.0, 1.0]
     assert os.listdir(tmp_path) == ["model.onnx"]
 
 
-def test_a_lowered_stamp_is_the_only_change(tmp_path):
+def test_lowering_the_ir_version_changes_nothing_else(tmp_path):
     data = open(saved(tmp_path, [], [], [], ir=14), "rb").read()  # noqa: SIM115
     before, after = onnx.load_from_string(data), onnx.load_from_string(onnx_proto.with_ir_version(data, 9))
     assert after.ir_version == 9
@@ -313,7 +313,7 @@ def test_a_lowered_stamp_is_the_only_change(tmp_path):
     assert before == after
 
 
-def test_a_newer_stamp_with_weights_beside_the_model(tmp_path):
+def test_a_newer_ir_version_with_weights_beside_the_model(tmp_path):
     weights = onnx.numpy_helper.from_array(np.arange(2000, dtype="f4"), "w")
     path = saved(tmp_path, [h.make_node("Add", ["x", "w"], ["y"])],
                  [value("x", shape=(2000,))], [value("y", shape=(2000,))],
@@ -326,7 +326,7 @@ def test_a_newer_stamp_with_weights_beside_the_model(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "weights.bin"]
 
 
-def test_an_opset_that_onnxruntime_knows_and_calls_unreleased(tmp_path):
+def test_an_opset_that_onnxruntime_supports_as_unreleased(tmp_path):
     """27 to onnxruntime 1.31, which refuses it unless told otherwise."""
     model = identity(tmp_path, T.FLOAT, opset=27)
     assert model.function("main")(np.ones(1, "f4")).tolist() == [1.0]
@@ -338,7 +338,7 @@ def cosh(tmp_path):
     return saved(tmp_path, [node], [value("x", T.DOUBLE)], [value("y", T.DOUBLE)])
 
 
-def test_what_onnxruntime_lacks_runs_by_the_reference_evaluator(tmp_path):
+def test_the_reference_evaluator_runs_what_onnxruntime_lacks(tmp_path):
     model = load_file(cosh(tmp_path), "model.onnx")
     assert model.runtime == "reference"
     assert model.describe()["inputs"] == [{"name": "x", "dtype": "float64", "shape": ["n"]}]
@@ -358,7 +358,7 @@ except Exception as error:
 """
 
 
-def test_without_the_reference_evaluator_it_is_what_onnxruntime_says(tmp_path):
+def test_without_the_reference_evaluator_it_is_onnxruntimes_error(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_ONNX, cosh(tmp_path)], capture_output=True, text=True, cwd=ROOT
     )
@@ -370,7 +370,7 @@ def test_without_the_reference_evaluator_it_is_what_onnxruntime_says(tmp_path):
     ("content", "why"),
     [(b"", ""), (b"nonsense", ""), (b"\x08\x08", ""), (None, "doesn't exist|No such file|not found")],
 )
-def test_files_that_are_no_models(tmp_path, content, why):
+def test_files_that_are_no_models_are_refused(tmp_path, content, why):
     path = tmp_path / "model.onnx"
     if content is not None:
         path.write_bytes(content)
@@ -389,7 +389,7 @@ def test_a_truncated_model(tmp_path):
             load_file(path, "model.onnx")
 
 
-def test_an_operator_that_is_not_there(tmp_path):
+def test_an_unknown_operator_is_an_error(tmp_path):
     with pytest.raises(ModelError, match=r"cannot be loaded: .*Conjure"):
         load(tmp_path, [h.make_node("Conjure", ["x"], ["y"])], [value("x")], [value("y")])
 
@@ -416,7 +416,7 @@ def test_real_networks(tmp_path, name):
         assert mine[output].std() > 0  # uniform outputs would hide every mistake
 
 
-def test_threads_stay_on_the_cpus_of_the_process(tmp_path):
+def test_threads_are_bound_to_the_cpus_of_the_process(tmp_path):
     """With its default thread count onnxruntime pins workers of its own and escapes the affinity."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})

@@ -34,7 +34,7 @@ def test_round_trip():
     assert blob_of(module) == blob
 
 
-def test_the_order_they_were_given_in_does_not_matter():
+def test_the_order_of_weights_does_not_matter():
     a, b = np.ones(3), np.zeros(2)
     assert blob_of(params({"a": a, "b": b})) == blob_of(params({"b": b, "a": a}))
 
@@ -60,7 +60,7 @@ def test_unknown_names():
 
 
 @pytest.mark.parametrize("value", ["text", 3, np.array(["a"], object), None])
-def test_what_is_no_weight(value):
+def test_invalid_weights_are_refused(value):
     with pytest.raises(UsageError, match="'w' is no array of numbers"):
         params({"w": value})
 
@@ -70,7 +70,7 @@ def test_what_is_no_weight(value):
     [(b'[["w"', b'[[1,2'), (b'"float64"', b'"floatxx"'), (b"[4]", b"[5]"), (b"[4]", b"4.5"), (b"[4]", b"[-4]"),
      (b"[4]", b'["4"]')],
 )  # fmt: skip
-def test_descriptions_that_lie(old, new):
+def test_descriptions_that_do_not_match_are_refused(old, new):
     blob = blob_of(params({"w": np.ones(4)}))
     with pytest.raises(ModelError, match=r"is broken|is cut off"):
         loaded(blob.replace(old, new, 1))

@@ -49,14 +49,14 @@ def test_nothing_runs_before_it_is_allowed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_python():
+def test_functions_of_another_python_are_refused():
     blob = blob_of(made())
     at = blob.index(b'"python":"') + 10
     with pytest.raises(ModelError, match=r"functions of Python 9\.\d+, and this is Python 3"):
         allowed(blob[:at] + b"9" + blob[at + 1 :])
 
 
-def test_what_cannot_be_saved():
+def test_a_function_that_cannot_be_pickled_is_an_error():
     lock = threading.Lock()
     with pytest.raises(UsageError, match="main cannot be saved: cannot pickle"):
         tree.save(python({"main": lambda: lock}))
@@ -65,6 +65,6 @@ def test_what_cannot_be_saved():
 @pytest.mark.parametrize(
     ("old", "new"), [(b'["main","name"]', b'["main","nome"]'), (b'["main","name"]', b'{"a":1,   "b":2}')]
 )
-def test_descriptions_that_lie(old, new):
+def test_descriptions_that_do_not_match_are_refused(old, new):
     with pytest.raises(ModelError, match=r"is broken|is cut off"):
         allowed(blob_of(made()).replace(old, new))

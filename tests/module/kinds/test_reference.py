@@ -51,14 +51,14 @@ def test_a_library_runs_what_onnxruntime_cannot(shared):
         module.run({"z": x})
 
 
-def test_chosen_where_onnxruntime_could():
+def test_the_reference_evaluator_can_be_selected():
     module = onnx_module(model([h.make_node("Neg", ["x"], ["y"])], [value("x")], [value("y")]), runtime="reference")
     assert module.runtime == "reference"
     assert loaded(blob_of(module)).runtime == "reference"
     assert module(np.ones(2, "f4")).tolist() == [-1, -1]
 
 
-def test_types_that_numpy_lacks_come_as_from_onnxruntime():
+def test_types_that_numpy_lacks_are_returned_as_by_onnxruntime():
     identity = [h.make_node("Identity", ["x"], ["y"])]
     runner = reference.ReferenceRunner(model(identity, [value("x", T.BFLOAT16)], [value("y", T.BFLOAT16)]))
     x = np.array([1, 2.5], ml_dtypes.bfloat16)
@@ -66,7 +66,7 @@ def test_types_that_numpy_lacks_come_as_from_onnxruntime():
     assert (y.dtype, bytes(y.data)) == ("bfloat16", x.tobytes())
 
 
-def test_what_is_declared_of_sequences_and_defaults():
+def test_declared_sequences_and_defaults():
     default = onnx.numpy_helper.from_array(np.ones(1, "f4"), "b")
     sequence = h.make_tensor_sequence_value_info("s", T.FLOAT, None)
     nodes = [h.make_node("SequenceConstruct", ["x", "b"], ["s"])]
@@ -78,7 +78,7 @@ def test_what_is_declared_of_sequences_and_defaults():
     assert [each.tolist() for each in found] == [[0], [1]]
 
 
-def test_a_model_that_is_none_is_what_onnxruntime_says_of_it():
+def test_an_invalid_model_is_onnxruntimes_error():
     broken = model([h.make_node("Conjure", ["x"], ["y"])], [value("x")], [value("y")])
     with pytest.raises(ModelError, match=r"the model cannot be loaded: .*Conjure"):
         onnx_module(broken)(np.ones(1, "f4"))

@@ -53,13 +53,13 @@ def here(function, names=("x",)):
     return Module("function", {"main": function}, inputs=[{"name": name} for name in names])
 
 
-def test_a_call_is_a_call_there(echo):
+def test_a_call_runs_on_the_server(echo):
     x = np.arange(5, dtype="f4")
     assert np.array_equal(echo(x), x)
     assert np.array_equal(echo.run({"x": x})["y"], x)
 
 
-def test_it_travels_as_where_it_is(echo):
+def test_it_is_saved_as_an_address(echo):
     blob = blob_of(echo)
     with loaded(blob) as again:
         assert again.endpoint == echo.endpoint
@@ -75,7 +75,7 @@ def test_nothing_connects_before_the_first_call():
         module(1)
 
 
-def test_a_lost_session_is_opened_anew(echo):
+def test_a_lost_session_is_opened_again(echo):
     assert echo(1) == 1
     first = echo._server.current
     first.close()
@@ -84,7 +84,7 @@ def test_a_lost_session_is_opened_anew(echo):
     assert (echo.figures().repeated, echo.figures().opened) == (1, 2)
 
 
-def test_a_session_whose_process_died_is_opened_anew(echo, lab):
+def test_a_session_whose_process_died_is_opened_again(echo, lab):
     assert echo(1) == 1
     os.kill(session_of(echo).info["pid"], signal.SIGKILL)
     assert echo(2) == 2
@@ -100,7 +100,7 @@ def test_several_threads_share_one_session(echo):
     assert sorted(results) == list(range(8))
 
 
-def test_errors_are_the_functions_own(lab):
+def test_errors_are_those_of_the_function(lab):
     with remote("testing.fail", key="edge", tracker=lab.tracker_address) as module:
         with pytest.raises(RemoteError, match="RuntimeError: because"):
             module("because")
@@ -108,7 +108,7 @@ def test_errors_are_the_functions_own(lab):
             module("again")
 
 
-def test_a_function_that_is_not_there(lab):
+def test_an_unknown_function_is_an_error(lab):
     with remote("no.such", key="edge", tracker=lab.tracker_address) as module:
         for _ in range(2):  # the device is given back each time
             with pytest.raises(RemoteFunctionError, match=r"no function 'no\.such'"):
@@ -147,7 +147,7 @@ def test_a_remote_stage(echo):
         ({"function": "f", "address": "a:1", "wait_s": float("inf")}, "wait_s"),
     ],
 )
-def test_places_that_cannot_be_meant(given, says):
+def test_invalid_addresses_are_refused(given, says):
     with pytest.raises(UsageError, match=says):
         remote(**given)
 
@@ -162,7 +162,7 @@ def test_many_calls_are_under_way_at_once(echo):
     assert echo.figures().opened == 1
 
 
-def test_calls_under_way_when_the_session_dies_are_made_again(lab):
+def test_calls_under_way_are_repeated_when_the_session_dies(lab):
     with remote("testing.sleep", key="edge", tracker=lab.tracker_address) as sleep:
         assert sleep(0) is None
         futures = [sleep.submit(0.5) for _ in range(4)]  # one after the other: a session has one thread
@@ -171,7 +171,7 @@ def test_calls_under_way_when_the_session_dies_are_made_again(lab):
         assert sleep.figures().opened == 2
 
 
-def test_what_may_not_be_repeated_is_not(lab):
+def test_a_call_that_is_not_repeatable_is_not_repeated(lab):
     with remote("testing.echo", key="edge", tracker=lab.tracker_address, repeatable=False) as module:
         assert module(1) == 1
         os.kill(session_of(module).info["pid"], signal.SIGKILL)
@@ -180,14 +180,14 @@ def test_what_may_not_be_repeated_is_not(lab):
         assert module(3) == 3
 
 
-def test_a_call_that_takes_too_long(lab):
+def test_a_call_that_exceeds_its_deadline_is_an_error(lab):
     with remote("testing.sleep", key="edge", tracker=lab.tracker_address, deadline_s=2.0) as module:
         with pytest.raises(DeadlineExceeded):
             module(30)
         assert module(0) is None
 
 
-def test_closed_it_calls_nothing(echo):
+def test_a_closed_module_calls_nothing(echo):
     assert echo(1) == 1
     echo.close()
     for call in (lambda: echo._main(1), lambda: echo.submit(1)):
@@ -195,7 +195,7 @@ def test_closed_it_calls_nothing(echo):
             call()
 
 
-def test_closed_under_a_call(lab):
+def test_close_ends_a_call_under_way(lab):
     module = remote("testing.sleep", key="edge", tracker=lab.tracker_address)
     future = module.submit(30)
     wait_until(lambda: module._server.current is not None, START_S, "it is connected")
@@ -215,7 +215,7 @@ def test_without_a_server_the_fallback_runs(caplog):
     assert told.startswith("f at 127.0.0.1:1 is run on this device until that is back: no device server at 127.0.0.1:1")
 
 
-def test_too_slow_for_its_deadline(lab):
+def test_the_fallback_runs_after_the_deadline(lab):
     slow = remote(
         "testing.sleep", key="edge", tracker=lab.tracker_address, deadline_s=2.0, fallback=here(lambda s: "here")
     )
@@ -225,7 +225,7 @@ def test_too_slow_for_its_deadline(lab):
         wait_until(lambda: slow(0) is None, START_S, "it answers again")
 
 
-def test_errors_of_the_function_are_no_reason_for_the_fallback(lab):
+def test_errors_of_the_function_do_not_start_the_fallback(lab):
     with remote("testing.fail", key="edge", tracker=lab.tracker_address, fallback=here(lambda x: x)) as module:
         wait_until(lambda: refused(module), START_S, "a server answers")
 
@@ -262,7 +262,7 @@ def encoded_echo(lab, **encode):
     return remote("testing.echo", key="edge", tracker=lab.tracker_address, inputs=FLOATS, outputs=outputs, **encode)
 
 
-def test_tensors_cross_as_they_are_told_to(lab):
+def test_tensors_cross_with_their_encodings(lab):
     x, n = np.linspace(-1, 1, 1000, dtype="f4"), np.zeros(1000, "i8")
     with encoded_echo(lab, encode={"a": "int8", "b": "zlib", "c": "float16"}) as module:
         for _ in range(2):
@@ -278,7 +278,7 @@ def test_tensors_cross_as_they_are_told_to(lab):
         assert told["a"].seconds > 0
 
 
-def test_one_way_for_all_that_it_applies_to(lab):
+def test_one_encoding_for_all_tensors_it_applies_to(lab):
     with encoded_echo(lab, encode="float16") as module:
         assert module.encode == {"a": "float16", "c": "float16"}
         y, m = module(np.full(9, 0.1, "f4"), np.arange(9))
@@ -302,7 +302,7 @@ def test_values_that_cannot_be_encoded_are_refused_here(lab):
         assert module(np.ones(3, "f4"))[0] == 1  # fewer arguments are the function's business
 
 
-def test_a_server_that_does_not_know_an_encoding_is_named(lab, monkeypatch):
+def test_the_error_names_a_server_without_the_encoding(lab, monkeypatch):
     from rpcsys.client import reconnect
 
     connect = reconnect.connect_tracker
@@ -329,7 +329,7 @@ def test_a_server_that_does_not_know_an_encoding_is_named(lab, monkeypatch):
     "changes",
     [{"serve": 7}, {"deadline_s": "1"}, {"repeatable": 1}, {"wait_s": -1}, {"encode": 7}, {"encode": {"x": "mp3"}}],
 )
-def test_libraries_that_make_no_sense(changes, monkeypatch):
+def test_invalid_libraries_are_refused(changes, monkeypatch):
     from rpcsys.module import packed
 
     pack = packed.pack
