@@ -1,4 +1,4 @@
-"""A program in the place of OpenSSH's client."""
+"""A program that replaces OpenSSH's client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from rpcsys.board import ssh
 
-#: What each command of a connection becomes: the first holds it, a later one ends with the words it is to run.
+#: The script for each command of a connection: the first command holds it open, later ones run their own words.
 HOLDS = """#!/bin/sh
 for command; do :; done
 case $command in
@@ -20,7 +20,7 @@ esac
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The program; write to it. A second stands for thirty, so that nobody waits for long."""
+    """The program's path; write a script to it. Opening a connection times out after a second."""
     program = tmp_path / "bin" / "ssh"
     program.parent.mkdir()
     program.touch(mode=0o755)
@@ -29,6 +29,6 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def says(fake: Path, later: str) -> None:
-    """The connection opens, and every later command does this."""
+def run_script(fake: Path, later: str) -> None:
+    """The connection opens, and every later command runs ``later``."""
     fake.write_text(HOLDS + later + "\n")

@@ -1,4 +1,4 @@
-"""What a board says of itself, and what follows from it."""
+"""The facts about a board, and the decisions that follow from them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_any_output_is_parsed(text: str) -> None:
 
 @pytest.mark.parametrize("shell", ["dash", "busybox"])
 def test_this_machine(shell: str, tmp_path: Path) -> None:
-    """The script itself, where what is asked for is known."""
+    """The script itself, on a machine whose facts are known."""
     (tmp_path / "etc/rpcsys").mkdir(parents=True)
     (tmp_path / "etc/rpcsys/a b.flags").touch()
     (tmp_path / "opt/rpcsys").mkdir(parents=True)
@@ -82,17 +82,17 @@ def test_the_first_python_that_is_new_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pythons", "asked", "says"),
+    ("pythons", "asked", "message"),
     [
         ((), facts.PYTHONS, "pi has no python3: install Python 3.8"),
         ((), ("python3.12",), "pi has no python3.12: "),
         ((Python("python3", (3, 7), 32, ""),), facts.PYTHONS, "too old (python3 is 3.7)"),
     ],
 )
-def test_a_missing_or_old_python_is_an_error(pythons: tuple[Python, ...], asked: tuple[str, ...], says: str) -> None:
+def test_a_missing_or_old_python_is_an_error(pythons: tuple[Python, ...], asked: tuple[str, ...], message: str) -> None:
     with pytest.raises(RpcsysError) as caught:
         facts.python(BoardFacts(pythons=pythons), "pi", asked)
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_target(machine: str, bits: int, target: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "system", "says"),
+    ("machine", "system", "message"),
     [
         ("mips", "Linux", "pi is mips with 32 bits; runtimes are packed for aarch64-linux-gnu, "),
         ("i686", "Linux", "pi is i686"),
@@ -119,10 +119,10 @@ def test_target(machine: str, bits: int, target: str) -> None:
         ("", "", "an unknown system"),
     ],
 )
-def test_an_unknown_machine_is_an_error(machine: str, system: str, says: str) -> None:
+def test_an_unknown_machine_is_an_error(machine: str, system: str, message: str) -> None:
     with pytest.raises(RpcsysError) as caught:
         facts.target(BoardFacts(machine=machine, system=system), Python("python3", (3, 9), 32, ""), "pi")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_folder_with_enough_free_bytes() -> None:
         facts.folder_with_space(BoardFacts(), 1, "pi")
     assert (
         facts.folder_with_space(BoardFacts(folders=(Space("/tmp", None),)), 1, "pi") == "/tmp"
-    )  # it does not say: it is tried
+    )  # its free bytes are unknown: it is tried
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a desk remembers of its boards."""
+"""The inventory of boards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done with a board, which is this machine here; with real ones: tests/live/test_ssh_board.py."""
+"""Operations on a board, which is this machine here; tests with real boards are in tests/live/test_ssh_board.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rpcsys.board.lifecycle import RemoteBoard, Terminal
 from rpcsys.board.package import Package
 from rpcsys.board.ssh import SshConnection
 from rpcsys.errors import RpcsysError
-from tests.board.conftest import says
+from tests.board.conftest import run_script
 
 INSTALLER = """#!/bin/sh
 for root; do :; done
@@ -29,8 +29,8 @@ mkdir -p "$root/opt/rpcsys" && ln -sfn versions/1-ab "$root/opt/rpcsys/current"
 
 @pytest.fixture
 def board(fake: Path, tmp_path: Path) -> Iterator[RemoteBoard]:
-    """This machine, with a root below which anybody may install."""
-    says(fake, 'eval "$command"')
+    """This machine, with a root in which any user may install."""
+    run_script(fake, 'eval "$command"')
     (tmp_path / "root").mkdir()
     entry = Entry("b1", "pi@board", root=str(tmp_path / "root"), python=sys.executable)
     with SshConnection(entry.destination) as connection:
@@ -99,7 +99,7 @@ def test_sudo_without_a_terminal_is_an_error(board: RemoteBoard, tmp_path: Path)
 
 
 def test_a_board_without_a_server_cannot_be_upgraded_and_has_nothing_to_remove(fake: Path, tmp_path: Path) -> None:
-    says(fake, 'eval "$command"')
+    run_script(fake, 'eval "$command"')
     entry = Entry("b1", "pi@board", root=str(tmp_path))
     with pytest.raises(RpcsysError, match="nothing is installed on board: rpcsys board add pi@board"):
         lifecycle.upgrade(entry, None, Terminal(), 0.0, 0.0)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def test_a_board_without_a_server_cannot_be_upgraded_and_has_nothing_to_remove(f
     assert lifecycle.installed(entry) == "unreachable"
 
 
-# What the tracker's summary says
+# What the tracker's summary
 
 OURS = {
     "server_info": [{"key": "server:k", "addr": ["h", 1]}],
@@ -131,7 +131,7 @@ def test_the_tracker_shows_a_server_by_name_or_by_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "text"),
     [
         ("b1", "serves, 1 of 2 free"),
         ("b2", "serves, 2 of 2 leased"),
@@ -139,8 +139,8 @@ def test_the_tracker_shows_a_server_by_name_or_by_key() -> None:
         ("b4", "not in the tracker"),
     ],
 )
-def test_state(name: str, says: str) -> None:
-    assert lifecycle.state(OURS, name) == says
+def test_state(name: str, text: str) -> None:
+    assert lifecycle.state(OURS, name) == text
 
 
 def test_waiting_ends_without_a_tracker(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def warn(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> package.Package:
-    """Python only, for aarch64."""
+    """An archive with Python only, for aarch64."""
     return package.read(build.pack("aarch64-linux-gnu", tmp_path_factory.mktemp("a") / "a.tar.gz").path)
 
 
@@ -81,14 +81,14 @@ def native(plain: package.Package) -> package.Package:
 def test_an_archive_with_unloadable_libraries_is_refused(native: package.Package) -> None:
     package.check(native, PI, PYTHON, "pi")
     package.check(native, PI, PYTHON._replace(libc="-"), "pi")
-    for board, python, says in (
+    for board, python, message in (
         (PI, PYTHON._replace(libc="glibc-2.19"), "needs glibc 2.27, and pi has 2.19"),
         (PI, PYTHON._replace(bits=32), "is for aarch64-linux-gnu, and pi is aarch64 with 32 bits"),
         (PI._replace(machine="riscv64"), PYTHON, "and pi is riscv64"),
     ):
         with pytest.raises(RpcsysError) as caught:
             package.check(native, board, python, "pi")
-        assert says in str(caught.value)
+        assert message in str(caught.value)
 
 
 def tarred(name: str, content: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The connection, with programs in the place of OpenSSH's client that misbehave as boards and networks do."""
+"""The connection, with programs instead of OpenSSH's client that fail as boards and networks do."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 from rpcsys.board.ssh import SshConnection, board_error, ssh_error
 from rpcsys.errors import ConnectError, RpcsysError, UsageError
-from tests.board.conftest import HOLDS, says
+from tests.board.conftest import HOLDS, run_script
 
 
 def test_a_command_returns_its_output_and_status(fake: Path, tmp_path: Path) -> None:
-    says(fake, 'eval "$command"')
+    run_script(fake, 'eval "$command"')
     (tmp_path / "input").write_bytes(b"typed")
     with SshConnection("root@board", ["-p", "2222"]) as board, (tmp_path / "input").open("rb") as file:
         assert (board.host, board.destination) == ("board", "root@board")
-        said = board.run('cat; echo "$2" >&2; exit 3', "one", "it's two; $x", stdin=file)
-        assert (said.status, said.out, said.err) == (3, "typed", "it's two; $x\n")
+        output = board.run('cat; echo "$2" >&2; exit 3', "one", "it's two; $x", stdin=file)
+        assert (output.status, output.out, output.err) == (3, "typed", "it's two; $x\n")
         with board.folder(str(tmp_path)) as folder:
             assert Path(folder).parent == tmp_path
             Path(folder, "file").touch()
@@ -26,7 +26,7 @@ def test_a_command_returns_its_output_and_status(fake: Path, tmp_path: Path) -> 
 
 
 def test_the_users_options_come_first(fake: Path, tmp_path: Path) -> None:
-    """OpenSSH takes the first value that it meets."""
+    """OpenSSH uses the first value of each option."""
     fake.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/called\n' + HOLDS.partition("\n")[2])
     with SshConnection("board", ["-o", "ConnectTimeout=99"]):
         pass
@@ -48,20 +48,20 @@ def test_the_error_has_sshs_message(fake: Path) -> None:
     fake.write_text("#!/bin/sh\necho 'root@board: Permission denied (publickey).' >&2; exit 255\n")
     with pytest.raises(ConnectError, match="type: ssh-copy-id -p 2222 root@board"):
         SshConnection("root@board", ["-p", "2222"]).__enter__()
-    says(fake, "echo 'Timeout, server board not responding.' >&2; exit 255")
+    run_script(fake, "echo 'Timeout, server board not responding.' >&2; exit 255")
     with SshConnection("board") as board, pytest.raises(ConnectError, match="stopped answering"):
         board.run("true")
 
 
 def test_a_command_times_out(fake: Path) -> None:
-    says(fake, "exec sleep 100")
+    run_script(fake, "exec sleep 100")
     with SshConnection("board") as board, pytest.raises(RpcsysError, match=r"not done within 0\.3 s"):
         board.run("true", timeout_s=0.3)
 
 
 @pytest.mark.parametrize("where", ["", ">&2"])
 def test_endless_output_is_an_error(where: str, fake: Path) -> None:
-    says(fake, f"exec yes {where}")
+    run_script(fake, f"exec yes {where}")
     with SshConnection("board") as board, pytest.raises(RpcsysError, match="board's output does not end"):
         board.run("true")
     fake.write_text(f"#!/bin/sh\nexec yes {where}\n")
@@ -70,7 +70,7 @@ def test_endless_output_is_an_error(where: str, fake: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(fake: Path, tmp_path: Path) -> None:
-    says(fake, 'eval "$command"')
+    run_script(fake, 'eval "$command"')
     with SshConnection("board") as board:
         with pytest.raises(RpcsysError, match="making a folder in /no/such on board failed"), board.folder("/no/such"):
             pass
@@ -80,15 +80,15 @@ def test_a_folder_that_cannot_be_made_is_an_error(fake: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("own", ["/tmp", "/no/such", ""])
 def test_closing_removes_the_work_folder(own: str, fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", own)
-    says(fake, 'eval "$command"')
+    run_script(fake, 'eval "$command"')
     with SshConnection("board") as board:
         work = Path(board._work)
         assert work.is_dir()
-        assert len(str(work / "s")) < 60  # a socket's path has room for about a hundred
+        assert len(str(work / "s")) < 60  # a socket's path is limited to about a hundred
         master = board._master
     assert not work.exists()
     assert master is not None
-    assert master.poll() == 0  # it was not killed: its input has ended
+    assert master.poll() == 0  # it was not killed: its input was closed
 
 
 @pytest.mark.parametrize("destination", ["", " ", "-oProxyCommand=x"])
@@ -103,7 +103,7 @@ def test_a_missing_ssh_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         SshConnection("board").__enter__()
 
 
-# What OpenSSH 9.2 prints.
+# Messages of OpenSSH 9.2.
 SAID = {
     "@@@@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\n…\nHost key verification failed.": (
         "is not the one it had", "ssh-keygen -R '[pi]:22'",
@@ -122,16 +122,16 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", SAID)
-def test_what_ssh_prints_becomes_an_error(said: str) -> None:
-    error = ssh_error(said, "-p 22 root@pi", "pi", "'[pi]:22'")
+@pytest.mark.parametrize("output", SAID)
+def test_what_ssh_prints_becomes_an_error(output: str) -> None:
+    error = ssh_error(output, "-p 22 root@pi", "pi", "'[pi]:22'")
     assert isinstance(error, ConnectError)
-    assert all(words in str(error) for words in SAID[said])
+    assert all(words in str(error) for words in SAID[output])
     assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("output", "words"),
     [
         ("cat: write error: No space left on device\n", "pi has no space left (copying)"),
         (
@@ -144,8 +144,8 @@ def test_what_ssh_prints_becomes_an_error(said: str) -> None:
         ("", "copying on pi failed: it printed nothing"),
     ],
 )
-def test_what_a_board_prints_becomes_an_error(said: str, words: str) -> None:
-    error = board_error(said, "pi", "copying")
+def test_what_a_board_prints_becomes_an_error(output: str, words: str) -> None:
+    error = board_error(output, "pi", "copying")
     assert isinstance(error, RpcsysError)
     assert words in str(error)
     assert "\n" not in str(error)

@@ -1,4 +1,4 @@
-"""``rpcsys pack``, and ``rpcsys board`` as far as no board is asked; the rest is in tests/live/test_ssh_board.py."""
+"""``rpcsys pack``, and ``rpcsys board`` without a connection; the rest is in tests/live/test_ssh_board.py."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ADD = ("add", "--key", "k", "--tracker", "h:1")
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["add", "pi@pi"], "Missing option '--key'"),
         (["add", "--key", "k", "--tracker", "h:x", "pi@pi"], "is no address"),
@@ -63,10 +63,10 @@ ADD = ("add", "--key", "k", "--tracker", "h:1")
         (["remove", "rv"], "no board called rv: there are pi"),
     ],
 )
-def test_invalid_arguments_are_one_line(args: list[str], says: str, rpcsys: Command) -> None:
+def test_invalid_arguments_are_one_line(args: list[str], message: str, rpcsys: Command) -> None:
     done = rpcsys("board", *args)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert inventory.load() == {"pi": PI}
 
 
@@ -82,7 +82,7 @@ def test_pack_writes_an_archive_and_prints_its_requirements(rpcsys: Command, tmp
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         ([], "Missing option '--target'"),
         (["--target", "z80"], "no toolchain file for z80"),
@@ -92,8 +92,8 @@ def test_pack_writes_an_archive_and_prints_its_requirements(rpcsys: Command, tmp
         (["--target", "aarch64-linux-gnu", "--glibc", "old"], "a version looks like 2.27"),
     ],
 )
-def test_pack_refuses_invalid_arguments(args: list[str], says: str, rpcsys: Command) -> None:
+def test_pack_refuses_invalid_arguments(args: list[str], message: str, rpcsys: Command) -> None:
     done = rpcsys("pack", *args)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr

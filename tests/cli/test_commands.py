@@ -12,7 +12,7 @@ from tests.cli.conftest import Command
 
 
 @pytest.mark.parametrize(
-    ("args", "status", "says"),
+    ("args", "status", "message"),
     [
         ([], 2, "A lab on this machine"),
         (["--help"], 0, "A model on a device"),
@@ -20,14 +20,14 @@ from tests.cli.conftest import Command
         (["run", "--help"], 0, "INPUTS.npz"),
     ],
 )
-def test_help(args: list[str], status: int, says: str, rpcsys: Command) -> None:
+def test_help(args: list[str], status: int, message: str, rpcsys: Command) -> None:
     done = rpcsys(*args)
     assert done.returncode == status
-    assert says in done.stdout + done.stderr
+    assert message in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("args", "message"),
     [
         (["fly"], "No such command 'fly'"),
         (["run", "model.onnx"], "Missing option '--key'"),
@@ -41,11 +41,11 @@ def test_help(args: list[str], status: int, says: str, rpcsys: Command) -> None:
         (["query", "--port", "high"], "error: "),
     ],
 )
-def test_bad_usage_is_one_line_and_status_2(args: list[str], says: str, rpcsys: Command) -> None:
+def test_bad_usage_is_one_line_and_status_2(args: list[str], message: str, rpcsys: Command) -> None:
     done = rpcsys(*args)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert says in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -59,7 +59,7 @@ def test_other_programs_get_their_arguments_unchanged(daemon: str, rpcsys: Comma
 def test_an_unreachable_tracker_is_one_line(rpcsys: Command, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"never read")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: whoever connects is refused
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         done = rpcsys("run", "--key", "cpu", "--tracker", f"127.0.0.1:{taken.getsockname()[1]}", "model.onnx")
     assert done.returncode == 1
     assert done.stderr.startswith("rpcsys: error: ")

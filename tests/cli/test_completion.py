@@ -1,4 +1,4 @@
-"""What shells complete."""
+"""Completion in shells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.conftest import Command
 
 
 def words(*args: str) -> set[str]:
-    """What comes in the place of the last of ``args``."""
+    """The completions for the last of ``args``."""
     shell = BashComplete(group, {}, "rpcsys", "_RPCSYS_COMPLETE")
     return {item.value for item in shell.get_completions(list(args[:-1]), args[-1])}
 
@@ -76,7 +76,7 @@ def test_the_error_for_an_unknown_shell_lists_the_known_ones(rpcsys: Command) ->
     assert "'fish'" in done.stderr
 
 
-#: How each shell is asked without a terminal: {script} is ours, {name} the command, and the words come behind it.
+#: Requests completions from each shell without a terminal: {script} is rpcsys's, {words} follow the command {name}.
 ASK = {
     "bash": """
 source {script}

@@ -14,7 +14,7 @@ from tests.cli.conftest import Command
 
 
 def printed(page: Path) -> str:
-    """The page as a terminal shows it, without its bold print; groff has nothing to complain of."""
+    """The page as a terminal shows it, without bold print; groff must print no warning."""
     assert shutil.which("groff"), "groff reads the pages; type: apt-get install groff-base"
     command = ["groff", "-k", "-man", "-ww", "-Tutf8", "-P-cbou", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -42,7 +42,7 @@ def test_every_command_has_a_page_that_groff_accepts(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("rpcsys-tracker", ["--state-dir DIR", "rpcsys-tracker [-h]", "OPTIONS"]),
         ("rpcsys-server", ["--through-proxy", "OPTIONS"]),
@@ -51,9 +51,9 @@ def test_every_command_has_a_page_that_groff_accepts(folder: Path) -> None:
         ("rpcsys", ["COMMANDS", "rpcsys query --why rpi4"]),
     ],
 )
-def test_a_page_contains_the_help(name: str, says: list[str], folder: Path) -> None:
+def test_a_page_contains_the_help(name: str, message: list[str], folder: Path) -> None:
     text = printed(folder / f"{name}.1")
-    for words in says:
+    for words in message:
         assert words in text
 
 

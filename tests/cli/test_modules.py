@@ -1,4 +1,4 @@
-"""`rpcsys deploy` as it is typed, against a real server, and `rpcsys module`."""
+"""The commands `rpcsys deploy`, with a real server, and `rpcsys module`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_model_is_put_replaced_listed_and_withdrawn(rpcsys: Command, server: s
 
 
 def doubled(server: str) -> float:
-    """What the model makes of 2."""
+    """The deployed model's result for 2."""
     host, port = server.split(":")
     with rpcsys.connect(host, int(port), serve="scale") as model:
         return float(model(np.full(4, 2, np.float32))[0])
@@ -51,7 +51,7 @@ def doubled(server: str) -> float:
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         ((), 2, "give one of these"),
         (("x.onnx", "--list"), 2, "give one of these"),
@@ -64,7 +64,7 @@ def doubled(server: str) -> float:
     ids=["nothing", "both", "no file", "no model", "no kind", "no name", "not there"],
 )
 def test_errors_of_deploy_are_one_line(
-    rpcsys: Command, server: str, tmp_path: Path, words: tuple[str, ...], status: int, said: str
+    rpcsys: Command, server: str, tmp_path: Path, words: tuple[str, ...], status: int, message: str
 ) -> None:
     for name in ("broken.onnx", "model.txt"):
         (tmp_path / name).write_bytes(b"no model")
@@ -72,7 +72,7 @@ def test_errors_of_deploy_are_one_line(
     assert (done.returncode, done.stdout) == (status, "")
     last = done.stderr.splitlines()[-1]
     assert last.startswith("rpcsys: error: ")
-    assert said in last
+    assert message in last
 
 
 @pytest.mark.live

@@ -58,7 +58,7 @@ def test_errors_are_one_line(lab: Lab, model: Path, tmp_path: Path, rpcsys: Comm
     np.savez(tmp_path / "name.npz", wrong=np.zeros(3, "float32"))
     np.savez(tmp_path / "shape.npz", data_0=np.zeros((1, 3, 224), "float32"))
     np.savez(tmp_path / "dtype.npz", data_0=np.zeros((1, 3, 224, 224), "int64"))
-    for args, says in [
+    for args, message in [
         (["--key", "cpu", "broken.onnx"], "broken.onnx"),
         (["--key", "cpu", model, "name.npz"], "data_0"),
         (["--key", "cpu", model, "shape.npz"], "data_0"),
@@ -70,7 +70,7 @@ def test_errors_are_one_line(lab: Lab, model: Path, tmp_path: Path, rpcsys: Comm
         line = done.stderr.splitlines()[-1]
         assert done.returncode in (1, 2)
         assert line.startswith("rpcsys: error: ")
-        assert says in line
+        assert message in line
         assert "Traceback" not in done.stderr
 
 
@@ -97,7 +97,7 @@ def test_the_error_for_a_file_that_is_no_npz_of_plain_arrays(tmp_path: Path) -> 
     (tmp_path / "text.npz").write_text("not an archive", encoding="utf-8")
     (tmp_path / "cut.npz").write_bytes((tmp_path / "object.npz").read_bytes()[:60])
     (tmp_path / "empty.npz").write_bytes(b"")
-    for name, says in [
+    for name, message in [
         ("one.npy", "holds one array"),
         ("object.npz", "no .npz file of plain arrays"),
         ("text.npz", "no .npz file of plain arrays"),
@@ -105,12 +105,12 @@ def test_the_error_for_a_file_that_is_no_npz_of_plain_arrays(tmp_path: Path) -> 
         ("empty.npz", "no .npz file of plain arrays"),
         ("nowhere.npz", "cannot read .*nowhere.npz: No such file"),
     ]:
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UsageError, match=message):
             load_inputs(tmp_path / name)
 
 
 class Model:
-    """Answers every request for times, and notes how many were asked for."""
+    """Answers every request for times, and records the numbers of runs requested."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

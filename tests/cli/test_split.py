@@ -1,4 +1,4 @@
-"""``rpcsys split``: a model divided from the shell."""
+"""``rpcsys split``: divides a model from the shell."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cpu() -> str:
-    """A CPU that there is."""
+    """The name of a CPU of this machine."""
     return f"cpu:{min(os.sched_getaffinity(0))}"
 
 
@@ -55,12 +55,12 @@ def test_split_prints_the_expected_times_and_writes_the_library(model: Path, cpu
 
 
 def test_a_stage_for_a_device_is_a_part_to_be_deployed(lab: Lab, model: Path, rpcsys: Command) -> None:
-    """The library calls it by its name; without a server it runs here, where that was asked for."""
+    """The library calls the part by its name; with a fallback it runs here while there is no server."""
     done = rpcsys("split", model, "--over", "key:cpu", "-o", "of it.so", "--fallback", tracker=lab.tracker_address)
     assert done.returncode == 0, done.stderr
     part = "of-it-stage0.onnx"
-    said = f"wrote of it.so\nwrote {part}, for key:cpu; type: rpcsys deploy {part} --to HOST:PORT\n"
-    assert done.stdout.endswith(said)
+    output = f"wrote of it.so\nwrote {part}, for key:cpu; type: rpcsys deploy {part} --to HOST:PORT\n"
+    assert done.stdout.endswith(output)
     x = numbers(*SHAPE)
     expected = run(network(), {"x": x})["t2"]
     stage = onnx.load(model.with_name(part))
@@ -88,7 +88,7 @@ def test_errors_are_one_line(
     (tmp_path / "broken.onnx").write_bytes(b"no model at all")
     np.savez(tmp_path / "other.npz", z=numbers(2))
     np.savez(tmp_path / "shape.npz", x=numbers(2))
-    for args, status, says in [
+    for args, status, message in [
         (["nowhere.onnx", "--over", cpu], 2, "no such model: nowhere.onnx"),
         (["broken.onnx", "--over", cpu], 2, "broken.onnx"),
         ([model, "--over", "gpu:0"], 2, "'gpu:0' is no device"),
@@ -105,9 +105,9 @@ def test_errors_are_one_line(
         ([model, "--over", "key:edge", "--tracker", "nowhere:"], 2, "is no address"),
     ]:
         assert run_group(["split", *map(str, args)]) == status, args
-        said = capsys.readouterr().err
-        assert said.count("error:") == 1, args
-        assert says in said.splitlines()[-1], args
+        output = capsys.readouterr().err
+        assert output.count("error:") == 1, args
+        assert message in output.splitlines()[-1], args
 
 
 def test_an_unknown_key_is_an_error(lab: Lab, model: Path, rpcsys: Command) -> None:

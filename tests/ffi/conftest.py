@@ -19,7 +19,7 @@ def functions_so(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The device tier alone, without any TVM library."""
+    """The device tier only, without any TVM library."""
     return lay_out(tmp_path_factory.mktemp("board"))
 
 
@@ -39,7 +39,7 @@ def native(tvm_ffi: None, functions_so: Path) -> Library:
 
 @pytest.fixture(scope="session")
 def tvm_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with libtvm_ffi and libtvm_runtime and nothing else."""
+    """A folder with only libtvm_ffi and libtvm_runtime."""
     found = library.find()
     if found is None or found.runtime is None:
         pytest.skip("there is no libtvm_runtime here")

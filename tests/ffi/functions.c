@@ -1,4 +1,4 @@
-/* Functions of the TVM-FFI ABI for the tests; its structures written down once more, to be a second opinion. */
+/* Functions of the TVM-FFI ABI for the tests; its structures are defined here again, as an independent check. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,7 +26,7 @@ static int fail(const char *message) {
   return -1;
 }
 
-/* double_it(x, y): y = 2 x, float32; written so that the compiler takes the 64-byte boundary for granted. */
+/* double_it(x, y): y = 2 x, float32; written so that the compiler relies on the 64-byte boundary. */
 typedef float Vector __attribute__((vector_size(64)));
 int __tvm_ffi_double_it(void *self, const Any *args, int32_t count, Any *result) {
   Tensor *x = count == 2 ? tensor(args) : NULL, *y = count == 2 ? tensor(args + 1) : NULL;
@@ -74,5 +74,5 @@ int __tvm_ffi_add(void *self, const Any *args, int32_t count, Any *result) {
   return 0;
 }
 
-/* silent(): fails and does not say why. */
+/* silent(): fails without an error message. */
 int __tvm_ffi_silent(void *self, const Any *args, int32_t count, Any *result) { return -1; }

@@ -1,4 +1,4 @@
-"""The structures, against the headers of apache-tvm-ffi: the compiler says where every field is."""
+"""The structures, compared with apache-tvm-ffi's headers by the C compiler."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RENAMED = {
 
 
 def narrow(kind: type) -> type:
-    """The same structure on 32 bits: addresses and sizes are four bytes."""
+    """The same structure for 32 bits: addresses and sizes have four bytes."""
     if kind is ctypes.c_void_p or (not isinstance(kind, type(ctypes.Structure)) and hasattr(kind, "contents")):
         return ctypes.c_uint32
     if not issubclass(kind, (ctypes.Structure, ctypes.Union)):
@@ -56,7 +56,7 @@ def narrow(kind: type) -> type:
 
 
 def asserts(shape) -> str:
-    """C that compiles only if every structure is as ctypes has it, after ``shape``."""
+    """C code that compiles only if every structure equals its ctypes definition, after ``shape``."""
     lines = ["#include <stddef.h>", "#include <tvm/ffi/c_api.h>"]
     for kind, name in C_NAMES.items():
         shaped = shape(kind)

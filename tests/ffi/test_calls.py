@@ -1,4 +1,4 @@
-"""Calls both ways: results, errors, values, and that nothing is left behind."""
+"""Calls in both directions: results, errors, values, and no leaks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_closures_cross() -> None:
 
 
 def references(native: Object) -> int:
-    """How many strong references there are, in Python and native code together."""
+    """The number of strong references, in Python and native code together."""
     return abi.Header.from_address(native.handle).counts & 0xFFFFFFFF
 
 
@@ -152,7 +152,7 @@ VALUES = st.recursive(
 
 
 def echo(value):
-    """Through a native function object: there as an argument, back as a result."""
+    """Pass a value through a native function: in as an argument, back as a result."""
     return calls.wrap(lambda argument: argument)(value)
 
 

@@ -1,4 +1,4 @@
-"""Where arrays of Python's lie."""
+"""The memory of Python arrays."""
 
 from __future__ import annotations
 

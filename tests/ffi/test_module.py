@@ -1,4 +1,4 @@
-"""Functions by their symbols alone, and libraries that TVM built where no TVM library is."""
+"""Functions by their symbols, and libraries that TVM built, without any TVM library."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def test_without_any_tvm_library(version: str, board: Path, functions_so: Path) 
 
 def test_a_library_that_binds_all_functions_at_loading_is_refused(board: Path, tmp_path: Path) -> None:
     path = compiled(FUNCTIONS, tmp_path / "now.so", "-Wl,-z,now")
-    said = bare(board, ALONE, path)
-    assert said.startswith("model.so needs TVMFFIErrorSetRaisedFromCStr")
-    assert "--tvm-library" in said
+    output = bare(board, ALONE, path)
+    assert output.startswith("model.so needs TVMFFIErrorSetRaisedFromCStr")
+    assert "--tvm-library" in output
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ def test_a_library_that_binds_all_functions_at_loading_is_refused(board: Path, t
 def test_a_library_that_needs_tvm_is_an_error(code: str, words: str, board: Path, tmp_path: Path) -> None:
     source = tmp_path / "f.c"
     source.write_text(code + "\nint __tvm_ffi_main(void) { return 0; }")
-    said = bare(board, ALONE, compiled(source, tmp_path / "f.so"))
-    assert words in said
-    assert said.startswith("model.so ")
-    assert said.count("\n") == 1
+    output = bare(board, ALONE, compiled(source, tmp_path / "f.so"))
+    assert words in output
+    assert output.startswith("model.so ")
+    assert output.count("\n") == 1
 
 
 def test_an_unknown_function_is_an_error(native: Library) -> None:

@@ -1,4 +1,4 @@
-"""Arrays: where they lie, how they are described, and that none is copied."""
+"""Arrays: their memory, their descriptions, and that none is copied."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_tensor_of_native_code_in_python() -> None:
 
 
 class Capsules:
-    """Another library's array: DLPack is all it has."""
+    """Another library's array, with DLPack as its only interface."""
 
     def __init__(self, value, old: bool = False) -> None:
         self.value = value

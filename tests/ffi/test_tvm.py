@@ -1,4 +1,4 @@
-"""What libtvm_runtime adds: modules that TVM's loaders know, and Relax."""
+"""libtvm_runtime: modules that TVM's loaders load, and Relax."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def check_format(trace: Any) -> None:
         assert isinstance(event["name"], str)
         assert isinstance(event["args"], dict)
         if event["ph"] == "M":
-            said, kind = METADATA[event["name"]]
-            assert type(event["args"][said]) is kind
+            name, kind = METADATA[event["name"]]
+            assert type(event["args"][name]) is kind
             named.add(row)
             continue
         assert event["ph"] == "X"

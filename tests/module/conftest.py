@@ -11,7 +11,7 @@ from tests.live.artefacts import Artefacts, compiled
 
 @pytest.fixture(scope="session")
 def artefacts(tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
-    """What TVM compiled."""
+    """Files that TVM has compiled."""
     pytest.importorskip("tvm")
     root: Path = tmp_path_factory.getbasetemp()
     return compiled(root.parent if root.name.startswith("popen-") else root)

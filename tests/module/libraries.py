@@ -1,4 +1,4 @@
-"""Libraries made by hand, for any machine and in either layout."""
+"""Writes libraries by hand, for any machine and in both layouts."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def vector(*numbers: int) -> bytes:
 
 
 def older(*parts: tuple[str, bytes]) -> bytes:
-    """A blob in the layout before tvm-ffi: kinds, and their bytes as the kind wrote them."""
+    """A blob in the layout before tvm-ffi: kinds, and the bytes that each kind wrote."""
     body = struct.pack("<Q", len(parts)) + b"".join(string(kind.encode()) + data for kind, data in parts)
     return struct.pack("<Q", len(body)) + body
 
 
-#: An import tree as it stands among the parts of the older layout: the root imports the second of two.
+#: An import tree as a part of the older layout: the root imports the second of two.
 TREE = ("_import_tree", vector(0, 1, 1) + vector(1))
-#: What the kind ``cuda`` wrote: a format, one function with two arguments and one tag, and the code.
+#: Bytes of the kind ``cuda``: a format, one function with two arguments and one tag, and the code.
 CUDA = (
     string(b"ptx")
     + struct.pack("<Q", 1)

@@ -1,4 +1,4 @@
-"""What is inside a library, read from its file."""
+"""Reads the modules inside a library from its file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_only_pages_that_are_read_take_memory(tmp_path: Path) -> None:
     blob = tree(("a", (), bytes(size)))
     front = len(blob) - size
     machine = elfwriter.MACHINES["x86_64", 64]
-    with (tmp_path / "large.so").open("wb") as file:  # what is not written is a hole, which reads as zeros
+    with (tmp_path / "large.so").open("wb") as file:  # a sparse file: unwritten parts read as zeros
         file.write(elfwriter.shared_library(machine, LIBRARY_BIN, "ctx", len(blob)) + blob[:front])
         file.truncate(elfwriter.PAGE + len(blob))
     del blob

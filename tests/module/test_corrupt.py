@@ -1,4 +1,4 @@
-"""Damaged libraries, loaded for good: one sentence each, and the process lives."""
+"""Damaged libraries: loading gives an error of one sentence, and the process lives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rpcsys.module import container
 from tests.device_files import ROOT
 from tests.native import FUNCTIONS
 
-#: Loads each file, runs what loads, and says what came of it, one line each: it is known where a process ended.
+#: Loads and runs each file, and prints a line before and after, so that the file that ends a process is known.
 LOAD = """
 import json, sys
 import numpy as np
@@ -29,10 +29,10 @@ for path in sys.argv[1:]:
     try:
         with load_module(path) as model:
             model(np.ones((2, 32), "float32"))
-        said = ""
+        error_text = ""
     except RpcsysError as error:
-        said = str(error)
-    print(json.dumps(said), flush=True)
+        error_text = str(error)
+    print(json.dumps(error_text), flush=True)
 """
 COUNT = 150
 
@@ -57,7 +57,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcomes(paths: list[Path]) -> list[str]:
-    """What loading each file said, in a process of its own; empty for what loaded and ran."""
+    """The error of loading each file in a separate process; empty for a file that was loaded and run."""
     command = [sys.executable, "-c", LOAD, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=110, check=False)
     lines = [line for line in done.stdout.splitlines() if line != "next"]
@@ -76,15 +76,15 @@ def test_damaged_modules_never_end_the_process(library: Path, tmp_path: Path) ->
     for number in range(COUNT):
         damaged = bytearray(data)
         for _ in range(rng.randint(1, 4)):
-            # Half of the damage where the lengths and the JSON are.
+            # Half of the damage goes to the lengths and the JSON.
             at = place.start + (rng.randrange(700) if rng.random() < 0.5 else rng.randrange(size))
             damaged[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         paths.append(tmp_path / f"damaged{number}.so")
         paths[-1].write_bytes(damaged)
-    said = outcomes([library, *paths])
-    assert said[0] == ""
-    assert sum(map(bool, said)) > COUNT / 10
-    assert not [line for line in said if "\n" in line or len(line) > 2000]
+    errors = outcomes([library, *paths])
+    assert errors[0] == ""
+    assert sum(map(bool, errors)) > COUNT / 10
+    assert not [line for line in errors if "\n" in line or len(line) > 2000]
 
 
 def test_a_truncated_library_never_ends_the_process(library: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ELF reader: against libraries of this machine and others, and against bytes that are none."""
+"""The ELF reader, with libraries of this machine and others, and with invalid bytes."""
 
 from __future__ import annotations
 

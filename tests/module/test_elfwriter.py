@@ -1,4 +1,4 @@
-"""The ELF writer: what it writes is read by our reader, by binutils, by the linkers and by the dynamic linker."""
+"""The ELF writer: rpcsys's reader, binutils, linkers and the dynamic linker read its files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rpcsys.module.elfwriter import MACHINES, PAGE
 
 DATA, CELL = "__tvm_ffi__library_bin", "__tvm_ffi__library_ctx"
 CONTENT = bytes(range(256)) * 40
-#: Machines whose compiler and emulator can be had from Debian: its name for the target, and qemu's.
+#: Machines with a compiler and an emulator in Debian: Debian's name of the target, and qemu's.
 TRIPLES = {
     ("x86_64", 64): ("x86_64-linux-gnu", ""),
     ("aarch64", 64): ("aarch64-linux-gnu", "qemu-aarch64-static"),
     ("arm", 32): ("arm-linux-gnueabihf", "qemu-arm-static"),
     ("riscv", 64): ("riscv64-linux-gnu", "qemu-riscv64-static"),
 }
-#: Opens a library, finds the two symbols, writes to the word, and says what the data is and how it lies.
+#: Opens a library, finds the two symbols, writes to the word, and prints the data and its alignment.
 OPENER = r"""
 #include <dlfcn.h>
 #include <stdio.h>
@@ -81,7 +81,7 @@ def test_binutils_find_nothing_wrong(name: tuple[str, int], library: Path) -> No
 
 @each_machine
 def test_segments_can_be_mapped(name: tuple[str, int], library: Path) -> None:
-    """What the dynamic linkers check: an address and its place in the file agree within the largest page."""
+    """As the dynamic linkers check: an address and its offset in the file agree modulo the largest page size."""
     segments = elf.read(str(library)).segments
     page = MACHINES[name].page
     assert [(segment.address - segment.offset) % page for segment in segments] == [0, 0, 0]

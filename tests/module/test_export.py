@@ -91,7 +91,7 @@ def test_a_process_that_mapped_the_older_file_keeps_it(tmp_path: Path) -> None:
     path = tmp_path / "m.so"
     export_library(Holder(b"old" * 5000), path)
     held = container.read(str(path)).records[0].data
-    export_library(Holder(held, [Holder(b"new")]), path)  # over the file that its own bytes are from
+    export_library(Holder(held, [Holder(b"new")]), path)  # replaces the file that its own bytes are mapped from
     assert held == b"old" * 5000
     assert [record.data for record in container.read(str(path)).records] == [b"old" * 5000, b"new"]
 
@@ -274,7 +274,7 @@ def test_loading_takes_constant_time_and_only_the_memory_that_is_read(tmp_path: 
 
 @pytest.mark.slow
 def test_writing_is_about_as_fast_as_copying(tmp_path: Path) -> None:
-    """The measured ratios are 1.7 and 6 (`docs/benchmarks.md`); here a busy machine's."""
+    """The measured ratios are 1.7 and 6 (`docs/benchmarks.md`); the bounds here are for a busy machine."""
     weights = os.urandom(64 << 20) * 4
     plain, native = Holder(weights), group([Holder(weights), Sources([source(tmp_path)])])
     direct = best(lambda: export_library(plain, tmp_path / "m.so"))

@@ -1,4 +1,4 @@
-"""Looking into libraries without loading them."""
+"""Descriptions of libraries without loading them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_stages_and_addresses_of_servers(tmp_path: Path) -> None:
 
 
 def test_the_byte_order_is_shown(tmp_path: Path) -> None:
-    """A header and nothing else, of the other byte order."""
+    """A header only, of the other byte order."""
     fields = struct.pack(">HHIQQQIHHHHHH", 3, 22, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
     (tmp_path / "s390.so").write_bytes(b"\x7fELF\2\2\1" + bytes(9) + fields)
     assert inspect(tmp_path / "s390.so").target == "s390x (64 bits, big-endian)"

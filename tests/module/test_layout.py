@@ -13,7 +13,7 @@ from rpcsys.module import layout
 from rpcsys.module.layout import FormatError, Record
 from tests.module.libraries import CUDA, TREE, older, string, vector
 
-#: What TVM 0.27 writes for a Relax program with kernels: the executable (here 3 bytes of it) imports the library.
+#: TVM 0.27's bytes for a Relax program with kernels: the executable (here 3 bytes of it) imports the library.
 RELAX = (
     struct.pack("<Q", 24 + 8 + 8 + 8 + 8 + 18 + 8 + 3 + 8 + 4)
     + struct.pack("<4Q", 3, 0, 1, 1)
@@ -110,7 +110,7 @@ def tree_of(indptr, children, kinds=("a", "b")):
 
 
 @pytest.mark.parametrize(
-    ("indptr", "children", "says"),
+    ("indptr", "children", "message"),
     [
         ([], [], "broken import tree"),
         ([0], [], "broken import tree"),
@@ -123,13 +123,13 @@ def tree_of(indptr, children, kinds=("a", "b")):
         ([0, 1, 2], [1, 0], "in a circle"),
     ],
 )
-def test_invalid_import_trees_are_refused(indptr, children, says):
-    with pytest.raises(FormatError, match=says):
+def test_invalid_import_trees_are_refused(indptr, children, message):
+    with pytest.raises(FormatError, match=message):
         layout.decode(memoryview(tree_of(indptr, children)))
 
 
 @pytest.mark.parametrize(
-    ("blob", "says"),
+    ("blob", "message"),
     [
         (struct.pack("<2Q", 8, 1 << 63), "claims"),
         (struct.pack("<2Q", 8, 1 << 20), "reach beyond"),
@@ -139,8 +139,8 @@ def test_invalid_import_trees_are_refused(indptr, children, says):
         (tree_of([0, 0], [], ["k"]).replace(b"k", b"\xff"), "no text"),
     ],
 )
-def test_lengths_beyond_the_end_are_refused(blob, says):
-    with pytest.raises(FormatError, match=says):
+def test_lengths_beyond_the_end_are_refused(blob, message):
+    with pytest.raises(FormatError, match=message):
         layout.decode(memoryview(blob))
 
 

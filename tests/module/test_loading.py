@@ -1,4 +1,4 @@
-"""Which file is loaded by what, and what is said where it cannot be."""
+"""The loader of each kind of file, and the errors."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_missing_file_is_an_error(tmp_path):
 
 
 def test_a_library_through_a_link_and_a_name_of_its_own(tmp_path):
-    """onnxruntime opens the file itself, and follows no link out of the folder it is told."""
+    """onnxruntime opens the file itself, and follows no link out of the given folder."""
     onnx = pytest.importorskip("onnx")
     helper = onnx.helper
     weight = onnx.numpy_helper.from_array(np.arange(1000, dtype="f4"), "w")

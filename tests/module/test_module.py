@@ -1,4 +1,4 @@
-"""One module: its functions, those of what it imports, and its end."""
+"""One module: its functions, its imports' functions, and closing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers beside a description, placed so that they can be mapped."""
+"""Buffers beside a description, aligned so that they can be mapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which code loads which kind, our own and other packages'."""
+"""The code for each kind of module: rpcsys's own and other packages'."""
 
 from __future__ import annotations
 

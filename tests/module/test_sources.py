@@ -1,4 +1,4 @@
-"""Native functions by their source."""
+"""Native functions as source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees without the names that tell what is in them."""
+"""Trees without names that describe them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def network() -> module.Module:
 
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The network as it is and without names, each in a file."""
+    """The network with and without names, each in a file."""
     folder = tmp_path_factory.mktemp("names")
     root = network()
     module.export_library(root, folder / "open.so")

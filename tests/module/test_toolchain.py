@@ -1,4 +1,4 @@
-"""Toolchain files as Python reads them: what they say, what is missing, and that CMake finds the same."""
+"""Toolchain files read by Python: their contents, missing parts, and that CMake finds the same compilers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def vendor(root: Path, triple: str, name: str) -> Path:
-    """A vendor's toolchain: Debian's programs under another name in a folder of its own."""
+    """A vendor's toolchain: Debian's programs with other names in a separate folder."""
     (root / "bin").mkdir(parents=True)
     for tool in ("gcc", "g++", "strip"):
         (root / "bin" / f"{name}-{tool}").symlink_to(shutil.which(f"{triple}-{tool}"))

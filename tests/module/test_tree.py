@@ -1,4 +1,4 @@
-"""Trees of modules: saved and loaded again, whatever their shape."""
+"""Trees of modules of any shape, saved and loaded again."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_unknown_kind_cannot_be_loaded():
 
 
 @pytest.mark.parametrize(
-    ("error", "says"),
+    ("error", "message"),
     [
         (ValueError("a\nb"), r"model\.so cannot be loaded: its module of kind 'testing\.bytes' says: a b"),
         (KeyError(), r"says: KeyError"),
@@ -89,7 +89,7 @@ def test_an_unknown_kind_cannot_be_loaded():
     ],
 )
 @pytest.mark.parametrize("where", ["load_from_bytes", "link"])
-def test_an_error_while_loading_closes_all_modules(monkeypatch, error, says, where):
+def test_an_error_while_loading_closes_all_modules(monkeypatch, error, message, where):
     made = []
 
     class Picky(Holder):
@@ -105,7 +105,7 @@ def test_an_error_while_loading_closes_all_modules(monkeypatch, error, says, whe
 
     monkeypatch.setattr(BytesKind, "load_from_bytes", lambda self, data, context: Picky(data))
     blob = blob_of(Holder(b"", [Holder(b"good"), Holder(b"bad"), Holder(b"other")]))
-    with pytest.raises(ModelError, match=says) as caught:
+    with pytest.raises(ModelError, match=message) as caught:
         loaded(blob)
     assert "\n" not in str(caught.value)
     whole = [module for module in made if bytes(module.data) != b"bad"]

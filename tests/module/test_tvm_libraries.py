@@ -1,4 +1,4 @@
-"""Libraries that TVM built: what is decoded from the file is what TVM itself loads."""
+"""Libraries that TVM built: the tree decoded from the file is the tree that TVM loads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ root.mod.import_module(right.mod)
 root.mod.import_module(left.mod)
 root.export_library(sys.argv[1])
 """
-#: What TVM loads of a library: for each module in the order of a walk its kind, its imports, and what it is.
+#: Prints the tree that TVM loads: for each module, in the order of a walk, its kind, imports and text.
 OUTLINE = """
 import json, sys
 import tvm
@@ -69,14 +69,14 @@ print(json.dumps([loaded, decoded]))
 
 
 def python(code: str, *args: object) -> str:
-    """What a new process prints: LLVM's threads and TVM's registries are not for the tests'."""
+    """The output of a new process: LLVM's threads and TVM's registries must not enter the tests' process."""
     command = [sys.executable, "-c", code, *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-#: A function compiled to an object file, that runs in TVM's threads: y = x + 1 over 1024 float32.
+#: A function compiled to an object file; it runs in TVM's threads: y = x + 1 over 1024 float32.
 OBJECT = """
 import sys
 import tvm
@@ -98,7 +98,7 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def walked(records: list[Record]) -> list[int]:
-    """The numbers of the modules in the order in which a walk from the root meets them."""
+    """The numbers of the modules in the order of a walk from the root."""
     order: list[int] = []
 
     def walk(number: int) -> None:
@@ -136,7 +136,7 @@ def test_relax_programs_load_and_run(artefacts: Artefacts, nested: Path) -> None
 
 
 def test_an_object_file_of_tvm_in_a_tree_of_rpcsys(tmp_path: Path) -> None:
-    """Its pointers into TVM's runtime are set, though TVM's loader never sees the library."""
+    """Its pointers into TVM's runtime are set, even though TVM's loader does not load the library."""
     python(OBJECT, tmp_path / "addone.o")
     root = module.group([module.Sources([tmp_path / "addone.o"]), module.params({"w": np.zeros(3)})])
     module.export_library(root, tmp_path / "model.so")

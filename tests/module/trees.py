@@ -1,4 +1,4 @@
-"""Trees of modules for tests, of a kind made for them: bytes in, the same bytes out."""
+"""Trees of modules of a test kind: it saves bytes and loads the same bytes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class BytesKind:
 
 @pytest.fixture
 def bytes_kind(monkeypatch):
-    """The kind is known for one test."""
+    """The kind is registered for one test."""
     monkeypatch.setattr(registry, "_registered", {**registry._registered, KIND: BytesKind()})
 
 
 class Holder(Module):
-    """A module that is some bytes; its function ``size`` counts them."""
+    """A module that holds bytes; its function ``size`` counts them."""
 
     def __init__(self, data: layout.Buffer, imports: Sequence[Module] = (), name: str = "size") -> None:
         super().__init__(KIND, {name: lambda: len(data)}, imports)
@@ -50,7 +50,7 @@ class Holder(Module):
 
 
 def of_shape(shape: Sequence[tuple[bytes, Sequence[int]]]) -> Module:
-    """The tree in which module ``i`` has those bytes and imports later ones, given by how far behind they are."""
+    """A tree in which module ``i`` has those bytes and imports later modules, given by their distance."""
     made: dict[int, Module] = {}
     for number in reversed(range(len(shape))):
         data, steps = shape[number]

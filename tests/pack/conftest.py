@@ -1,4 +1,4 @@
-"""Libraries for boards, compiled here."""
+"""Libraries for boards, compiled by the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the device runtime, and what is not."""
+"""The contents of the device runtime."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_invalid_arguments_of_pack_are_refused(tmp_path: Path, build: Build) -> 
     assert not output.exists()
 
 
-# The archive's bytes depend on what is in it alone
+# The archive's bytes depend only on its contents
 
 
 @pytest.mark.parametrize("form", ["gz", "xz"])
@@ -110,7 +110,7 @@ def test_tar_reads_the_archive(tmp_path: Path, form: str) -> None:
 
 
 def test_other_contents_have_another_time(tmp_path: Path) -> None:
-    """Else Python would take what it compiled of an older version for this one's."""
+    """Otherwise Python would use an older version's compiled code for this one."""
     times = set()
     for content in (b"x = 1\n", b"x = 2\n"):
         packing.write_archive(tmp_path / "a.tar.gz", {**FILES, "python/a.py": content}, PROGRAMS)

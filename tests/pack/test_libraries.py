@@ -1,4 +1,4 @@
-"""Libraries are refused by name when the board could not load them, and find each other when it can."""
+"""Libraries that a board could not load are refused by name; others find each other."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_missing_tool_is_an_error(build: Build, tmp_path: Path, monkeypatch: p
         libraries.prepare(Source(path, "here"), ARM, [], tmp_path)
 
 
-# Out of wheels
+# From wheels
 
 WHEELS = {
     "apache_tvm_ffi-0.1.0-py3-none-manylinux_2_28_aarch64.whl": "tvm_ffi/lib/libtvm_ffi.so",
@@ -95,7 +95,7 @@ WHEELS = {
 
 
 def test_libraries_and_licences_from_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What pip downloads is made here; tests/live has no network either."""
+    """Without a network: the tests make the files that pip downloads."""
     asked: list[str] = []
 
     def download(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What boards get is the program that was tested, each statement at its line."""
+"""Boards get the program that was tested, each statement at its line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plain(source: str) -> ast.AST:
 
 
 def lines(program: ast.AST) -> list[int]:
-    """Where everything begins; the ``pass`` that stands for a docstring is nowhere in the original."""
+    """The lines of all nodes, without the ``pass`` that replaces a docstring."""
     nodes = [node for node in ast.walk(program) if not isinstance(node, ast.Pass)]
     return [node.lineno for node in nodes if hasattr(node, "lineno")]
 
@@ -76,7 +76,7 @@ def test_the_program_stays_the_same_on_the_same_lines(name: str) -> None:
 
 
 def test_a_traceback_names_the_lines_of_the_repository(tmp_path: Path) -> None:
-    """Whatever raises on a board: here a flag of the server's."""
+    """For any exception on a board: here a flag of the server's."""
     for name, content in build._python().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
@@ -87,7 +87,7 @@ def test_a_traceback_names_the_lines_of_the_repository(tmp_path: Path) -> None:
 
 
 def frames(root: Path) -> list[tuple[str, int]]:
-    """Files below ``root`` and their lines in the traceback of `RAISE`, run with what lies there."""
+    """Files below ``root`` and their lines in the traceback of `RAISE`, run with the files there."""
     environment = {**os.environ, "PYTHONPATH": str(root)}
     run = subprocess.run(
         [sys.executable, "-c", RAISE], env=environment, cwd=root, capture_output=True, text=True, check=True

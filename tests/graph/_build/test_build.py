@@ -85,7 +85,7 @@ def test_session_and_calls_are_bound_to_the_cpus(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         (graph.OnnxRuntime(cpus=[4000]), "is for CPUs that this process may not use: 4000"),
         (
@@ -94,14 +94,14 @@ def test_session_and_calls_are_bound_to_the_cpus(monkeypatch: pytest.MonkeyPatch
         ),
     ],
 )
-def test_the_error_names_what_this_machine_lacks(target: graph.OnnxRuntime, said: str) -> None:
+def test_the_error_names_what_this_machine_lacks(target: graph.OnnxRuntime, message: str) -> None:
     built = graph.build(graph.split(diamond(), [])[0], target)
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=message):
         built.run(FEEDS)
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         ("vhdl", "no target is called 'vhdl'; there are onnxruntime, reference, tvm, tvm:TARGET"),
         ("tvm:{", "is no target of TVM"),
@@ -110,8 +110,8 @@ def test_the_error_names_what_this_machine_lacks(target: graph.OnnxRuntime, said
         (graph.Remote("f"), "by a tracker or by an address"),
     ],
 )
-def test_invalid_targets_are_refused(target: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_targets_are_refused(target: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         graph.build(graph.split(diamond(), [])[0], target)
 
 
@@ -260,7 +260,7 @@ def test_an_exact_model_has_an_exact_fallback(network: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("targets", "says"),
+    ("targets", "message"),
     [
         ({}, "no stage is for a server"),
         ({"stage7": graph.Remote(**NOWHERE)}, "no stage 'stage7'"),
@@ -269,8 +269,8 @@ def test_an_exact_model_has_an_exact_fallback(network: Any) -> None:
         ({"stage1": graph.Remote(serve="head")}, "by a tracker or by an address"),
     ],
 )
-def test_invalid_sides_are_refused(network: Any, targets: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_invalid_sides_are_refused(network: Any, targets: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         graph.offload(graph.split(network, ["bend"]), targets)
 
 

@@ -67,7 +67,7 @@ def test_a_module_in_a_pair_is_used_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encode", "says"),
+    ("encode", "message"),
     [
         ({"z": (halved, doubled)}, "no tensor 'z' to encode; there are n, x, y"),
         ({"z": "int8"}, "no tensor 'z' to encode"),
@@ -76,6 +76,6 @@ def test_a_module_in_a_pair_is_used_as_it_is() -> None:
         ({"x": ("int8", "float16")}, "by a word, or by a pair"),
     ],
 )
-def test_invalid_encodings_are_refused(encode: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_invalid_encodings_are_refused(encode: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Codec(graph.Remote("f", encode=encode), SIGNATURE)

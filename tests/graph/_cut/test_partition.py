@@ -65,7 +65,7 @@ def test_empty_parts_make_no_stage(region: list[str], names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("region", "said"),
+    ("region", "message"),
     [
         (["stem", "join"], r"not convex: the path 'stem' -> 'left' -> 'join' leaves it and comes back"),
         (["right1", "tail"], r"the path 'right1' -> 'right2' -> 'join' -> 'tail' leaves it"),
@@ -74,8 +74,8 @@ def test_empty_parts_make_no_stage(region: list[str], names: list[str]) -> None:
         (["nobody"], "no node of the model is called 'nobody'"),
     ],
 )
-def test_an_invalid_region_is_refused_with_the_reason(region: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_an_invalid_region_is_refused_with_the_reason(region: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         graph.partition(diamond(), region)
 
 

@@ -75,7 +75,7 @@ def test_annotating_again_replaces_the_plan_and_keeps_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("regions", "said"),
+    ("regions", "message"),
     [
         ({}, "wants stages from 0 up"),
         ({-1: ["n0"]}, "wants stages from 0 up"),
@@ -83,8 +83,8 @@ def test_annotating_again_replaces_the_plan_and_keeps_others() -> None:
         ({0: ["nobody"]}, "no node of the model is called 'nobody'"),
     ],
 )
-def test_invalid_marks_are_refused(regions: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_invalid_marks_are_refused(regions: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         graph.annotate(chain(), regions)
 
 

@@ -49,7 +49,7 @@ def test_a_stage_up_to_a_tensor_makes_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cuts", "said"),
+    ("cuts", "message"),
     [
         ("nothing", "no node of the model is called 'nothing', and none makes a tensor of that name"),
         ("x", "none makes a tensor of that name"),
@@ -60,8 +60,8 @@ def test_a_stage_up_to_a_tensor_makes_nothing_else() -> None:
         ("y", "stage1 would have nothing to do: no output of the model needs it"),
     ],
 )
-def test_an_invalid_cut_is_refused(cuts: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_an_invalid_cut_is_refused(cuts: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         graph.split(chain(), cuts)
     assert "\n" not in str(caught.value)
 

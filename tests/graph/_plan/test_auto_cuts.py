@@ -92,7 +92,7 @@ def _constant() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "text"),
     [
         ({"goal": "beauty"}, "a goal is throughput or latency"),
         ({"encode": "gif"}, "'gif' is no encoding"),
@@ -105,9 +105,9 @@ def _constant() -> onnx.ModelProto:
         ({"over": ["gpu:0"]}, "'gpu:0' is no device"),
     ],
 )
-def test_invalid_arguments_are_refused(auto_cuts: Quick, cpus: list[str], options: dict[str, Any], says: str) -> None:
+def test_invalid_arguments_are_refused(auto_cuts: Quick, cpus: list[str], options: dict[str, Any], text: str) -> None:
     model, over = options.pop("model", chain()), options.pop("over", cpus)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=text):
         auto_cuts(model, over, **options)
 
 

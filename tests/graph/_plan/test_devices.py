@@ -46,7 +46,7 @@ def test_devices_as_they_are_written(given: Any, expected: Sequence[PlanDevice])
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ([], "no device"),
         (0, "cannot be divided into 0"),
@@ -66,8 +66,8 @@ def test_devices_as_they_are_written(given: Any, expected: Sequence[PlanDevice])
         ([""], "is no device"),
     ],
 )
-def test_the_error_for_an_invalid_device_lists_the_forms(given: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
+def test_the_error_for_an_invalid_device_lists_the_forms(given: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse(given)
 
 

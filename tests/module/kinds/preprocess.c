@@ -1,4 +1,4 @@
-/* Native functions for tests of graphs: an image to a normalised tensor, and a sum. C alone, nothing else needed. */
+/* Native functions for tests of graphs: an image to a normalised tensor, and a sum. Plain C. */
 #include <stdint.h>
 
 typedef struct {
@@ -21,7 +21,7 @@ typedef struct {
   uint64_t byte_offset;
 } Tensor;
 
-/* A DLTensor* (type 7), or an object whose tensor stands behind its header (type 70). */
+/* A DLTensor* (type 7), or an object with a tensor behind its header (type 70). */
 static Tensor *tensor(const Any *any) {
   char *at = any->v.p;
   return (Tensor *)(any->type == 70 ? at + 24 : at);

@@ -1,4 +1,4 @@
-"""Graphs of stages: how tensors flow, with native stages and without, and what is no graph."""
+"""Graphs of stages: tensors between native and other stages, and invalid graphs."""
 
 from __future__ import annotations
 
@@ -91,13 +91,13 @@ def test_inputs_are_checked():
     made = graph([Stage("a", of(main=lambda x, y: 1), ["x", "y"], ["z"])], inputs, values("z"))
     good = np.ones((2, 3), "f4")
     assert made(good, good) == 1
-    for x, y, says in [
+    for x, y, message in [
         (good.astype("f8"), good, r"'x' wants float32 \[n, 3\], and got float64 \[2, 3\]"),
         (good[:, :2], good, r"'x' wants float32 \[n, 3\], and got float32 \[2, 2\]"),
         (good[0], good, r"got float32 \[3\]"),
         (good, np.ones((5, 1), "f4"), r"'y' wants float32 \[n, \?\], and got float32 \[5, 1\]"),
     ]:
-        with pytest.raises(RemoteArgumentError, match=says):
+        with pytest.raises(RemoteArgumentError, match=message):
             made(x, y)
     with pytest.raises(RemoteArgumentError, match=r"takes 2 input\(s\), not 1: x, y"):
         made(good)
@@ -125,7 +125,7 @@ def test_a_stage_with_too_few_outputs_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("stages", "outputs", "says"),
+    ("stages", "outputs", "message"),
     [
         ([], ["y"], "no stages"),
         ([(["x"], ["y"])], ["z"], "no stage makes the output 'z'"),
@@ -136,9 +136,9 @@ def test_a_stage_with_too_few_outputs_is_an_error():
         ([(["b"], ["a"]), (["a"], ["b"])], ["b"], "nothing before stage 's0'"),
     ],
 )
-def test_invalid_graphs_are_refused(stages, outputs, says):
+def test_invalid_graphs_are_refused(stages, outputs, message):
     one = of(main=print)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         graph([Stage(f"s{i}", one, *stage) for i, stage in enumerate(stages)], values("x"), values(*outputs))
 
 
@@ -262,10 +262,10 @@ print([name for name in ("numpy", "asyncio") if name in sys.modules])
 @pytest.mark.parametrize("version", pythons())
 def test_on_a_bare_board(native, tmp_path, version):
     (tmp_path / "tree").write_bytes(blob_of(preparing(native)))
-    said = bare(lay_out(tmp_path / "board"), BARE, tmp_path / "tree", python=pythons()[version]).splitlines()
+    output = bare(lay_out(tmp_path / "board"), BARE, tmp_path / "tree", python=pythons()[version]).splitlines()
     image = np.arange(24, dtype="u1").reshape(2, 4, 3)
     wanted = [round(float(v), 4) for v in prepared(image)[0, 2, 1]]
-    assert said == [f"Tensor float32 [1, 3, 2, 4] {wanted}", "[]"]
+    assert output == [f"Tensor float32 [1, 3, 2, 4] {wanted}", "[]"]
 
 
 # ---------------------------------------------------------------- the parts, apart

@@ -23,7 +23,7 @@ PREPROCESS = Path(__file__).with_name("preprocess.c")
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """Two libraries, neither of which knows the other's functions."""
+    """Two libraries that do not use each other's functions."""
     folder = tmp_path_factory.mktemp("native")
     return compiled(PREPROCESS, folder / "preprocess.so"), compiled(FUNCTIONS, folder / "functions.so", "-mavx")
 
@@ -74,13 +74,13 @@ def test_errors_of_native_code(two):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [(b"", "is not an ELF"), (b"\x7fELF", "has a broken ELF header"), (b"MZ" * 40, "is not an ELF shared library")],
 )
-def test_a_file_that_is_no_library_is_refused(tmp_path, content, says):
+def test_a_file_that_is_no_library_is_refused(tmp_path, content, message):
     path = tmp_path / "bad.so"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=f"bad.so {says}"):
+    with pytest.raises(UsageError, match=f"bad.so {message}"):
         library(path)
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         library(tmp_path / "nowhere.so")

@@ -1,4 +1,4 @@
-"""Native libraries as modules of a session: arrays aligned, results as the wire takes them, errors in a sentence."""
+"""Native libraries as modules of a session: aligned arrays, results for the wire, errors of one sentence."""
 
 from __future__ import annotations
 

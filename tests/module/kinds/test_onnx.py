@@ -1,4 +1,4 @@
-"""ONNX models inside a library: taken apart, shared weights, and together again."""
+"""ONNX models inside a library: separated from weights, shared weights, and joined again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.module.trees import blob_of, loaded  # noqa: E402
 
 
 def mapped(blob: bytes, path: Path):
-    """The tree in a file that begins with one page of something else, loaded from there."""
+    """The tree in a file that begins with one unrelated page, loaded from there."""
     path.write_bytes(bytes(4096) + blob)
     file = File.map(str(path))
     return tree.load(layout.decode(file.view[4096:]), Context(path.name, lambda: None, file=file))
@@ -144,7 +144,7 @@ def test_weights_that_a_caller_may_override_stay_in_the_model(again):
     x = np.ones(300, "f4")
     assert np.allclose(module(x), x + W[:, 0])
     assert np.allclose(module.run({"x": x, "w": x})["y"], 2)
-    model.ir_version = 3  # there, all weights were inputs, and none was meant to be replaced
+    model.ir_version = 3  # up to this version all weights are inputs, and none can be overridden
     assert list(onnx_module(model).model.weights) == ["w"]
 
 

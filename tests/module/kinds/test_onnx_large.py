@@ -1,4 +1,4 @@
-"""A model beyond protobuf's 2 GB: through a library, without ever being in memory."""
+"""A model beyond protobuf's 2 GB: exported and loaded without being in memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_model_over_two_gigabytes(tmp_path):
     size = 4 * ROWS * WIDTH
     for key, value in (("location", "weights"), ("offset", "0"), ("length", str(size))):
         weight.external_data.add(key=key, value=value)
-    with (tmp_path / "weights").open("wb") as file:  # a file with holes: only what is not zero takes room
+    with (tmp_path / "weights").open("wb") as file:  # a sparse file: only non-zero parts take space
         file.truncate(size)
         for row, column in ((7777, 0), (9999, WIDTH - 1)):
             file.seek(4 * (row * WIDTH + column))

@@ -1,4 +1,4 @@
-"""ONNX models taken apart: what is apart, what is shared, and what can be given."""
+"""Separated ONNX models: which weights are separated, shared, and can be overridden."""
 
 from __future__ import annotations
 

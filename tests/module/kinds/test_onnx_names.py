@@ -1,4 +1,4 @@
-"""ONNX models by other names: they compute the same, and nothing of the old names is left."""
+"""Renamed ONNX models: they compute the same, and contain no old name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that complete an ONNX model, as protobuf reads them."""
+"""Bytes that complete an ONNX model, read by protobuf."""
 
 from __future__ import annotations
 

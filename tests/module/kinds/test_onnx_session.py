@@ -1,4 +1,4 @@
-"""ONNX models in the real onnxruntime: everything they can take and give, and an error of one line for the rest."""
+"""ONNX models in the real onnxruntime: all types of inputs and outputs, and an error of one line for the rest."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_bfloat16_beside_strings_or_sequences(tmp_path, other):
     node = h.make_node("Identity", ["t"], ["s"]) if other else h.make_node("SequenceConstruct", ["t"], ["s"])
     inputs = [value("x", T.BFLOAT16), value("t", T.STRING if other else T.FLOAT)]
     model = load(tmp_path, [h.make_node("Identity", ["x"], ["y"]), node], inputs, outputs)
-    assert model.runtime == "reference"  # onnxruntime takes no such calls from Python
+    assert model.runtime == "reference"  # onnxruntime does not support such calls from Python
     x = np.array([1, 2], ml_dtypes.bfloat16)
     y, s = model(x, np.array(["a"], object) if other else np.ones(1, "f4"))
     assert (y.dtype, bytes(y.data)) == ("bfloat16", x.tobytes())

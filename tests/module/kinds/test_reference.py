@@ -1,4 +1,4 @@
-"""The reference evaluator in onnxruntime's place."""
+"""The reference evaluator instead of onnxruntime."""
 
 from __future__ import annotations
 

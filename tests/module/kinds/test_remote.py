@@ -1,4 +1,4 @@
-"""Functions on a server as modules of a tree: a real server, lost and found again."""
+"""Functions on a server as modules of a tree: with a real server that is lost and comes back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def session_of(module):
 
 
 def here(function, names=("x",)):
-    """A module of this process."""
+    """A module that runs in this process."""
     return Module("function", {"main": function}, inputs=[{"name": name} for name in names])
 
 
@@ -110,7 +110,7 @@ def test_errors_are_those_of_the_function(lab):
 
 def test_an_unknown_function_is_an_error(lab):
     with remote("no.such", key="edge", tracker=lab.tracker_address) as module:
-        for _ in range(2):  # the device is given back each time
+        for _ in range(2):  # the device is released each time
             with pytest.raises(RemoteFunctionError, match=r"no function 'no\.such'"):
                 module()
 
@@ -127,7 +127,7 @@ def test_a_remote_stage(echo):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ({}, "has a name"),
         ({"serve": "head"}, "give one of the two"),
@@ -147,8 +147,8 @@ def test_a_remote_stage(echo):
         ({"function": "f", "address": "a:1", "wait_s": float("inf")}, "wait_s"),
     ],
 )
-def test_invalid_addresses_are_refused(given, says):
-    with pytest.raises(UsageError, match=says):
+def test_invalid_addresses_are_refused(given, message):
+    with pytest.raises(UsageError, match=message):
         remote(**given)
 
 
@@ -165,7 +165,7 @@ def test_many_calls_are_under_way_at_once(echo):
 def test_calls_under_way_are_repeated_when_the_session_dies(lab):
     with remote("testing.sleep", key="edge", tracker=lab.tracker_address) as sleep:
         assert sleep(0) is None
-        futures = [sleep.submit(0.5) for _ in range(4)]  # one after the other: a session has one thread
+        futures = [sleep.submit(0.5) for _ in range(4)]  # they run one after another: a session has one thread
         os.kill(session_of(sleep).info["pid"], signal.SIGKILL)
         assert [future.result(60) for future in futures] == [None] * 4
         assert sleep.figures().opened == 2
@@ -211,7 +211,7 @@ def test_without_a_server_the_fallback_runs(caplog):
     with remote("f", address="127.0.0.1:1", key="k", fallback=here(lambda x: x + 1)) as module:
         assert [module(1), module(2)] == [2, 3]
         assert module.figures().here == 2
-    (told,) = (record.message for record in caplog.records if "is run on this device" in record.message)
+    (warning,) = (record.message for record in caplog.records if "is run on this device" in record.message)
     assert told.startswith("f at 127.0.0.1:1 is run on this device until that is back: no device server at 127.0.0.1:1")
 
 
@@ -299,7 +299,7 @@ def test_values_that_cannot_be_encoded_are_refused_here(lab):
             module(np.full(99, np.nan, "f4"), np.arange(3))
         with pytest.raises(ValueNotSupported, match="input 'a' is a str"):
             module("x", np.arange(3))
-        assert module(np.ones(3, "f4"))[0] == 1  # fewer arguments are the function's business
+        assert module(np.ones(3, "f4"))[0] == 1  # the function itself checks the number of arguments
 
 
 def test_the_error_names_a_server_without_the_encoding(lab, monkeypatch):
