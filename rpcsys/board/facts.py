@@ -121,12 +121,12 @@ def _space(text: str) -> Space:
     return Space(found[1], max(0, int(found[2]) << 10))
 
 
-def python(board: BoardFacts, host: str, asked: Sequence[str]) -> Python:
+def python(board: BoardFacts, host: str, candidates: Sequence[str]) -> Python:
     """The Python for the server: the first one that is new enough. Raises RpcsysError."""
     for each in board.pythons:
         if each.version >= OLDEST_PYTHON:
             return each
-    names = asked[0] if len(asked) == 1 else "python3"
+    names = candidates[0] if len(candidates) == 1 else "python3"
     how = "install Python 3.8 or later there (Debian: apt-get install python3), or name one with --python"
     if not board.pythons:
         raise RpcsysError(f"{host} has no {names}: {how}")

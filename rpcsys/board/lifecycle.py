@@ -65,8 +65,8 @@ class RemoteBoard:
         self.entry = entry
         self.terminal = terminal
         self.host = connection.host
-        self._asked = (entry.python,) if entry.python else facts.PYTHONS
-        self.facts = facts.parse(self._run("looking at the board", facts.SCRIPT, entry.root, *self._asked))
+        self._candidates = (entry.python,) if entry.python else facts.PYTHONS
+        self.facts = facts.parse(self._run("reading the facts", facts.SCRIPT, entry.root, *self._candidates))
 
     def _run(self, doing: str, script: str, *arguments: str, **options: Any) -> str:
         done = self.connection.run(script, *arguments, **options)
@@ -76,7 +76,7 @@ class RemoteBoard:
 
     def python(self) -> facts.Python:
         """The Python for the server. Raises RpcsysError."""
-        return facts.python(self.facts, self.host, self._asked)
+        return facts.python(self.facts, self.host, self._candidates)
 
     def reach(self, places: Sequence[tuple[str, int]]) -> None:
         """Check that the board can connect to one of these trackers or proxies. Raises RpcsysError."""

@@ -113,11 +113,11 @@ def _placed(stages: Sequence[PipelineStage], cpus: Cpus, replicas: Mapping[str, 
         if stage.name in replicas and not callable(stage.module):
             raise UsageError(f"stage {stage.name!r} has a module for each replica already")
         stage = replace(stage, cpus=tuple(cpus.get(stage.name, stage.cpus)), replicas=count)
-        placed.append(_with_threads(stage, asked=stage.name in replicas or count > 1))
+        placed.append(_with_threads(stage, explicit=stage.name in replicas or count > 1))
     return placed
 
 
-def _with_threads(stage: PipelineStage, asked: bool) -> PipelineStage:
+def _with_threads(stage: PipelineStage, explicit: bool) -> PipelineStage:
     """The stage with enough threads to keep its device and the network busy; a leased stage's replicas are devices."""
     module = stage.module
     if isinstance(module, LeasedModule):
@@ -125,4 +125,4 @@ def _with_threads(stage: PipelineStage, asked: bool) -> PipelineStage:
         return replace(stage, module=devices * module.leased.calls, replicas=1)
     away = isinstance(module, client.RemoteModule) and module.kind in _STATELESS
     away = away or (isinstance(module, RemoteFunctionModule) and module.endpoint.repeatable)
-    return replace(stage, replicas=CALLS) if away and not asked else stage
+    return replace(stage, replicas=CALLS) if away and not explicit else stage

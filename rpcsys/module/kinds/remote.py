@@ -168,7 +168,7 @@ class RemoteFunctionModule(Module):
             self._counts["calls"] += 1
             self._counts["here"] += 1
         if first:
-            _log.warning("%s is run on this device until that is back: %s", self.endpoint, why)
+            _log.warning("%s runs on this device until the server is back: %s", self.endpoint, why)
         return self.imports[0](*args)
 
     def _answered(self) -> None:

@@ -211,8 +211,8 @@ def test_without_a_server_the_fallback_runs(caplog):
     with remote("f", address="127.0.0.1:1", key="k", fallback=here(lambda x: x + 1)) as module:
         assert [module(1), module(2)] == [2, 3]
         assert module.figures().here == 2
-    (line,) = (record.message for record in caplog.records if "is run on this device" in record.message)
-    assert line.startswith("f at 127.0.0.1:1 is run on this device until that is back: no device server at 127.0.0.1:1")
+    (line,) = (record.message for record in caplog.records if "runs on this device" in record.message)
+    assert line.startswith("f at 127.0.0.1:1 runs on this device until the server is back: no device server at 127.0.0.1")
 
 
 def test_the_fallback_runs_after_the_deadline(lab):
@@ -272,7 +272,7 @@ def test_tensors_cross_with_their_encodings(lab):
         named = module.run({"b": n, "a": x})
         assert np.array_equal(named["c"], y)
         inputs = module.figures().inputs
-        assert (inputs["a"].bytes, told["a"].sent, told["a"].how) == (3 * 4000, 3 * 1008, "int8")
+        assert (inputs["a"].bytes, inputs["a"].sent, inputs["a"].how) == (3 * 4000, 3 * 1008, "int8")
         assert inputs["b"].bytes == 3 * 8000
         assert inputs["b"].sent < 300
         assert inputs["a"].seconds > 0
