@@ -42,7 +42,7 @@ def test_every_command_has_a_page_that_groff_accepts(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "texts"),
     [
         ("rpcsys-tracker", ["--state-dir DIR", "rpcsys-tracker [-h]", "OPTIONS"]),
         ("rpcsys-server", ["--through-proxy", "OPTIONS"]),
@@ -51,9 +51,9 @@ def test_every_command_has_a_page_that_groff_accepts(folder: Path) -> None:
         ("rpcsys", ["COMMANDS", "rpcsys query --why rpi4"]),
     ],
 )
-def test_a_page_contains_the_help(name: str, message: list[str], folder: Path) -> None:
+def test_a_page_contains_the_help(name: str, texts: list[str], folder: Path) -> None:
     text = printed(folder / f"{name}.1")
-    for words in message:
+    for words in texts:
         assert words in text
 
 
