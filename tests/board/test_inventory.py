@@ -79,7 +79,7 @@ entries = st.builds(
 
 
 @given(st.lists(entries))
-def test_parse_is_the_inverse_of_text(found: list[Entry]) -> None:
+def test_parse_is_the_inverse_of_show(found: list[Entry]) -> None:
     boards = {entry.name: entry for entry in found}
     assert inventory.parse(inventory.show(boards)) == boards
 

@@ -138,7 +138,7 @@ def test_a_toolchain_file_that_includes_one_of_rpcsys(tmp_path: Path) -> None:
         ("set(CMAKE_SYSTEM_PROCESSOR aarch64)", "names no compiler"),
         ("set(CMAKE_SYSTEM_PROCESSOR arm)\nset(CMAKE_C_COMPILER no-such-gcc)", "there is no no-such-gcc here"),
         ("include(${CMAKE_CURRENT_LIST_DIR}/elsewhere.cmake)", "cannot read the toolchain file"),
-        ("include(bad.cmake)", "does not say"),
+        ("include(bad.cmake)", "names no target"),
         ('set(A "unclosed)', "cannot be read"),
         ("set(A it's)", "cannot be read"),
     ],

@@ -77,8 +77,8 @@ def test_annotating_again_replaces_the_plan_and_keeps_others() -> None:
 @pytest.mark.parametrize(
     ("regions", "message"),
     [
-        ({}, "wants stages from 0 up"),
-        ({-1: ["n0"]}, "wants stages from 0 up"),
+        ({}, "needs stages from 0 up"),
+        ({-1: ["n0"]}, "needs stages from 0 up"),
         ({0: ["n0", "n1"], 1: ["n1"]}, "node 'n1' is in the regions of stages 0 and 1"),
         ({0: ["nobody"]}, "no node of the model is called 'nobody'"),
     ],
