@@ -19,7 +19,7 @@ def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = Fa
     The stages are ``before``, ``region``, ``beside`` and ``after``; empty ones are left out. ``beside`` and the region
     do not need each other and can run at the same time. A region is names of nodes, a function of a node, `operators`,
     or the `annotated` stages that the model itself is marked with. Marks give a stage ``stageN`` each; an unmarked node
-    joins the stage that its inputs come from.
+    joins the latest stage that its inputs come from.
 
     A region must be **convex**: every path between two of its nodes stays inside. With ``several`` a path may leave it.
     Then each connected piece of the region is a stage (``region0``, ``region1``, …), and the rest lies between them
@@ -81,7 +81,7 @@ def _pieces(flow: Dataflow, region: set[int]) -> list[Part]:
     """
     own = flow.useful & flow.live | region
     depth: dict[int, int] = {}
-    # A region of constants is included even if only nodes outside ``own`` connect it.
+    # Depth counts all nodes behind the region, since a region of constants may be used through others.
     for index in sorted(own | flow.downstream(region)):
         inside = index in region
         before = [i for i in flow.before[index] if i in depth]

@@ -71,9 +71,9 @@ def test_a_module_in_a_pair_is_used_as_it_is() -> None:
     [
         ({"z": (halved, doubled)}, "no tensor 'z' to encode; there are n, x, y"),
         ({"z": "int8"}, "no tensor 'z' to encode"),
-        ({"x": (halved,)}, "by a word, or by a pair"),
-        ({"x": 7}, "by a word, or by a pair"),
-        ({"x": ("int8", "float16")}, "by a word, or by a pair"),
+        ({"x": (halved,)}, "the name of an encoding, or a pair"),
+        ({"x": 7}, "the name of an encoding, or a pair"),
+        ({"x": ("int8", "float16")}, "the name of an encoding, or a pair"),
     ],
 )
 def test_invalid_encodings_are_refused(encode: Any, message: str) -> None:
