@@ -1,6 +1,6 @@
 """A session's process without its supervisor, for tests of the two ends of a session.
 
-`Device` starts it and gives the client's end: a `Session`, or `Raw` frames for what no client does. `impostor`
+`Device` starts it and gives the client's end: a `Session`, or `Raw` frames for what no client does. `scripted_server`
 is a server that says whatever a test wants.
 """
 
@@ -30,7 +30,7 @@ from rpcsys.wire import frames, handshake
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "device_process.py"
 #: Far more than any test takes: a test that reaches it has found a wait without end.
-PATIENCE_S = 20.0
+WAIT_S = 20.0
 OURS = handshake.Options(session=handshake.SESSION)
 
 
@@ -74,7 +74,7 @@ class Device:
     def reports(self) -> list[dict[str, Any]]:
         """The reports of the process without the greeting, then its outcome. Waits for its end."""
         assert self.process.stdout is not None
-        out, _ = self.process.communicate(timeout=PATIENCE_S)
+        out, _ = self.process.communicate(timeout=WAIT_S)
         reports = [json.loads(line) for line in out.splitlines()]
         return [report for report in reports if "opened" not in report]
 
@@ -86,7 +86,7 @@ class Device:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.communicate(timeout=PATIENCE_S)
+        self.process.communicate(timeout=WAIT_S)
         self._folder.cleanup()
 
 
@@ -131,7 +131,7 @@ def _forking() -> socket.socket:
     with its:
         words = [sys.executable, str(PROGRAM), "--fork", str(its.fileno())]
         subprocess.Popen(words, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    ours.settimeout(PATIENCE_S)
+    ours.settimeout(WAIT_S)
     return ours
 
 
@@ -150,7 +150,7 @@ class Raw:
     def __init__(self, sock: socket.socket) -> None:
         self.stream = Stream(sock)
         self.sock = sock
-        self.stream.tick(PATIENCE_S)
+        self.stream.tick(WAIT_S)
         self._came: collections.deque[frames.Frame] = collections.deque()
 
     def send(
@@ -167,13 +167,13 @@ class Raw:
         """As a client must: read while the device does not."""
         frame = self.stream.receive(DONT_WAIT)
         if frame is None:
-            assert self.stream.wait(PATIENCE_S, write=True), f"nothing went out or came for {PATIENCE_S} s"
+            assert self.stream.wait(WAIT_S, write=True), f"nothing went out or came for {WAIT_S} s"
         else:
             self._came.append(frame)
 
     def receive(self) -> frames.Frame:
         frame = self._came.popleft() if self._came else self.stream.receive()
-        assert frame is not None, f"nothing came for {PATIENCE_S} s"
+        assert frame is not None, f"nothing came for {WAIT_S} s"
         return frame
 
     def ended(self) -> bool:
@@ -187,14 +187,14 @@ class Raw:
 
 def until(happened: Any, what: str = "it to happen") -> None:
     """Poll until ``happened()`` is true."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + WAIT_S
     while not happened():
-        assert time.monotonic() < deadline, f"waited {PATIENCE_S} s for {what}"
+        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
         time.sleep(0.01)
 
 
 @contextlib.contextmanager
-def impostor(*replies: bytes, hang_up: bool = False, pause_s: float = 0) -> Iterator[tuple[str, int]]:
+def scripted_server(*replies: bytes, hang_up: bool = False, pause_s: float = 0) -> Iterator[tuple[str, int]]:
     """The address of a server that takes one connection, sends ``replies`` as bytes, and reads on or hangs up.
 
     ``pause_s``: seconds between two replies.
@@ -208,14 +208,14 @@ def impostor(*replies: bytes, hang_up: bool = False, pause_s: float = 0) -> Iter
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(PATIENCE_S)
+        thread.join(WAIT_S)
 
 
 def _pretend(listener: socket.socket, replies: tuple[bytes, ...], hang_up: bool, pause_s: float) -> None:
     with contextlib.suppress(OSError):
         sock, _ = listener.accept()
         with sock:
-            sock.settimeout(PATIENCE_S)
+            sock.settimeout(WAIT_S)
             sock.recv(65536)
             for reply in replies:
                 sock.sendall(reply)

@@ -23,7 +23,7 @@ from rpcsys.errors import (
     UsageError,
 )
 from rpcsys.wire import frames, handshake
-from tests.device import impostor
+from tests.device import scripted_server
 
 OURS = handshake.encode_greeting(
     handshake.Greeting(handshake.SERVER, "key", handshake.Options(session=handshake.SESSION))
@@ -40,24 +40,24 @@ def hello(**fields):
 
 
 def test_a_session_opens_with_a_complete_hello():
-    with impostor(OURS + hello(key="key")) as address, connect(*address, key="key") as session:
+    with scripted_server(OURS + hello(key="key")) as address, connect(*address, key="key") as session:
         assert session.address == address
         assert session.info["key"] == "key"
         assert session.lease == {}
 
 
 def test_a_handshake_may_arrive_byte_by_byte():
-    with impostor(*[bytes([byte]) for byte in OURS + hello()]) as address:
+    with scripted_server(*[bytes([byte]) for byte in OURS + hello()]) as address:
         connect(*address, key="key").close()
 
 
 def test_an_address_may_be_one_string():
-    with impostor(OURS + hello()) as (host, port):
+    with scripted_server(OURS + hello()) as (host, port):
         connect(f"{host}:{port}", key="key").close()
 
 
 def test_missing_hello_fields_have_defaults():
-    with impostor(OURS + frame(frames.HELLO, {})) as address, connect(*address) as session:
+    with scripted_server(OURS + frame(frames.HELLO, {})) as address, connect(*address) as session:
         assert session.info == {"window": {}, "capabilities": {}, "key": ""}
 
 
@@ -66,7 +66,7 @@ def test_log_lines_go_to_logging(caplog):
     other = frame(frames.LOG, {"level": "high"})
     reply = frame(frames.RESULT, {"r": None}, call_id=1)
     with caplog.at_level(logging.INFO, "rpcsys.session"):
-        with impostor(OURS + hello() + line + other + reply) as address, connect(*address) as session:
+        with scripted_server(OURS + hello() + line + other + reply) as address, connect(*address) as session:
             assert session.remove("x") is None
     assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", "hot"), ("INFO", "")]
 
@@ -92,7 +92,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("reply", "error", "message"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS])
 def test_a_wrong_answer_opens_no_session(reply, error, message):
-    with impostor(reply) as address:
+    with scripted_server(reply) as address:
         with pytest.raises(error, match=message) as caught:
             connect(*address, key="key", timeout=20)
     assert "\n" not in str(caught.value)
@@ -108,14 +108,14 @@ def test_a_wrong_answer_opens_no_session(reply, error, message):
     ],
 )
 def test_a_server_that_hangs_up_is_an_error(reply, error):
-    with impostor(reply, hang_up=True) as address, pytest.raises(error, match="%s:%d" % address):  # noqa: UP031
+    with scripted_server(reply, hang_up=True) as address, pytest.raises(error, match="%s:%d" % address):  # noqa: UP031
         connect(*address, key="key", timeout=20)
 
 
 @pytest.mark.parametrize("reply", [b"", OURS[:9], OURS, OURS + hello()[:30]])
 def test_a_server_that_stops_sending_is_a_timeout(reply):
     with (
-        impostor(reply) as address,
+        scripted_server(reply) as address,
         pytest.raises(ServerUnreachable, match=r"did not answer in time|did not greet in time"),
     ):
         connect(*address, key="key", timeout=0.3)
@@ -123,7 +123,7 @@ def test_a_server_that_stops_sending_is_a_timeout(reply):
 
 def test_a_slow_greeting_does_not_extend_the_timeout():
     """One timeout holds for the whole greeting: no byte restarts it."""
-    with impostor(OURS, *(bytes([byte]) for byte in hello()), pause_s=0.1) as address:
+    with scripted_server(OURS, *(bytes([byte]) for byte in hello()), pause_s=0.1) as address:
         started = time.monotonic()
         with pytest.raises(ServerUnreachable, match="did not greet in time"):
             connect(*address, key="key", timeout=1)

@@ -18,7 +18,7 @@ from rpcsys.client.tracker import connect_tracker
 from rpcsys.errors import RpcsysError
 from rpcsys.wire import frames, handshake
 from tests.client.test_false_server import HELLO, OURS, check, frame
-from tests.liars import LyingTracker, lies, lying_server
+from tests.scripted_peers import ScriptedTracker, mutated, one_shot_server
 
 #: What a client hears of a session in which it lists a folder, and downloads 100 bytes.
 TRUTH = (
@@ -47,13 +47,13 @@ def use(address):
 
 
 def test_valid_answers_open_a_session():
-    with lying_server(TRUTH) as address:
+    with one_shot_server(TRUTH) as address:
         assert use(address)
 
 
 def test_an_end_after_any_byte_is_one_error():
     for cut in range(len(TRUTH)):
-        with lying_server(TRUTH[:cut]) as address:
+        with one_shot_server(TRUTH[:cut]) as address:
             assert not use(address)
 
 
@@ -64,7 +64,7 @@ def test_an_end_after_any_byte_is_one_error():
 def test_random_bytes_in_mid_stream_are_one_error(place, garbage, instead):
     """In place of the valid bytes, or before them."""
     rest = TRUTH[place + len(garbage) :] if instead else TRUTH[place:]
-    with lying_server(TRUTH[:place] + garbage + rest) as address:
+    with one_shot_server(TRUTH[:place] + garbage + rest) as address:
         use(address)  # a list of other names cannot be noticed
 
 
@@ -76,7 +76,7 @@ def test_random_bytes_in_mid_stream_are_one_error(place, garbage, instead):
     ).map(b"".join)
 )
 def test_answers_of_any_form(said):
-    with lying_server(said) as address:
+    with one_shot_server(said) as address:
         assert not use(address)
 
 
@@ -109,7 +109,7 @@ def _endless(opening):
 
 @pytest.fixture(scope="module")
 def tracker():
-    with LyingTracker() as tracker:
+    with ScriptedTracker() as tracker:
         yield tracker
 
 
@@ -118,12 +118,12 @@ LEASE = {"lease": "l", "epoch": 1, "key": "k", "matchkey": "k:1", "host": "127.0
 
 
 @settings(deadline=None, max_examples=80)
-@given(event=lies(TICKET), lease=lies(LEASE))
+@given(event=mutated(TICKET), lease=mutated(LEASE))
 def test_a_trackers_link_with_false_events_and_leases(tracker, event, lease):
     for field, value in (("host", "127.0.0.1"), ("port", 1)):  # no name is looked up
         if field in lease:
             lease[field] = value
-    tracker.says = lambda asked: [{**event, "id": asked["id"]}, {"ok": True, "leases": [lease], "id": asked["id"]}]
+    tracker.replies = lambda asked: [{**event, "id": asked["id"]}, {"ok": True, "leases": [lease], "id": asked["id"]}]
     began = time.monotonic()
     with pytest.raises(RpcsysError) as caught, connect_tracker(tracker.address) as client:
         client.request("k", wait_timeout=1)

@@ -24,9 +24,9 @@ from rpcsys.client.log import KEPT_LETTERS, MOST_LETTERS, MOST_LINES, REFILL_S, 
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost
 from rpcsys.module.kinds.remote import remote
 from rpcsys.wire import frames, handshake
-from tests.device import PATIENCE_S, impostor
-from tests.liars import lies, lying_server
+from tests.device import WAIT_S, scripted_server
 from tests.query.test_lying_tracker import printed
+from tests.scripted_peers import mutated, one_shot_server
 
 OURS = handshake.encode_greeting(
     handshake.Greeting(handshake.SERVER, "key", handshake.Options(session=handshake.SESSION))
@@ -49,7 +49,7 @@ def frame(kind, head, call_id=0, body=b"", flags=0):
 
 
 def session_with(*replies, hello=HELLO):
-    return lying_server(OURS + frame(frames.HELLO, hello) + b"".join(replies))
+    return one_shot_server(OURS + frame(frames.HELLO, hello) + b"".join(replies))
 
 
 def ref(about):
@@ -79,7 +79,7 @@ def use_module(session):
 
 
 @FAST
-@given(hello=lies(HELLO))
+@given(hello=mutated(HELLO))
 def test_a_false_hello_is_one_error(hello):
     told(lambda session: (repr(session), session.info["key"], session.listdir()), hello=hello)
     with session_with(hello=hello) as address:
@@ -90,7 +90,7 @@ def test_a_false_hello_is_one_error(hello):
 
 
 @FAST
-@given(about=lies(ref(MODULE)))
+@given(about=mutated(ref(MODULE)))
 def test_a_false_module_is_one_error(about):
     about["@"], about["id"] = "ref", 7
     told(use_module, frame(frames.RESULT, {"r": about}, 1))
@@ -113,7 +113,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("name", RESULTS)
 @FAST
-@given(said=lies({name: truth for name, (_, truth) in RESULTS.items()}))
+@given(said=mutated({name: truth for name, (_, truth) in RESULTS.items()}))
 def test_a_false_result_is_one_error(name, said):
     act, truth = RESULTS[name]
     result = said.get(name, truth)
@@ -124,14 +124,14 @@ def test_a_false_result_is_one_error(name, said):
 
 
 @FAST
-@given(said=lies({"type": "ValueError", "message": "m", "traceback": "t", "retryable": True, "fault": "user"}))
+@given(said=mutated({"type": "ValueError", "message": "m", "traceback": "t", "retryable": True, "fault": "user"}))
 def test_a_false_error_is_one_error(said):
     told(lambda session: session.listdir(), frame(frames.ERROR, said, 1))
     told(lambda session: session.listdir(), frame(frames.ERROR, said, 0))
 
 
 @FAST
-@given(rows=lies({"r": [{"name": "m", "version": "1", "file": "f", "sha256": "s", "state": "serving"}
+@given(rows=mutated({"r": [{"name": "m", "version": "1", "file": "f", "sha256": "s", "state": "serving"}
                          | {"running": 0, "waiting": 0, "clients": 0}]}))  # fmt: skip
 def test_false_deployments_are_one_error(rows):
     with session_with(frame(frames.RESULT, rows, 1)) as address:
@@ -143,7 +143,7 @@ def test_false_deployments_are_one_error(rows):
 
 
 @FAST
-@given(rows=lies({"r": [{"name": "m", "version": "1", "file": "f", "sha256": "s", "state": "serving"}
+@given(rows=mutated({"r": [{"name": "m", "version": "1", "file": "f", "sha256": "s", "state": "serving"}
                          | {"running": 0, "waiting": 0, "clients": 0}]}))  # fmt: skip
 def test_false_deployments_are_a_short_error_of_the_command(rows):
     with session_with(frame(frames.RESULT, rows, 1)) as address:
@@ -155,7 +155,7 @@ def test_false_deployments_are_a_short_error_of_the_command(rows):
 
 
 @FAST
-@given(hello=lies(HELLO), there=lies({"r": True}), result=lies({"r": 5}), serve=st.booleans())
+@given(hello=mutated(HELLO), there=mutated({"r": True}), result=mutated({"r": 5}), serve=st.booleans())
 def test_a_remote_module_with_false_answers_is_one_error(hello, there, result, serve):
     """Its connection is a session or a shared one."""
     replies = [frame(frames.RESULT, there, 1), frame(frames.RESULT, result, 1 if serve else 2)]
@@ -175,7 +175,7 @@ def chunk(size, data):
 @pytest.mark.parametrize("size", [10, -5, None, "10", 1.5])
 def test_a_download_that_is_longer_than_announced(tmp_path, size):
     flood = [chunk(size, bytes(1 << 20))] * 64
-    with impostor(OURS + frame(frames.HELLO, {}), *flood) as address, connect(*address) as session:
+    with scripted_server(OURS + frame(frames.HELLO, {}), *flood) as address, connect(*address) as session:
         for target in (None, tmp_path / "x"):
             with pytest.raises(SessionLost, match="announced"):
                 session.download("x", target)
@@ -213,7 +213,7 @@ def test_lines_do_not_delay_a_reply():
     reply = frame(frames.RESULT, {"r": ["a"]}, 1)
     with session_with(lines, reply) as address, connect(*address) as session:
         called, stuck = [], threading.Event()
-        session.log(lambda line: (called.append(line), stuck.wait(PATIENCE_S)))
+        session.log(lambda line: (called.append(line), stuck.wait(WAIT_S)))
         before = psutil.Process().memory_info().rss
         began, cpu = time.monotonic(), time.thread_time()
         assert session.listdir() == ["a"]
@@ -233,7 +233,7 @@ def test_endless_lines_block_no_call():
     """Neither `done`, nor a wait with a timeout, nor a call with a deadline."""
     lines = frame(frames.LOG, {"message": "x"}) * 1000
     named = frame(frames.RESULT, {"r": True}, 1)
-    with impostor(OURS + frame(frames.HELLO, HELLO), named, *[lines] * 100_000) as address:
+    with scripted_server(OURS + frame(frames.HELLO, HELLO), named, *[lines] * 100_000) as address:
         with connect(*address) as session:
             function = session.get_function("f")
             future = function.submit()
@@ -242,7 +242,7 @@ def test_endless_lines_block_no_call():
                 future.result(0.5)
             with pytest.raises(DeadlineExceeded):
                 session.ping(0.5)
-    with impostor(OURS + frame(frames.HELLO, HELLO), named, *[lines] * 100_000) as address:
+    with scripted_server(OURS + frame(frames.HELLO, HELLO), named, *[lines] * 100_000) as address:
         with connect(*address) as session:
             function = session.get_function("f")
             with pytest.raises(DeadlineExceeded):

@@ -21,7 +21,7 @@ from rpcsys.errors import (
     WaitTimeout,
 )
 from rpcsys.lab import Lab
-from tests.device import PATIENCE_S, impostor, until
+from tests.device import WAIT_S, scripted_server, until
 
 pytestmark = pytest.mark.live
 
@@ -63,7 +63,7 @@ def test_a_waiting_request_is_in_the_queue(tracker):
     until(lambda: told, "word of the place in the queue")
     assert (told[0]["position"], told[0]["ahead"]) == (1, 0)
     first.close()
-    thread.join(PATIENCE_S)
+    thread.join(WAIT_S)
     assert found == [1]
 
 
@@ -82,7 +82,7 @@ def test_higher_priority_goes_first(tracker):
         until(lambda: tracker.summary()["queue_info"]["board"]["pending"] == pending, "one more to queue")  # noqa: B023
     first.close()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(WAIT_S)
     assert order == [5, 3, 1]
 
 
@@ -137,7 +137,7 @@ def test_many_threads_share_a_tracker(tracker):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(WAIT_S)
     assert errors == []
 
 
@@ -147,7 +147,7 @@ def test_a_query_after_close_connects_again(tracker):
 
 
 def test_an_address_without_a_tracker_is_unreachable():
-    with impostor(hang_up=True) as address:
+    with scripted_server(hang_up=True) as address:
         pass
     with pytest.raises(TrackerUnreachable, match=r"no tracker at .*Connection refused"):
         rpcsys.connect_tracker(address)
@@ -157,12 +157,15 @@ def test_an_address_without_a_tracker_is_unreachable():
     "says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100, b"\x71\xf2\x02\x00\xff\xff\xff\x7f"]
 )
 def test_another_protocol_is_no_tracker(says):
-    with impostor(says) as address, pytest.raises(TrackerUnreachable, match="does not speak the tracker's protocol"):
+    with (
+        scripted_server(says) as address,
+        pytest.raises(TrackerUnreachable, match="does not speak the tracker's protocol"),
+    ):
         rpcsys.connect_tracker(address, timeout=5)
 
 
 def test_a_silent_peer_is_no_tracker():
-    with impostor() as address, pytest.raises(TrackerUnreachable, match="no answer in time"):
+    with scripted_server() as address, pytest.raises(TrackerUnreachable, match="no answer in time"):
         rpcsys.connect_tracker(address, timeout=0.3)
 
 

@@ -16,8 +16,8 @@ import pytest
 import rpcsys
 from rpcsys import errors
 from rpcsys.wire import handshake
-from tests.liars import MAGIC, WELCOME, framed
 from tests.live.daemons import START_S, Daemon, Daemons, descendants, queue, wait_free, wait_until
+from tests.scripted_peers import MAGIC, WELCOME, framed
 
 KEY = "lab:5:board"
 BARE = ("--tvm", "off", "--preload", "none", "--import", "tests.live.session_faults", "--grace", "1")

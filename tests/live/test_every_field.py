@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 import rpcsys
 from rpcsys.wire.control import FROM_TRACKER, TO_TRACKER
-from tests.liars import LyingTracker
 from tests.live.abandoning_client import session_frame
 from tests.live.daemons import Daemon, Daemons, rss_mb, wait_until
 from tests.live.probe import TRACKER_MAGIC, SessionProbe
 from tests.live.simulated_peers import frame
 from tests.live.test_random_messages import LIKELY, ODD
+from tests.scripted_peers import ScriptedTracker
 
 GROWTH_MB = 10.0
 SLOW_S = 1.0  # for what takes a millisecond, on a busy machine
@@ -201,7 +201,7 @@ def test_any_message_of_a_tracker_leaves_the_server_running(daemons: Daemons, re
         truth = [{"id": asked["id"], "ok": True, "server": "s"}] if "op" in asked else []
         return [*truth, *(unsent.pop() for _ in range(min(AT_ONCE, len(unsent))))]
 
-    with LyingTracker(says) as tracker:
+    with ScriptedTracker(says) as tracker:
         where = f"{tracker.address[0]}:{tracker.address[1]}"
         server = daemons.server(KEY, "--preload", "none", "--tvm", "off", "--tracker", where)
         wait_until(lambda: len(unsent) < count - 100, 60, "a hundred messages are sent")
@@ -210,8 +210,8 @@ def test_any_message_of_a_tracker_leaves_the_server_running(daemons: Daemons, re
         while unsent and time.monotonic() < end:
             time.sleep(0.1)
         record_property("false messages", count - len(unsent))
-        tracker.says = lambda asked: [{"id": asked["id"], "ok": True, "server": "s"}] if "op" in asked else []
-        offers = len([one for one in tracker.heard if isinstance(one, list) and one[0] == 3])
+        tracker.replies = lambda asked: [{"id": asked["id"], "ok": True, "server": "s"}] if "op" in asked else []
+        offers = len([one for one in tracker.received if isinstance(one, list) and one[0] == 3])
         assert server.running()
         assert rss_mb([server.pid]) - before < GROWTH_MB
         assert "Traceback" not in server.stderr()

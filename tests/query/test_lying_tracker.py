@@ -20,7 +20,7 @@ from rpcsys.client.tracker import PLACES, connect_tracker
 from rpcsys.errors import RpcsysError, one_line
 from rpcsys.module.kinds.remote import remote
 from rpcsys.query import __main__ as query
-from tests.liars import LyingTracker, answers, lies
+from tests.scripted_peers import ScriptedTracker, answers, mutated
 
 ROW = {"state": "ok", "reason": "", "until_s": None}
 HELD = {"since_s": 70.5, "until_s": 3.5}
@@ -71,13 +71,13 @@ FAST = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCh
 
 @pytest.fixture(scope="module")
 def tracker():
-    with LyingTracker() as tracker:
+    with ScriptedTracker() as tracker:
         yield tracker
 
 
 def run(tracker, command, says):
     """The status and the output of a query; the output must be printable."""
-    tracker.says = says
+    tracker.replies = says
     before, sub = ([], command.split()) if command.startswith("-") else (command.split()[:1], command.split()[1:])
     where = ["--host", tracker.address[0], "--port", str(tracker.address[1])]
     return printed(lambda: query.main([*before, *where, *sub]))
@@ -105,7 +105,7 @@ def test_valid_answers_are_printed(tracker, command):
 @FAST
 @given(data=st.data(), command=st.sampled_from(sorted(COMMANDS)))
 def test_invalid_answers_are_one_line(tracker, data, command):
-    said = data.draw(lies(COMMANDS[command]))
+    said = data.draw(mutated(COMMANDS[command]))
     status, _, _ = run(tracker, command, answers(said))
     assert status in (0, 1)
 
@@ -139,10 +139,10 @@ def test_watch_ends_at_the_first_invalid_answer(tracker, monkeypatch):
 
 
 @FAST
-@given(said=lies(COMMANDS[""]))
+@given(said=mutated(COMMANDS[""]))
 def test_board_commands_accept_or_refuse_any_summary(tracker, said):
     """The questions of `rpcsys board list` and `add`."""
-    tracker.says = answers(said)
+    tracker.replies = answers(said)
     where = "{}:{}".format(*tracker.address)
     summary = board._summary(where)
     if summary is not None:
@@ -164,13 +164,13 @@ def tried(act):
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(said=lies({"modules": [PLACE, PLACE]}))
+@given(said=mutated({"modules": [PLACE, PLACE]}))
 def test_any_list_of_deployed_modules_ends_in_an_error(tracker, said):
     """A module by its name at a tracker, and a remote module that calls it."""
     for row in said["modules"] if type(said.get("modules")) is list else ():
         if type(row) is dict:  # no name is looked up
             row.update(host="127.0.0.1", port=1)
-    tracker.says = answers(said)
+    tracker.replies = answers(said)
     with connect_tracker(tracker.address) as client:
         tried(lambda: client.serve("m"))
     where = "{}:{}".format(*tracker.address)
@@ -191,7 +191,7 @@ def test_a_long_list_of_servers_is_not_tried_to_the_end(tracker):
 
         threading.Thread(target=hang_up, daemon=True).start()
         row = {**PLACE, "port": listener.getsockname()[1]}
-        tracker.says = answers({"modules": [row] * 300})
+        tracker.replies = answers({"modules": [row] * 300})
         with connect_tracker(tracker.address) as client:
             tried(lambda: client.serve("m"))
         assert len(came) <= PLACES
@@ -262,7 +262,7 @@ def test_the_wait_for_a_missing_answer_is_bounded(tracker, monkeypatch):
 
 
 @FAST
-@given(said=lies({"ok": False, "error": "UnknownKey", "message": "no server"}))
+@given(said=mutated({"ok": False, "error": "UnknownKey", "message": "no server"}))
 def test_a_refusal_of_any_form_is_one_line(tracker, said):
     status, _, err = run(tracker, "--why k", lambda asked: [{**said, "id": asked["id"]}])
     assert status == 1
@@ -276,7 +276,7 @@ TIMEOUT = {"ok": False, "error": "WaitTimeout", "message": "m"}
 
 def others(tracker, command, event, final):
     """The status of another command when the tracker sends ``event`` and ``final``."""
-    tracker.says = lambda asked: [
+    tracker.replies = lambda asked: [
         {**one, "id": asked["id"]} for one in ((final,) if asked["op"] != "request" else (event, final))
     ]
     name, *rest = [word.format(tracker.address[1]) for word in command.split()]
@@ -288,8 +288,8 @@ def others(tracker, command, event, final):
 @pytest.mark.parametrize("command", ["drain b", "enable b", "lease end l-1", f"run --key k {__file__}"])
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    event=lies(QUEUED).filter(lambda event: type(event.get("event")) is str),
-    final=lies(TIMEOUT) | lies({"ok": True, "leases": [LEASE]}),
+    event=mutated(QUEUED).filter(lambda event: type(event.get("event")) is str),
+    final=mutated(TIMEOUT) | mutated({"ok": True, "leases": [LEASE]}),
 )
 def test_other_commands_survive_invalid_answers(tracker, command, event, final):
     command += " --tracker 127.0.0.1:{}"

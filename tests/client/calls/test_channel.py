@@ -13,7 +13,7 @@ import pytest
 from rpcsys.client.calls import receiver
 from rpcsys.errors import Cancelled, DeadlineExceeded, LimitExceeded, RemoteError, SessionLost
 from rpcsys.wire import frames
-from tests.device import PATIENCE_S, until
+from tests.device import WAIT_S, until
 
 LONG_S = 300.0
 
@@ -63,7 +63,7 @@ def test_as_completed(shared):
 def test_large_results_arrive_without_a_waiting_thread(shared):
     echo = shared.get_function("testing.echo")
     futures = [echo.submit(np.zeros(1 << 20)) for _ in range(8)]
-    assert len(cf.wait(futures, timeout=PATIENCE_S).done) == 8
+    assert len(cf.wait(futures, timeout=WAIT_S).done) == 8
 
 
 def test_a_future_has_the_calls_exception(shared):
@@ -82,7 +82,7 @@ def test_a_timeout_of_result_does_not_end_the_call(shared):
         future.exception(timeout=0)
     assert not future.done()
     assert future.running()
-    assert future.result(timeout=PATIENCE_S) is None
+    assert future.result(timeout=WAIT_S) is None
 
 
 def test_callbacks_run_in_turn_and_may_fail(shared, caplog):
@@ -92,7 +92,7 @@ def test_callbacks_run_in_turn_and_may_fail(shared, caplog):
         channel.call_back(lambda what: 1 / what, 0)
         channel.call_back(found.append, 2)
         channel.call_back(lambda what: done.set(), None)
-        assert done.wait(PATIENCE_S)
+        assert done.wait(WAIT_S)
     assert found == [1, 2]
     assert "a callback of 0 raised" in caplog.text
 
@@ -113,7 +113,7 @@ def test_callbacks_may_use_the_session(shared):
         echo.submit("third").add_done_callback(third)
 
     echo.submit("first").add_done_callback(second)
-    assert finished.wait(PATIENCE_S)
+    assert finished.wait(WAIT_S)
     assert found == ["first", "called", "third"]
 
 
@@ -136,7 +136,7 @@ def test_a_callback_runs_after_an_idle_time(session, monkeypatch):
     time.sleep(0.3)
     came = threading.Event()
     echo.submit(2).add_done_callback(lambda done: came.set())
-    assert came.wait(PATIENCE_S)
+    assert came.wait(WAIT_S)
 
 
 def test_callbacks_run_when_the_device_is_lost(device, session):
@@ -213,7 +213,7 @@ def test_cancelling_a_running_call_ends_its_process(device, session):
     running = session.get_function("test.sleep").submit(LONG_S)
     device.wait_for_call()
     assert running.cancel()
-    assert cf.wait([running], timeout=PATIENCE_S).done
+    assert cf.wait([running], timeout=WAIT_S).done
     assert device.reports() == [{"outcome": "ended"}]
     with pytest.raises((SessionLost, Cancelled)):
         session.ping()
@@ -257,7 +257,7 @@ def test_a_deadline_does_not_count_behind_another_call(device, session, monkeypa
     ours.start()
     device.wait_for_call()
     assert echo("after it", deadline_s=0.2) == "after it"
-    ours.join(PATIENCE_S)
+    ours.join(WAIT_S)
 
 
 def test_a_deadline_among_other_submitted_calls(session):

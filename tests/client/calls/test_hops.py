@@ -23,7 +23,7 @@ from rpcsys.client import connect
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session.session import SessionServer
 from rpcsys.wire import handshake
-from tests.device import OURS, PATIENCE_S
+from tests.device import OURS, WAIT_S
 
 RECEIVE = "recv_into"
 #: A collector may run within a call: the shortest of so many counts.
@@ -66,7 +66,7 @@ class Served:
 
     def close(self) -> None:
         self.client.close()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(WAIT_S)
         self._listener.close()
 
 

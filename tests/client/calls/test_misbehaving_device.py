@@ -14,7 +14,7 @@ from rpcsys.client import RemoteFunction, connect
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RemoteError, SessionClosed, SessionLost, SessionTimeout
 from rpcsys.wire import frames, handshake
 from rpcsys.wire.values import Ref
-from tests.device import OURS, PATIENCE_S, Raw
+from tests.device import OURS, WAIT_S, Raw
 
 
 class FakeDevice:
@@ -30,7 +30,7 @@ class FakeDevice:
         self.raw = Raw(sock)
         self.raw.send(frames.HELLO, 0, {"version": 1, "window": window})
         assert self.raw.receive().kind == frames.HELLO
-        ours.join(PATIENCE_S)
+        ours.join(WAIT_S)
         self.nop = self.call_of("nop")
 
     def _connect(self, host, port):
@@ -103,7 +103,7 @@ def test_an_invalid_frame_from_the_device_is_session_lost(fake, data, submitted)
 @pytest.mark.parametrize("fields", [{"r": [1, 2], "w": 5}, {}, {"r": {"is": "array"}}])
 def test_a_result_of_any_form_is_a_result(fake, fields):
     future = fake().answer(encoded(frames.RESULT, fields))
-    assert future.result(PATIENCE_S) == fields.get("r")
+    assert future.result(WAIT_S) == fields.get("r")
 
 
 def test_an_object_of_unknown_kind_is_session_lost(fake):
@@ -169,7 +169,7 @@ def test_the_window_of_calls_is_kept(fake):
         assert len(open_calls) <= 5
         device.raw.send(frames.RESULT, open_calls.pop(0), {"r": answered})
         answered += 1
-    thread.join(PATIENCE_S)
+    thread.join(WAIT_S)
     assert [future.result() for future in submitted] == list(range(20))
 
 
@@ -186,7 +186,7 @@ def test_the_window_of_bytes_is_kept(fake):
         device.raw.send(frames.RESULT, calls.pop(0), {"r": answered})
         if answered < 3:
             calls.append(device.raw.receive().call_id)
-    thread.join(PATIENCE_S)
+    thread.join(WAIT_S)
     assert [future.result() for future in futures] == list(range(5))
 
 
@@ -212,7 +212,7 @@ def test_close_works_while_the_device_reads_nothing(fake):
     thread.start()
     time.sleep(0.2)
     device.session.close()
-    thread.join(PATIENCE_S)
+    thread.join(WAIT_S)
     assert len(errors) == 1
 
 

@@ -15,7 +15,7 @@ from rpcsys.client.calls.receiver import Flusher, PendingCall, Receiver
 from rpcsys.errors import RemoteError, SessionClosed, SessionLost
 from rpcsys.stream import Stream
 from rpcsys.wire import frames
-from tests.device import PATIENCE_S, Raw, until
+from tests.device import WAIT_S, Raw, until
 
 
 class Ends:
@@ -74,11 +74,11 @@ def test_a_sleeping_thread_gets_its_reply_from_the_reading_one(ends: Ends) -> No
     sleeps = ends.waits(second)
     until(lambda: ends.receiver.sleepers)
     ends.answer(2, "second")
-    sleeps.join(PATIENCE_S)
+    sleeps.join(WAIT_S)
     assert result(second) == "second"
     assert reads.is_alive()
     ends.answer(1, "first")
-    reads.join(PATIENCE_S)
+    reads.join(WAIT_S)
     assert result(first) == "first"
 
 
@@ -89,10 +89,10 @@ def test_a_sleeping_thread_reads_on_after_the_reading_one(ends: Ends) -> None:
     sleeps = ends.waits(second)
     until(lambda: ends.receiver.sleepers)
     ends.answer(1, "first")
-    reads.join(PATIENCE_S)
+    reads.join(WAIT_S)
     assert sleeps.is_alive()
     ends.answer(2, "second")
-    sleeps.join(PATIENCE_S)
+    sleeps.join(WAIT_S)
     assert (result(first), result(second)) == ("first", "second")
 
 
@@ -101,7 +101,7 @@ def test_a_timeout_leaves_the_call_under_way(ends: Ends) -> None:
     with pytest.raises(concurrent.futures.TimeoutError):
         ends.receiver.wait(call, 0.05)
     ends.answer(1, "late")
-    ends.receiver.wait(call, PATIENCE_S)
+    ends.receiver.wait(call, WAIT_S)
     assert result(call) == "late"
 
 

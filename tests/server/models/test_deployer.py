@@ -17,7 +17,7 @@ from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import DEPLOYER, Job
 from rpcsys.stream import Stream
 from rpcsys.wire import frames
-from tests.device import PATIENCE_S
+from tests.device import WAIT_S
 
 
 class Supervisor:
@@ -43,11 +43,11 @@ class Supervisor:
 class Client:
     def __init__(self, sock: socket.socket) -> None:
         self.stream = Stream(sock)
-        self.stream.tick(PATIENCE_S)
+        self.stream.tick(WAIT_S)
 
     def receive(self) -> frames.Frame:
         frame = self.stream.receive()
-        assert frame is not None, f"nothing came for {PATIENCE_S} s"
+        assert frame is not None, f"nothing came for {WAIT_S} s"
         return frame
 
     def call(self, function, *args):
@@ -95,7 +95,7 @@ def served(store, supervisor, monkeypatch):
     client.stream.send(frames.encode(frames.HELLO, 0, {}))
     yield client, outcomes, serving
     theirs.close()
-    serving.join(PATIENCE_S)
+    serving.join(WAIT_S)
     ours.close()
     assert os.listdir(incoming) == []
 
@@ -161,18 +161,18 @@ def test_a_module_that_another_client_replaces_is_refused(served, store):
 def test_the_last_frame_decides_the_outcome(served, kind, outcome):
     client, outcomes, serving = served
     client.stream.send(frames.pack(kind, 0))
-    serving.join(PATIENCE_S)
+    serving.join(WAIT_S)
     assert outcomes == [outcome]
 
 
 def test_a_client_that_disconnects_during_the_trial_deploys_nothing(served, store, supervisor, monkeypatch):
     client, outcomes, serving = served
     tried = threading.Event()
-    monkeypatch.setattr(supervisor, "states", lambda: tried.wait(PATIENCE_S) and {})
+    monkeypatch.setattr(supervisor, "states", lambda: tried.wait(WAIT_S) and {})
     client.upload("model.so", b"one")
     client.stream.send(frames.encode(frames.CALL, 5, {"f": "deploy.put", "a": ["head", "model.so"]}))
     client.stream.close()
-    serving.join(PATIENCE_S)
+    serving.join(WAIT_S)
     tried.set()
     assert outcomes == ["lost"]
     assert store.current() == []

@@ -16,7 +16,7 @@ from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.head import ParsedHead
 from rpcsys.wire.memory import Pool
-from tests.device import PATIENCE_S, until
+from tests.device import WAIT_S, until
 
 
 class Clients(WorkerPool):
@@ -35,7 +35,7 @@ class Clients(WorkerPool):
         self._connections[connection.descriptor] = connection
         self._epoll.register(connection.descriptor, READ)
         stream = Stream(theirs)
-        stream.tick(PATIENCE_S)
+        stream.tick(WAIT_S)
         return stream
 
     def start(self) -> None:
@@ -86,7 +86,7 @@ def call(client: Stream, call_id: int, name: str, *args) -> None:
 
 def answer(client: Stream, call_id: int):
     frame = client.receive()
-    assert frame is not None, f"no answer for {PATIENCE_S} s"
+    assert frame is not None, f"no answer for {WAIT_S} s"
     assert frame.call_id == call_id
     return frame.get("r") if frame.kind == frames.RESULT else frame.get("type")
 
@@ -99,7 +99,7 @@ def gate():
 
 
 def test_every_worker_runs_a_call_at_once():
-    barrier = threading.Barrier(2, timeout=PATIENCE_S)
+    barrier = threading.Barrier(2, timeout=WAIT_S)
     pool = Clients({"meet": barrier.wait}, workers=2)
     pool.start()
     one, two = pool.client(), pool.client()
@@ -125,7 +125,7 @@ def test_the_leader_runs_a_quick_function(gate):
     def now_and_then(last: bool) -> None:
         threads.append(threading.get_ident())
         if last:
-            gate.wait(PATIENCE_S)
+            gate.wait(WAIT_S)
 
     pool = Clients({"f": now_and_then, "echo": lambda x: x}, workers=2)
     pool.start()
@@ -147,7 +147,7 @@ def test_the_leader_runs_a_quick_function(gate):
 
 
 def test_a_call_given_up_is_not_answered_and_its_thread_ends(gate):
-    pool = Clients({"wait": lambda: gate.wait(PATIENCE_S), "echo": lambda x: x}, workers=1)
+    pool = Clients({"wait": lambda: gate.wait(WAIT_S), "echo": lambda x: x}, workers=1)
     pool.start()
     client = pool.client()
     call(client, 1, "wait")

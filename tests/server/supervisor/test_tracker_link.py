@@ -16,7 +16,7 @@ from rpcsys.server.supervisor import tracker_link
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.tracker_link import FAREWELL_S, MAX_UNANSWERED, TrackerLink
 from rpcsys.wire import tracker
-from tests.liars import WELCOME, framed, lies
+from tests.scripted_peers import WELCOME, framed, mutated
 
 CARD = {
     "key": "k",
@@ -356,7 +356,7 @@ def harmless(events):
 
 
 @LINK
-@given(st.sampled_from(sorted(ORDERS)).flatmap(lambda name: st.lists(lies(ORDERS[name]), min_size=1, max_size=3)))
+@given(st.sampled_from(sorted(ORDERS)).flatmap(lambda name: st.lists(mutated(ORDERS[name]), min_size=1, max_size=3)))
 def test_random_messages_of_a_tracker_do_no_harm(said):
     script = ScriptedTracker(ours=True)
     try:

@@ -27,7 +27,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=5,
 )
-GONE = object()
+REMOVED = object()
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -38,20 +38,20 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(item, (*path, label))
 
 
-def changed(value: Any, path: tuple[Any, ...], lie: Any) -> Any:
-    """``value`` with ``lie`` at ``path``; without that part if the lie is `GONE`."""
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """``value`` with ``new`` at ``path``; without that part if it is `REMOVED`."""
     if not path:
-        return None if lie is GONE else lie
+        return None if new is REMOVED else new
     copy = value.copy()
-    if lie is GONE and len(path) == 1:
+    if new is REMOVED and len(path) == 1:
         del copy[path[0]]
     else:
-        copy[path[0]] = changed(value[path[0]], path[1:], lie)
+        copy[path[0]] = changed(value[path[0]], path[1:], new)
     return copy
 
 
 @st.composite
-def lies(draw: Any, truth: Any) -> Any:
+def mutated(draw: Any, truth: Any) -> Any:
     """A copy of the object ``truth`` with one to three false values."""
     truth = copy.deepcopy(truth)
     for _ in range(draw(st.integers(1, 3))):
@@ -59,7 +59,7 @@ def lies(draw: Any, truth: Any) -> Any:
         if not found:
             return truth
         path = draw(st.sampled_from(found))
-        truth = changed(truth, path, draw(VALUES | st.just(GONE)))
+        truth = changed(truth, path, draw(VALUES | st.just(REMOVED)))
     return truth
 
 
@@ -69,15 +69,15 @@ def framed(value: Any) -> bytes:
 
 
 #: Returns the answers to a question: bytes as they are, or JSON values in frames.
-Says = Callable[[Any], "list[Any]"]
+Replies = Callable[[Any], "list[Any]"]
 
 
-class LyingTracker:
-    """Sends the hello of our tracker, and answers each question with ``says(question)``. A context manager."""
+class ScriptedTracker:
+    """Sends the hello of our tracker, and answers each question with ``replies(question)``. A context manager."""
 
-    def __init__(self, says: Says | None = None) -> None:
-        self.says: Says = says or (lambda asked: [])
-        self.heard: list[Any] = []
+    def __init__(self, replies: Replies | None = None) -> None:
+        self.replies: Replies = replies or (lambda asked: [])
+        self.received: list[Any] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self._listener.getsockname()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -95,14 +95,14 @@ class LyingTracker:
             sock.sendall(MAGIC)
             while True:
                 asked = json.loads(_exactly(sock, struct.unpack("<i", _exactly(sock, 4))[0]))
-                self.heard.append(asked)
+                self.received.append(asked)
                 if isinstance(asked, list):
                     sock.sendall(framed(WELCOME if len(asked) > 1 and asked[0] == 1 else 0))
                     continue
-                for said in self.says(asked):
+                for said in self.replies(asked):
                     sock.sendall(said if isinstance(said, bytes) else framed(said))
 
-    def __enter__(self) -> LyingTracker:
+    def __enter__(self) -> ScriptedTracker:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -120,16 +120,16 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     return data
 
 
-def answers(fields: dict[str, Any]) -> Says:
+def answers(fields: dict[str, Any]) -> Replies:
     """Answers every question with ``fields``."""
     return lambda asked: [{"ok": True, **fields, "id": asked["id"]}]
 
 
 @contextlib.contextmanager
-def lying_server(said: bytes) -> Iterator[tuple[str, int]]:
+def one_shot_server(said: bytes) -> Iterator[tuple[str, int]]:
     """The address of a server that takes one connection, sends ``said``, and reads on."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=_lie, args=(listener, said), daemon=True)
+        thread = threading.Thread(target=_send, args=(listener, said), daemon=True)
         thread.start()
         yield listener.getsockname()
         with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ def lying_server(said: bytes) -> Iterator[tuple[str, int]]:
         thread.join(30)
 
 
-def _lie(listener: socket.socket, said: bytes) -> None:
+def _send(listener: socket.socket, said: bytes) -> None:
     with contextlib.suppress(OSError):
         sock, _ = listener.accept()
         with sock:
