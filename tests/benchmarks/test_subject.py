@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.peers.subject import EachAtOnce, Subject, Trial, TwoAtOnce
 
-PATIENCE_S = 30
+WAIT_S = 30
 
 
 def test_a_slow_run_is_warmed_up_once_and_timed_once():
@@ -35,11 +35,11 @@ def test_a_run_that_does_its_thing_several_times_counts_for_one_of_them():
 
 
 def test_runs_that_begin_at_once_meet_and_their_median_counts():
-    everybody = threading.Barrier(3, timeout=PATIENCE_S)
+    all_threads = threading.Barrier(3, timeout=WAIT_S)
     after = []
 
     def run(pause_s):
-        everybody.wait()
+        all_threads.wait()
         time.sleep(pause_s)
 
     pauses = (0.0, 0.1, 2.0)
@@ -60,7 +60,7 @@ class Meeting(Subject):
     """Its runs end only if two are under way at once."""
 
     def __init__(self):
-        self.both = threading.Barrier(2, timeout=PATIENCE_S)
+        self.both = threading.Barrier(2, timeout=WAIT_S)
         self.ended = []
 
     @contextmanager

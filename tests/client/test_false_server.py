@@ -25,7 +25,7 @@ from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionL
 from rpcsys.module.kinds.remote import remote
 from rpcsys.wire import frames, handshake
 from tests.device import WAIT_S, scripted_server
-from tests.query.test_lying_tracker import printed
+from tests.query.test_false_tracker import printed
 from tests.scripted_peers import mutated, one_shot_server
 
 OURS = handshake.encode_greeting(
