@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import signal
@@ -396,6 +397,7 @@ def test_listening_on_loopback_is_not_logged(server):
 IDLE_MB = 26.0  # the documented bound on a board without packages
 SLOT_MB = 4.8  # its init takes 0.6 of these
 ROOM = 1.0 if sys.version_info < (3, 12) else 1.25  # later Pythons need more memory
+SETTLED_S = 1.5
 
 
 def idle(daemons: Daemons, slots: int) -> float:
@@ -409,12 +411,11 @@ def idle(daemons: Daemons, slots: int) -> float:
     wait_until(
         lambda: [len(server.tree(inits)) for inits in (False, True)] == counts, SOON_S, "a child waits for every slot"
     )
-    wait_until(
-        lambda: all(psutil.Process(pid).status() == psutil.STATUS_SLEEPING for pid in server.tree()),
-        SOON_S,
-        "the waiting processes are idle",
-    )
-    return pss_mb(server.tree())
+    until, least = time.monotonic() + SETTLED_S, math.inf
+    while time.monotonic() < until:  # a starting process has more
+        least = min(least, pss_mb(server.tree()))
+        time.sleep(0.1)
+    return least
 
 
 def test_an_idle_server_is_small(daemons, record_property):
