@@ -7,6 +7,7 @@ fault of the package cannot hide here.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -78,7 +79,11 @@ def rss_mb(pids: Iterable[int]) -> float:
 
 def pss_mb(pids: Iterable[int]) -> float:
     """The processes' memory together in MB; a shared page counts once."""
-    return sum(psutil.Process(pid).memory_full_info().pss for pid in pids) / 1e6
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            total += psutil.Process(pid).memory_full_info().pss
+    return total / 1e6
 
 
 def free_port() -> int:
