@@ -168,7 +168,7 @@ def _tracker(arguments: Sequence[str]) -> Iterator[Finding]:
     import socket
 
     from rpcsys.errors import RpcsysError
-    from rpcsys.link import parse_address
+    from rpcsys.link.address import parse_address
 
     where = _value(arguments, "--tracker")
     if where is None:

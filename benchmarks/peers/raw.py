@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from benchmarks.peers.memory import octets
 from benchmarks.peers.subject import Subject, Trial, TwoAtOnce, announce
-from rpcsys.link import tune
+from rpcsys.link.tcp import tune
 
 LENGTHS = struct.Struct("<QQ")  # bytes to the server, bytes back
 PING = 16

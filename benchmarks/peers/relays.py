@@ -23,7 +23,7 @@ from benchmarks.peers import ours
 from benchmarks.peers.memory import octets
 from benchmarks.peers.raw import RawSocket
 from benchmarks.peers.subject import Place, Subject, Trial, announce
-from rpcsys.link import tune
+from rpcsys.link.tcp import tune
 from rpcsys.wire import handshake
 
 PIECE = 1 << 20

@@ -18,7 +18,7 @@ from rpcsys.board.package import Package, Packer
 from rpcsys.board.ssh import SshConnection, board_error
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConnectError, RpcsysError
-from rpcsys.link import parse_address
+from rpcsys.link.address import parse_address
 
 COPY_TIMEOUT_S = 600.0  # for an archive of some megabytes over a slow link
 INSTALL_TIMEOUT_S = 300.0  # for a copy, two syncs and a self-test on a slow SD card

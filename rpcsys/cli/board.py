@@ -19,7 +19,7 @@ from rpcsys.board.package import WHEELS, Packer
 from rpcsys.cli import options
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line
-from rpcsys.link import address_text, parse_address
+from rpcsys.link.address import address_text, parse_address
 from rpcsys.module import toolchain
 from rpcsys.query import terminal
 

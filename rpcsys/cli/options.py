@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from rpcsys.errors import UsageError
-from rpcsys.link import DEFAULT_TRACKER, parse_address, tracker_defaults
+from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
 
 FILE = click.Path(path_type=Path)
 PORT = DEFAULT_TRACKER[1]

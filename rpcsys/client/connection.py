@@ -10,7 +10,8 @@ from rpcsys.client import answers
 from rpcsys.client.calls import Channel
 from rpcsys.client.session import ServedModule, Session
 from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError
-from rpcsys.link import parse_address, tune
+from rpcsys.link.address import parse_address
+from rpcsys.link.tcp import tune
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames, handshake
 from rpcsys.wire.reader import FrameReader

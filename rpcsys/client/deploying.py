@@ -12,7 +12,8 @@ from rpcsys.client import answers, capabilities, files
 from rpcsys.client.connection import open_session
 from rpcsys.client.files import Progress
 from rpcsys.errors import ProtocolError, UsageError
-from rpcsys.link import Closeable, parse_address
+from rpcsys.link.address import parse_address
+from rpcsys.link.link import Closeable
 from rpcsys.wire.checks import integer, record, rows, sentence
 
 Path = Union[str, "os.PathLike[str]"]

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from rpcsys.client.answers import count, from_tracker, pair, span
 from rpcsys.errors import ProtocolError, TrackerError, printable
-from rpcsys.link import Link
+from rpcsys.link.link import Link
 from rpcsys.wire import checks
 from rpcsys.wire.checks import flag, optional, record, rows, sentence, table
 from rpcsys.wire.keys import MAX_KEY

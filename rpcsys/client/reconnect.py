@@ -16,7 +16,7 @@ from rpcsys.client.capabilities import check_encodings
 from rpcsys.client.connection import connect
 from rpcsys.client.tracker import PLACES, connect_tracker
 from rpcsys.errors import RpcsysError, one_line
-from rpcsys.link import parse_address
+from rpcsys.link.address import parse_address
 from rpcsys.link.backoff import RETRY_S, Backoff, jitter
 
 #: Seconds that a call waits for a server to be free, or back, by default.

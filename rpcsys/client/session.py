@@ -11,7 +11,7 @@ from rpcsys.client.files import Progress, Source
 from rpcsys.client.log import SessionLog
 from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
 from rpcsys.errors import ProtocolError, UsageError
-from rpcsys.link import Closeable
+from rpcsys.link.link import Closeable
 from rpcsys.wire.values import Ref
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Literal, Mapping, O
 from rpcsys import errors
 from rpcsys.client import answers
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
-from rpcsys.link import Closeable, Link, parse_address, tracker_defaults
+from rpcsys.link.address import parse_address, tracker_defaults
+from rpcsys.link.link import Closeable, Link
 from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import Check
 

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.client import answers
 from rpcsys.errors import ConnectError, NotSupported, ProtocolError, RpcsysError, TrackerLost, WaitTimeout, one_line
-from rpcsys.link import Link
 from rpcsys.link.backoff import Backoff
+from rpcsys.link.link import Link
 from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import match_key as match_key_of
 from rpcsys.wire.checks import port as port_number

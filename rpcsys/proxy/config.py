@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rpcsys.errors import ConfigError
-from rpcsys.link import parse_address
+from rpcsys.link.address import parse_address
 from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, port_number
 

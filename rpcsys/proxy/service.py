@@ -15,7 +15,7 @@ from rpcsys.daemon.log_handler import BatchLogHandler
 from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import ENDED, Sockets
 from rpcsys.errors import ProtocolError
-from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive, tune
+from rpcsys.link.tcp import KEEPALIVE_S, drain_and_close, keep_alive, tune
 from rpcsys.logs import note
 from rpcsys.proxy import events as ev
 from rpcsys.proxy.config import ProxyConfig

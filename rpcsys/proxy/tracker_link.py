@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rpcsys.errors import RpcsysError, TrackerError
-from rpcsys.link import Link
 from rpcsys.link.backoff import Backoff, jitter
-from rpcsys.link.link import TvmCommands
+from rpcsys.link.link import Link, TvmCommands
 from rpcsys.wire import tracker
 
 log = logging.getLogger(__name__)

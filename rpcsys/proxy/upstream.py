@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rpcsys.daemon.acceptor import ConnectionLimit
-from rpcsys.link import tune, tune_connected
+from rpcsys.link.tcp import tune, tune_connected
 from rpcsys.proxy.config import Address, ProxyConfig
 from rpcsys.proxy.streams import ProxyStream, send_first
 from rpcsys.wire import tracker

@@ -24,7 +24,7 @@ from tornado.web import RequestHandler
 
 from rpcsys.daemon.acceptor import Acceptor
 from rpcsys.daemon.http import CountedStream, counted, http_server
-from rpcsys.link import tune
+from rpcsys.link.tcp import tune
 
 Take = Callable[[socket.socket, Any], object]
 

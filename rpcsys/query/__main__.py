@@ -14,7 +14,7 @@ import click
 
 from rpcsys.client import Tracker, connect_tracker
 from rpcsys.client.listings import text_summary
-from rpcsys.link import tracker_defaults
+from rpcsys.link.address import tracker_defaults
 from rpcsys.query import reports
 from rpcsys.query.terminal import Decorator, print_json, run_command, say, with_options
 

@@ -14,7 +14,7 @@ from typing import Any
 from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
-from rpcsys.link import parse_address
+from rpcsys.link.address import parse_address
 from rpcsys.logs import FORMATS
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rpcsys.daemon import acceptor
 from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
 from rpcsys.errors import LimitExceeded, ProtocolError
-from rpcsys.link import acknowledge_at_once
+from rpcsys.link.tcp import acknowledge_at_once
 from rpcsys.tracker.addresses import ProxyNetworks
 from rpcsys.tracker.heartbeats import ASKED
 from rpcsys.tracker.views.metrics import FrameCounts

@@ -14,7 +14,7 @@ from rpcsys.tracker.events import Action, Send
 from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.records import Records
-from rpcsys.wire import control
+from rpcsys.wire import control, outcomes
 from rpcsys.wire.control import Answer
 
 #: Seconds between two checks of a server. A heartbeat and its answer cost the tracker about 30 us: 15,000 servers take
@@ -58,7 +58,7 @@ class Heartbeats:
         actions: list[Action] = []
         if peer.unanswered == 1:
             for lease in unopened:
-                actions += self.leases.end(lease, control.UNUSED) if now - lease.since >= UNOPENED_S else ()
+                actions += self.leases.end(lease, outcomes.UNUSED) if now - lease.since >= UNOPENED_S else ()
             actions.append(Send(conn, ASKED))
         elif peer.unanswered == MISSES + 1:
             actions += self.health.answers(peer.name, SILENT)

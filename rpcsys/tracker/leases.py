@@ -13,7 +13,7 @@ from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.scheduler import least
 from rpcsys.tracker.transitions import AWAY, ENDED, OPENED, OURS, RUNNING, SERVER_BACK, SERVER_LEFT, SILENT
-from rpcsys.wire import control
+from rpcsys.wire import control, outcomes
 from rpcsys.wire.control import Running
 
 AWAY_S = 10.0  # how long a lease outlives its server's connection: a running server is back within 5 s
@@ -168,7 +168,7 @@ class Leases:
     def abandoned(self, lease: LeaseRecord) -> list[Action]:
         """Handle the end of the holder's connection. A session that was opened goes on."""
         lease.holder = None
-        return [] if lease.opened else self.end(lease, control.UNUSED, _LEFT)
+        return [] if lease.opened else self.end(lease, outcomes.UNUSED, _LEFT)
 
     # Messages of clients and operators.
 

@@ -17,7 +17,7 @@ from rpcsys.daemon.acceptor import Acceptor, raise_descriptor_limit
 from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
-from rpcsys.link import tune
+from rpcsys.link.tcp import tune
 from rpcsys.serve import Signals, announce, bind, notify
 from rpcsys.tracker import events
 from rpcsys.tracker.addresses import plain

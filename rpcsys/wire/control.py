@@ -9,13 +9,8 @@ from typing import Any, Mapping
 
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Message, field, optional
+from rpcsys.wire.outcomes import OUTCOMES
 
-#: How a lease ended: its client closed it; the client's connection was lost; the time limit passed; the session
-#: exceeded its memory limit; the session's process died; no session was opened; the tracker ended it.
-OUTCOMES = ("closed", "lost", "timeout", "memory", "crashed", "unused", "ended")
-#: `End.reason` for a client that closed before it opened a session. The server drops the match key; a session that
-#: was opened with it meanwhile continues.
-UNUSED = "unused"
 #: The most labels of a server or of a request.
 MAX_LABELS = 32
 #: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.

@@ -3,7 +3,7 @@
 import pytest
 
 from rpcsys.errors import ConfigError
-from rpcsys.link import address_text, parse_address, tracker_defaults
+from rpcsys.link.address import address_text, parse_address, tracker_defaults
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from rpcsys.link import Dialling, dialling
+from rpcsys.link import dialling
+from rpcsys.link.dialling import Dialling
 from tests.link.test_tcp import congestion, unsent
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from rpcsys import link as link_module
 from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable, UnknownKey, WaitTimeout
-from rpcsys.link import Link, error_of
-from rpcsys.link.link import TvmCommands
+from rpcsys.link.link import Link, TvmCommands, error_of
 from rpcsys.wire import tracker as wire
 
 MAGIC = struct.pack("<i", 0x2F271)

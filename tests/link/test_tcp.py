@@ -8,8 +8,18 @@ import time
 
 import pytest
 
-from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive, tcp, tune
-from rpcsys.link.tcp import _INFO, EXTENSION_MS, UNANSWERED, USER_TIMEOUT_MS, _wanted_ms
+from rpcsys.link import tcp
+from rpcsys.link.tcp import (
+    _INFO,
+    EXTENSION_MS,
+    KEEPALIVE_S,
+    UNANSWERED,
+    USER_TIMEOUT_MS,
+    _wanted_ms,
+    drain_and_close,
+    keep_alive,
+    tune,
+)
 
 
 @pytest.fixture

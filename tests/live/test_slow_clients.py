@@ -175,7 +175,7 @@ def test_the_session_of_an_unreachable_client_ends(server: Daemon, remote: Remot
 
 def test_a_socket_detects_an_unreachable_peer():
     """The limit follows from the keep-alive options: the first probe after 5 s, three probes 3 s apart."""
-    from rpcsys.link import tune
+    from rpcsys.link.tcp import tune
 
     with socket.socket() as sock:
         tune(sock)

@@ -18,7 +18,7 @@ from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.requests import TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
 from rpcsys.tracker.state import TrackerState
-from rpcsys.wire import control, tracker
+from rpcsys.wire import control, outcomes, tracker
 
 START = 1_700_000_000.0
 STEP_S = 5.0
@@ -56,7 +56,7 @@ GOOD = {
     "user": st.just("ann"),
     "lease": st.sampled_from(["L1", "L2"]),
     "epoch": st.sampled_from([1, int(START * 1000), 2**53]),
-    "outcome": st.sampled_from(control.OUTCOMES),
+    "outcome": st.sampled_from(outcomes.OUTCOMES),
     "count": st.integers(1, 3),
     "slots": st.integers(1, 4),
     "labels": st.dictionaries(st.sampled_from(["os", "rev"]), st.sampled_from(["linux", ">=1", "2"]), max_size=2),

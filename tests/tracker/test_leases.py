@@ -4,7 +4,7 @@ import pytest
 
 from rpcsys.tracker.leases import AWAY_S, LONGEST_S
 from rpcsys.tracker.records import EPOCHS_AHEAD
-from rpcsys.wire import control
+from rpcsys.wire import outcomes
 from tests.tracker.transcripts import Scene
 
 
@@ -292,7 +292,7 @@ def test_an_operator_ends_a_lease(scene):
 
 def test_every_end_has_a_reason(scene):
     server, client = scene.server(), scene.client()
-    for outcome in control.OUTCOMES:
+    for outcome in outcomes.OUTCOMES:
         lease = lease_of(scene, server, client)
         scene.ask(server, "lease_ended", **lease, outcome=outcome)
     assert all(over["reason"] for over in scene.recorded("over"))

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from rpcsys.wire import control, tracker
+from rpcsys.wire import control, outcomes, tracker
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=30)
 keys = st.text(
@@ -79,7 +79,7 @@ TO_TRACKER = st.one_of(
         texts,
     ),
     st.builds(control.LeaseStarted, ids, texts, ids, texts),
-    st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(control.OUTCOMES), cleaned, texts),
+    st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(outcomes.OUTCOMES), cleaned, texts),
     st.builds(control.Health, ids, texts, readings),
     st.builds(control.Deployed, ids, st.lists(modules, max_size=3).map(tuple), texts),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),

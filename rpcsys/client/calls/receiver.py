@@ -16,7 +16,7 @@ from typing import Callable, Deque, Dict, Optional
 
 from rpcsys.client import answers
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
-from rpcsys.link import KEEPALIVE_S, keep_alive
+from rpcsys.link.tcp import KEEPALIVE_S, keep_alive
 from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame

@@ -16,7 +16,7 @@ from rpcsys.client import Session, Tracker, connect, connect_tracker
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.targets import OnnxRuntime
 from rpcsys.graph._pipeline.cpu_shares import available, shares
-from rpcsys.link import parse_address
+from rpcsys.link.address import parse_address
 
 DeviceLike: TypeAlias = str | Session  # a device in a caller's terms: a text for `parse`, or an open session
 TrackerLike: TypeAlias = Tracker | str | tuple[str, int] | None

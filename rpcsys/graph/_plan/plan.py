@@ -25,7 +25,7 @@ from rpcsys.graph._plan.bench import load_on, write_part
 from rpcsys.graph._plan.cost_model import Goal
 from rpcsys.graph._plan.devices import PlanDevice, TrackerLike, open_sessions
 from rpcsys.graph._show.show import ms_text, size_text, table
-from rpcsys.link import address_text, tracker_defaults
+from rpcsys.link.address import address_text, tracker_defaults
 from rpcsys.module import export_library
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")  # characters that a deployed module's name must not contain

@@ -24,7 +24,7 @@ from rpcsys.errors import (
     UsageError,
     one_line,
 )
-from rpcsys.link import address_text
+from rpcsys.link.address import address_text
 from rpcsys.link.backoff import RetryBudget, jitter
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from typing import Deque, Optional, Sequence
 
-from rpcsys.link import drain_and_close
+from rpcsys.link.tcp import drain_and_close
 from rpcsys.stream import DONT_WAIT, MAX_PIECES, Ended, rest_of
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.memory import Pool

@@ -17,7 +17,7 @@ import time
 from typing import Any, NoReturn, Optional
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, RpcsysError, one_line
-from rpcsys.link import KEEPALIVE_S, keep_alive
+from rpcsys.link.tcp import KEEPALIVE_S, keep_alive
 from rpcsys.module import loading
 from rpcsys.module.module import Module, process
 from rpcsys.server.capabilities import capabilities, installed

@@ -21,7 +21,7 @@ from rpcsys.server.sandbox.processes import RESCAN_S, Orphans
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.child_output import ChildOutput, CrashOutput
 from rpcsys.server.supervisor.loop import Loop
-from rpcsys.wire.control import OUTCOMES
+from rpcsys.wire.outcomes import OUTCOMES
 
 LEAVE_S = (1.0, 5.0)  # at the server's end: time for the zygote to exit by itself; time until all is killed
 STUCK_S = 1.0  # seconds between two checks of processes that survived a SIGKILL

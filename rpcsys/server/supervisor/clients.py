@@ -10,7 +10,7 @@ import errno
 import socket
 
 from rpcsys.errors import ProtocolError
-from rpcsys.link import KEEPALIVE_S, drain_and_close, keep_alive, tune
+from rpcsys.link.tcp import KEEPALIVE_S, drain_and_close, keep_alive, tune
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
 from rpcsys.wire.handshake import SERVER, SESSION, Greeting, OpeningReader, Options, encode_greeting, encode_mismatch

@@ -188,7 +188,7 @@ class LeaseRenewed(LeaseReport):
 
 
 class LeaseRevoked(LeaseReport):
-    reason: str  # may be :data:`rpcsys.wire.control.UNUSED`
+    reason: str  # may be :data:`rpcsys.wire.outcomes.UNUSED`
 
 
 class EndConfirmed(LeaseReport): ...  # the tracker has recorded the end of the lease

@@ -13,8 +13,8 @@ from selectors import EVENT_WRITE
 from socket import MSG_NOSIGNAL
 
 from rpcsys.errors import ProtocolError
-from rpcsys.link import Dialling
 from rpcsys.link.backoff import jitter
+from rpcsys.link.dialling import Dialling
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import READ, WRITE, Loop
 from rpcsys.server.supervisor.parking import DUPLICATE, LOST, MISMATCH

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rpcsys import serve
 from rpcsys.errors import ConfigError
@@ -34,7 +34,9 @@ from rpcsys.server.supervisor.memory_watch import MemoryWatch
 from rpcsys.server.supervisor.proxies import ProxyConnections
 from rpcsys.server.supervisor.records import Policy
 from rpcsys.server.supervisor.state import DeviceServerState
-from rpcsys.server.supervisor.tracker_link import TrackerLink
+
+if TYPE_CHECKING:
+    from rpcsys.server.supervisor.tracker_link import TrackerLink
 
 log = logging.getLogger("rpcsys.server")
 
@@ -66,7 +68,11 @@ class DeviceServer:
         self._commands = HealthCommands(self._loop, {CHECK: config.health_check, RECOVER: config.recover})
         self._proxies = ProxyConnections(self._loop, config.proxies, self._clients.adopt)
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
-        self._tracker = TrackerLink(self._loop, trackers, self._card()) if trackers else None
+        self._tracker: TrackerLink | None = None
+        if trackers:
+            from rpcsys.server.supervisor.tracker_link import TrackerLink  # 0.6 MB that other servers save
+
+            self._tracker = TrackerLink(self._loop, trackers, self._card())
         self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
         self._state = DeviceServerState(_policy(config, self._deployed_key))
         self._options = _session_options(config)

@@ -13,7 +13,7 @@ from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
 from rpcsys.server.supervisor.records import ServerRecords
 from rpcsys.server.supervisor.slots import RUNNING, SessionRecord, Slots
-from rpcsys.wire.control import UNUSED
+from rpcsys.wire.outcomes import UNUSED
 
 if TYPE_CHECKING:
     from rpcsys.server.supervisor.deployments import Deployments

@@ -1,4 +1,4 @@
-"""The server's messages to and from a tracker, over a :class:`rpcsys.link.Link`.
+"""The server's messages to and from a tracker, over a :class:`rpcsys.link.link.Link`.
 
 Our tracker gets one registration, then TVM's PUT for every match key. TVM's tracker gets its own codes; the replies
 have no id, and come in the order of the requests.
@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rpcsys.errors import ConnectError, ProtocolError, TrackerError
-from rpcsys.link import CAPABILITIES, Link
 from rpcsys.link.backoff import jitter
-from rpcsys.link.link import TvmCommands
+from rpcsys.link.link import CAPABILITIES, Link, TvmCommands
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from rpcsys.link import KEEPALIVE_S
+from rpcsys.link.tcp import KEEPALIVE_S
 from rpcsys.server.supervisor import clients as clients_module
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.clients import Clients
