@@ -14,8 +14,10 @@ BUILD := build/deb
 DIST := dist
 DEVICE := $(BIN)/python tests/device_files.py
 PYTEST := $(BIN)/pytest -q --dist worksteal
-# Live tests wait for daemons more than they compute: more of them than there are cores.
-LIVE := $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) * 2 )))
+# Tests also wait: more of them at once than there are cores, and of live ones, which wait for daemons, still more.
+CORES := $(shell nproc 2>/dev/null || echo 2)
+CHECK := $(shell echo $$(( $(CORES) * 3 / 2 )))
+LIVE := $(shell echo $$(( $(CORES) * 2 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test test-slow lint fix bench deb docs clean
@@ -35,7 +37,7 @@ demo: .venv/.ready-graph
 # Compiled code is kept, whatever the environment says: these tests start an interpreter some hundred times.
 check: lint
 	env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/compiled \
-	    $(PYTEST) -n auto -m "not live and not slow" --ignore tests/live
+	    $(PYTEST) -n $(CHECK) -m "not live and not slow" --ignore tests/live
 
 # A live test that fails runs again, and why it failed is shown at the end; no other test does (tests/conftest.py).
 test: check

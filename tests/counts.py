@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.test_layers import MODULES, PACKAGE, ROOT, imported
 
-#: The limits. These numbers only fall.
-LINES = 44_679
+#: The limits. Only a feature that needs more lines raises `LINES`.
+LINES = 41_790
 CIRCLES = 0
 TWICE = 0
 UNTESTED = 0

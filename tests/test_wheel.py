@@ -61,6 +61,7 @@ def test_carries_code_data_and_licence_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -84,6 +84,7 @@ def test_parse_is_the_inverse_of_show(found: list[Entry]) -> None:
     assert inventory.parse(inventory.show(boards)) == boards
 
 
+@pytest.mark.slow
 @given(
     json_values.map(json.dumps)
     | st.lists(json_values).map(lambda boards: json.dumps({"form": 1, "boards": boards}))

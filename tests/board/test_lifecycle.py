@@ -98,6 +98,7 @@ def test_sudo_without_a_terminal_is_an_error(board: RemoteBoard, tmp_path: Path)
         board.install(packed(tmp_path / "a.tar.gz"), [], 0.0)
 
 
+@pytest.mark.slow
 def test_a_board_without_a_server_cannot_be_upgraded_and_has_nothing_to_remove(fake: Path, tmp_path: Path) -> None:
     run_script(fake, 'eval "$command"')
     entry = Entry("b1", "pi@board", root=str(tmp_path))

@@ -31,6 +31,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> package.Package:
     return package.read(build.pack("aarch64-linux-gnu", tmp_path_factory.mktemp("a") / "a.tar.gz").path)
 
 
+@pytest.mark.slow
 def test_one_archive_for_boards_that_are_alike(plain: package.Package, tmp_path: Path) -> None:
     packer = Packer(tmp_path, None, warn)
     first = packer.package(ENTRY, PI, PYTHON, "pi")
@@ -41,6 +42,7 @@ def test_one_archive_for_boards_that_are_alike(plain: package.Package, tmp_path:
     assert (first.name, first.digest) == (plain.name, plain.digest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("libraries", "asks"),
     [

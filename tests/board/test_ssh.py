@@ -36,6 +36,7 @@ def test_the_users_options_come_first(fake: Path, tmp_path: Path) -> None:
     assert "-- board " in called
 
 
+@pytest.mark.slow
 def test_a_silent_host_is_an_error(fake: Path) -> None:
     fake.write_text("#!/bin/sh\nexec sleep 100\n")
     started = time.monotonic()

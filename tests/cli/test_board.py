@@ -44,6 +44,7 @@ def test_list_shows_the_inventory(rpcsys: Command) -> None:
 ADD = ("add", "--key", "k", "--tracker", "h:1")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(
     ("args", "message"),
@@ -70,6 +71,7 @@ def test_invalid_arguments_are_one_line(args: list[str], message: str, rpcsys: C
     assert inventory.load() == {"pi": PI}
 
 
+@pytest.mark.slow
 def test_pack_writes_an_archive_and_prints_its_requirements(rpcsys: Command, tmp_path: Path) -> None:
     output = tmp_path / "device.tar.gz"
     done = rpcsys("pack", "--target", "arm-linux-gnueabihf", "-o", str(output))

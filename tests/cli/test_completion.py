@@ -99,6 +99,7 @@ _{name}_completion
 BARE = {"bash": "--norc", "zsh": "--no-rcs", "fish": "--no-config"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", sorted(ASK))
 @pytest.mark.parametrize(
     ("name", "typed", "finds"),

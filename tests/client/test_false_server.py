@@ -111,6 +111,7 @@ RESULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
 @FAST
 @given(said=mutated({name: truth for name, (_, truth) in RESULTS.items()}))
@@ -229,6 +230,7 @@ def test_lines_do_not_delay_a_reply():
     assert 0 < missing <= 300_000
 
 
+@pytest.mark.slow
 def test_endless_lines_block_no_call():
     """Neither `done`, nor a wait with a timeout, nor a call with a deadline."""
     lines = frame(frames.LOG, {"message": "x"}) * 1000

@@ -37,6 +37,7 @@ def status(port):
     return answer.status
 
 
+@pytest.mark.slow
 def test_unread_pages_are_bounded_and_dropped(monkeypatch) -> None:
     made = []
     monkeypatch.setattr(pages, "MAX_UNREAD", 64 << 20)

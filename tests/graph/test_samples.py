@@ -22,6 +22,7 @@ def test_same_seed_same_bytes() -> None:
     assert first.SerializeToString() != other.SerializeToString()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["squeezenet", "resnet50", "densenet121", "inception_v1", "shufflenet"])
 def test_only_data_goes_in_and_no_weight_is_constant(name: str) -> None:
     model = samples.light_model(name)
@@ -35,6 +36,7 @@ def test_only_data_goes_in_and_no_weight_is_constant(name: str) -> None:
     assert min(float(a.std()) for a in arrays if a.dtype == np.float32) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["squeezenet", "resnet50"])
 def test_outputs_are_finite_and_follow_the_input(network: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")

@@ -28,6 +28,7 @@ def test_round_trips_and_byte_identical_re_export(shape):
     assert blob_of(again) == blob
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [[(b"x", [0])] * 10_000, [(b"", range(9_999)), *[(b"x", [])] * 9_999], [(b"", [0, 1])] * 10_000],

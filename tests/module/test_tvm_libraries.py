@@ -111,6 +111,7 @@ def walked(records: list[Record]) -> list[int]:
     return order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["nested", "relax", "dense"])
 def test_the_decoded_tree_is_the_one_that_tvm_loads(which: str, nested: Path, artefacts: Artefacts) -> None:
     path = nested if which == "nested" else getattr(artefacts, which)

@@ -24,6 +24,7 @@ def contents(path: Path) -> dict[str, bytes]:
         return {entry.name.removeprefix("rpcsys-device/"): tar.extractfile(entry).read() for entry in tar}
 
 
+@pytest.mark.slow
 def test_the_archive_holds_the_device_tier_and_nothing_else(tmp_path: Path, record_property) -> None:
     packed = packing.pack(TARGET, tmp_path / "a.tar.gz")
     files = contents(packed.path)
@@ -42,6 +43,7 @@ def test_the_archive_holds_the_device_tier_and_nothing_else(tmp_path: Path, reco
         assert size <= most
 
 
+@pytest.mark.slow
 def test_the_manifest(tmp_path: Path, build: Build) -> None:
     folder = build("libtvm_ffi.so").parent
     driver = build("driver.so")

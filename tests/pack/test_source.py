@@ -65,6 +65,7 @@ def lines(program: ast.AST) -> list[int]:
     return [node.lineno for node in nodes if hasattr(node, "lineno")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_the_program_stays_the_same_on_the_same_lines(name: str) -> None:
     source = FILES[name].read_text(encoding="utf-8")

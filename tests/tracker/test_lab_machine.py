@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -125,7 +126,7 @@ class LabMachine(RuleBasedStateMachine):
         assert replay(lab.log) == state
 
 
-TestLab = LabMachine.TestCase
+TestLab = pytest.mark.slow(LabMachine.TestCase)
 TestLab.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 
 

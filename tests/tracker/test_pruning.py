@@ -65,6 +65,7 @@ def newest(path) -> str | None:
     return found and found[0]
 
 
+@pytest.mark.slow
 def test_history_is_bounded_in_bytes_and_the_first_rows_are_deleted(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(pruning, "MAX_BYTES", 8 << 20)
     lab = HistoryStore(tmp_path, history_days=90, clock=lambda: NOW)

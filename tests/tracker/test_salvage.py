@@ -85,6 +85,7 @@ def serves(place):
         lab._let_go()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", damage.ALL, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 12), marks=pytest.mark.slow)], ids=["few", "many"])
 def test_a_tracker_starts_and_serves_with_any_damage(lived, tmp_path, caplog, kind, seeds) -> None:

@@ -73,6 +73,7 @@ def check(lab, shares, boards):
     assert replay(lab.log) == lab.state
 
 
+@pytest.mark.slow
 def test_a_day_in_a_lab():
     lab, shares = live(1_000, 5, 6, 40, 4_000, DAY_S)
     check(lab, shares, 1_000)

@@ -1,5 +1,7 @@
 """The tracker's decisions, as transcripts: TVM's messages, the end of connections, and bounds."""
 
+import pytest
+
 from rpcsys.tracker import events, servers
 from rpcsys.tracker import requests as requests_module
 from rpcsys.tracker.state import TrackerState
@@ -102,6 +104,7 @@ def test_cancelled_requests_leave_nothing(scene):
     assert scene.state.records.waiting == {}
 
 
+@pytest.mark.slow
 def test_ten_thousand_boards_serve_twice_as_many_requests():
     """Twice as many clients as boards come, all requests are granted, and all connections end."""
     boards, keys = 10_000, 40

@@ -244,6 +244,7 @@ def test_a_call_within_its_deadline_returns(shared):
     assert echo.submit(np.ones(5), deadline_s=60).result().sum() == 5
 
 
+@pytest.mark.slow
 def test_a_deadline_counts_from_when_the_call_runs(shared):
     """Each call keeps its deadline; together they last longer than it and `GRACE_S`."""
     futures = [shared.get_function("testing.sleep").submit(0.2, deadline_s=1.0) for _ in range(18)]

@@ -216,6 +216,7 @@ def test_close_works_while_the_device_reads_nothing(fake):
     assert len(errors) == 1
 
 
+@pytest.mark.slow
 def test_a_silent_device_is_hung_up_on_after_a_deadline(fake):
     device = fake()
     with pytest.raises(DeadlineExceeded, match=r"no reply 2 s after the call's deadline of 0.1 s"):

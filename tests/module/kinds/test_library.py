@@ -136,6 +136,7 @@ def test_two_libraries_on_a_bare_board(two, tmp_path):
     assert bare(lay_out(tmp_path / "board"), BARE, tmp_path / "tree") == "[2.0, 4.0, 6.0] 3\n"
 
 
+@pytest.mark.slow
 def test_two_relax_programs_in_one_tree(artefacts):
     """Each has TVM's own modules inside; what TVM compiled on its own needs TVM's pointers, and gets them."""
     programs = [library(path, functions=["main"]) for path in (artefacts.relax, artefacts.dense)]

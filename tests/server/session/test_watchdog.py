@@ -161,6 +161,7 @@ def test_the_lease_limit_ends_the_session(busy):
         assert device.reports() == [{"outcome": "timeout"}]
 
 
+@pytest.mark.slow
 def test_the_clients_limit_ends_the_session(device):
     raw = device.raw(limit_s=3)
     raw.call(1, "testing.nop")
@@ -169,6 +170,7 @@ def test_the_clients_limit_ends_the_session(device):
     assert device.reports() == [{"limit_s": 3.0}, {"outcome": "timeout"}]
 
 
+@pytest.mark.slow
 def test_an_idle_session_keeps_its_limit():
     """The watcher goes to sleep after a second without calls."""
     with Device(limit_s=4) as device:
@@ -233,6 +235,7 @@ def flood(raw, piece):
     raw.sock.settimeout(None)
 
 
+@pytest.mark.slow
 def test_an_upload_waits_in_the_socket_while_a_call_runs(device):
     """Its client receives a frame now and then: without these its end would not be detected."""
     raw = device.raw()

@@ -185,6 +185,7 @@ def test_cached_summaries_are_bounded(scene):
     assert len(made._views) == summary._VIEWS
 
 
+@pytest.mark.slow
 def test_long_names_do_not_displace_other_servers(scene):
     """Proxies have names as long as a frame allows, and clients wait for thousands of long keys."""
     scene.server()
