@@ -45,7 +45,7 @@ class ServerConfig:
     slots: int = 1
     tvm: str = "off"  # or "python", or "ctypes"
     tvm_library: str | None = None
-    name: str = ""
+    name: str = ""  # "" is the host's
     labels: tuple[tuple[str, str], ...] = ()
     preload: tuple[str, ...] = ()  # names of modules
     imports: tuple[str, ...] = ()
@@ -84,7 +84,6 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "load_library": tuple(os.path.abspath(path) for path in flags.load_library.split(":") if path),
         "tvm": tvm,
         "tvm_library": tvm_library,
-        "name": flags.name or os.uname().nodename or "server",
         "labels": _labels(flags.labels),
         "preload": _preload(flags.preload, tvm),
         "imports": tuple(flags.imports),

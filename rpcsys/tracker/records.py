@@ -176,9 +176,10 @@ class Records:
         if not queue.servers:
             self.deadlines.set(("forget", key), self.now + GRACE_S)
 
-    def name_peer(self, peer: Peer, wanted: str) -> str:
-        """Give a server a unique name and return it: ``wanted``, with a number if that is in use."""
+    def name_peer(self, peer: Peer, wanted: str, spare: str = "") -> str:
+        """Give a server a unique name and return it: ``wanted``, else ``spare``, else the last of both with a number."""
         self.unname_peer(peer)
+        wanted = spare if spare and wanted in self.server_names else wanted
         name, count = wanted, 1
         while name in self.server_names:
             count += 1

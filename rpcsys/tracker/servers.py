@@ -109,17 +109,18 @@ class Servers:
         return [*self.peers.remove(self.records.peers[conn], reason), Close(conn, reason)]
 
     def _name(self, peer: Peer, message: control.Register, host: str) -> str:
+        records, spare = self.records, message.spare
+        # Two servers of one host keep their names, whichever of them registers first after a restart of the tracker.
+        had_spare = spare in records.conditions or (records.settling is not None and spare in records.settling.servers)
+        name = records.name_peer(peer, spare if spare and had_spare else message.name, spare)
+        if had_spare:
+            return name
         # The old connection of a restarted server may still hold the name. The new one is its heir: it gets it next.
-        name = self.records.name_peer(peer, message.name)
-        before = self.records.peers[self.records.server_names[message.name]].server
-        place = (message.key, host, message.port)
-        if (
-            name != message.name
-            and before is not None
-            and message.port is not None
-            and place == (before.key, before.host, before.port)
-        ):
-            self.records.heirs[message.name] = peer.conn
+        before = records.peers[records.server_names[message.name]].server
+        if name != message.name and before is not None and message.port is not None:
+            place, place_before = (message.key, host, message.port), (before.key, before.host, before.port)
+            if place == place_before or (not spare and place[:2] == place_before[:2]):  # a given name has no port
+                records.heirs[message.name] = peer.conn
         return name
 
     def _is_back(self, name: str) -> list[Action]:
@@ -144,9 +145,17 @@ class Servers:
     def _set_condition(
         self, peer: Peer, asked: int, name: str, change: Callable[[str, str], list[Action]]
     ) -> list[Action]:
+        name = self._with_port(name)
         if name not in self.records.server_names and name not in self.records.conditions:
             return [peer.refuse(asked, hints.unknown_server(self.records, name))]
         return [peer.done(asked), *change(name, peer.who)]
+
+    def _with_port(self, text: str) -> str:
+        """The name of the server that ``text`` means: its name, or its name and port."""
+        name, _, port = text.rpartition(":")
+        conn = None if text in self.records.server_names else self.records.server_names.get(name)
+        server = None if conn is None else self.records.peers[conn].server
+        return name if server is not None and port == str(server.port) else text
 
     def deployed(self, peer: Peer, message: control.Deployed) -> list[Action]:
         """Replace the list of a server's deployed modules."""

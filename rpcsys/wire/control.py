@@ -191,6 +191,7 @@ class Register(Ask, op="register"):
     loads: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
     running: tuple[Running, ...] = field(checks.items(Running.from_json), default=tuple)
     identity: str = field(checks.text, default="")  # random, constant for the server's life, on any connection
+    spare: str = field(checks.text, default="")  # its name where another server has ``name``, "" for one given by hand
 
 
 class LeaseStarted(AboutLease, op="lease_started"):

@@ -115,7 +115,7 @@ def test_a_restarted_board_gets_its_name_when_its_old_connection_ends(scene):
 
 def test_a_server_at_another_address_keeps_its_numbered_name(scene):
     before = scene.server()
-    scene.server(port=9091)
+    scene.server(at="10.0.0.9")
     scene.leave(before)
     assert scene.closed == []
 
@@ -143,3 +143,39 @@ def test_a_registration_can_be_repeated(scene):
     assert answer["server"] == "board"
     assert scene.closed == []
     assert len(scene.summary()["server_info"]) == 2
+
+
+def test_a_given_name_is_the_identity_on_any_port(scene):
+    server, operator, client = scene.server(name="orin-3", port=35207), scene.client(), scene.client()
+    assert scene.ask(operator, "drain", server="orin-3")[-1]["ok"]
+    scene.leave(server)
+    again = scene.server(name="orin-3", port=41000)
+    scene.put(again, "rpi4:1", 41000)
+    (row,) = scene.summary()["servers"]
+    assert (row["name"], row["state"]) == ("orin-3", "drained")
+    assert not [said for said in scene.ask(client, "request", key="rpi4") if "leases" in said]
+
+
+def test_a_port_is_part_of_a_name_that_nobody_gave_and_two_servers_claim(scene):
+    for port in (9090, 9091):
+        scene.server(name="host", port=port, spare=f"host:{port}")
+    assert sorted(row["name"] for row in scene.summary()["servers"]) == ["host", "host:9091"]
+    assert scene.ask(scene.client(), "drain", server="host:9090")[-1]["ok"]
+    assert {row["name"]: row["state"] for row in scene.summary()["servers"]} == {"host": "drained", "host:9091": "ok"}
+
+
+def test_a_drained_server_with_its_port_in_its_name_keeps_it(scene):
+    one, two = (scene.server(name="host", port=port, spare=f"host:{port}") for port in (9090, 9091))
+    assert scene.ask(scene.client(), "drain", server="host:9091")[-1]["ok"]
+    scene.leave(one)
+    scene.leave(two)
+    scene.server(name="host", port=9091, spare="host:9091")
+    (row,) = scene.summary()["servers"]
+    assert (row["name"], row["state"]) == ("host:9091", "drained")
+
+
+def test_a_given_name_goes_on_to_a_server_on_another_port_of_the_same_board(scene):
+    before, after = scene.server(name="orin-3", port=35207), scene.server(name="orin-3", port=41000)
+    assert sorted(row["name"] for row in scene.summary()["servers"]) == ["orin-3", "orin-3-2"]
+    scene.leave(before)
+    assert scene.closed == [after]  # it registers again, and gets the name

@@ -134,13 +134,15 @@ class DeviceServer:
     def _card(self) -> dict[str, Any]:
         """The fields of a registration with a tracker."""
         config = self._config
+        name = config.name or os.uname().nodename or "server"
         return {
             "key": config.key,
-            "name": f"{config.name}:{self._port or config.key}",
+            "name": name,
+            "spare": "" if config.name else f"{name}:{self._port or config.key}",
             "slots": config.slots,
             "port": self._port,
             "address": config.custom_addr,
-            "labels": {**labels(config.name), **dict(config.labels)},
+            "labels": {**labels(name), **dict(config.labels)},
             "loads": (*loads(), *kinds(pickle=config.allow_pickle)),
             "identity": os.urandom(16).hex(),  # secret: after a new connection it proves who has the name and leases
         }

@@ -425,3 +425,14 @@ def test_an_idle_server_is_small(daemons, record_property):
     record_property("each further slot", f"{(four - one) / 3:.1f} MB")
     assert one <= IDLE_MB * ROOM
     assert (four - one) / 3 < SLOT_MB
+
+
+@pytest.mark.parametrize(("flags", "named"), [(("--name", "orin-3"), ["orin-3", "orin-3-2"]), ((), None)])
+def test_a_port_is_in_no_name_that_was_given(daemons, flags, named):
+    tracker = daemons.tracker()
+    ports = [daemons.server("k", *BARE, *flags, tracker=tracker).address[1] for _ in range(2)]
+    host = os.uname().nodename
+    expected = [named] if named else [[host, f"{host}:{port}"] for port in ports]  # whichever registered first
+    with rpcsys.connect_tracker(*tracker.address) as asked:
+        wait_until(lambda: len(asked.summary()["servers"]) == 2, SOON_S, "both have registered")
+        assert sorted(row["name"] for row in asked.summary()["servers"]) in expected
