@@ -177,7 +177,7 @@ class Records:
             self.deadlines.set(("forget", key), self.now + GRACE_S)
 
     def name_peer(self, peer: Peer, wanted: str, spare: str = "") -> str:
-        """Give a server a unique name and return it: ``wanted``, else ``spare``, else the last of both with a number."""
+        """Give a server a unique name and return it: ``wanted``, else ``spare``, else one of them with a number."""
         self.unname_peer(peer)
         wanted = spare if spare and wanted in self.server_names else wanted
         name, count = wanted, 1

@@ -432,5 +432,5 @@ def test_a_port_is_in_no_name_that_was_given(daemons, flags, named):
     tracker = daemons.tracker()
     ports = [daemons.server("k", *BARE, *flags, tracker=tracker, offers=n).address[1] for n in (1, 2)]
     host = os.uname().nodename
-    with rpcsys.connect_tracker(*tracker.address) as asked:
+    with rpcsys.connect_tracker(tracker.address) as asked:
         assert sorted(row["name"] for row in asked.summary()["servers"]) == (named or [host, f"{host}:{ports[1]}"])
