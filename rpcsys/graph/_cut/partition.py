@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from rpcsys.errors import UsageError
 from rpcsys.graph._cut.extract import Part, extract
 from rpcsys.graph._cut.region import Annotation, Region, chosen, marks
-from rpcsys.graph._ir.dataflow import Dataflow, optimised, reached
+from rpcsys.graph._ir.dataflow import Dataflow, reached
+from rpcsys.graph._ir.rewriting import carried_over, check_division, optimised
 from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._ir.tensor_info import infer_shapes
 from rpcsys.module.kinds.onnx_model import ModelLike, read
@@ -26,8 +27,9 @@ def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = Fa
     (``rest0``, …): use this for all nodes that a target supports. ``exact`` is as in `split`.
 
     Raises `UsageError` for a region that is empty or not convex (the message names the path that leaves and returns),
-    a name that no node has, stages marked against the flow, and a tensor of unknown type between stages;
-    `ModelError` with ``exact``, if onnxruntime cannot load the model.
+    a name that no node has, stages marked against the flow, a tensor of unknown type between stages, and with ``exact``
+    a region that onnxruntime's rewriting joins with other nodes; `ModelError` with ``exact``, if onnxruntime cannot
+    load the model.
     """
     flow = Dataflow(read(model))
     if isinstance(region, Annotation):
@@ -52,6 +54,8 @@ def _optimised(flow: Dataflow, wanted: set[int]) -> tuple[Dataflow, set[int]]:
         inside = any(i in wanted for i in origins[index])
         if inside or (not origins[index] and new.after[index] and new.after[index][0] in found):
             found.add(index)
+    old_sides = [int(index in wanted) for index in range(len(flow.nodes))]
+    check_division(flow, old_sides, new, origins, [int(index in found) for index in range(len(new.nodes))])
     return new, found
 
 
@@ -110,14 +114,13 @@ def _connected(flow: Dataflow, nodes: set[int]) -> list[set[int]]:
 def _by_marks(flow: Dataflow, annotation: Annotation, exact: bool) -> Stages:
     stage_of, devices = marks(flow, annotation)
     _check_order(flow, stage_of)
-    if exact:
-        old, (flow, origins) = stage_of, optimised(flow)
-        marked = ([old[i] for i in origin if i in old] for origin in origins)
-        stage_of = {index: max(stages) for index, stages in enumerate(marked) if stages}
     placed: dict[int, int] = {}
     for index in sorted(flow.useful & flow.live):
         earlier = [placed[i] for i in flow.before[index] if i in placed]
         placed[index] = max([*earlier, stage_of.get(index, 0)])
+    if exact:
+        flow, stages = carried_over(flow, [placed.get(index, 0) for index in range(len(flow.nodes))])
+        placed = {index: stages[index] for index in flow.useful & flow.live}
     infer_shapes(flow.model)
     if not placed:
         raise UsageError("no node of the model depends on its inputs: there is nothing to divide")

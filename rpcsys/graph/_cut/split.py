@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._cut.extract import Part, extract
-from rpcsys.graph._ir.dataflow import Dataflow, optimised
+from rpcsys.graph._ir.dataflow import Dataflow
+from rpcsys.graph._ir.rewriting import carried_over
 from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._ir.tensor_info import infer_shapes
 from rpcsys.module.kinds.onnx_model import ModelLike, read
@@ -31,8 +32,9 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
     Without it onnxruntime may optimise each stage fully: faster, with differences around 1e-7. ``model`` is a path,
     bytes, or a model of onnx or onnx-ir; it is not changed.
 
-    Raises `UsageError` for a cut that names no node or tensor, leaves a stage without work, or crosses a tensor of
-    unknown type; `ModelError` with ``exact``, if onnxruntime cannot load the model.
+    Raises `UsageError` for a cut that names no node or tensor, leaves a stage without work, crosses a tensor of
+    unknown type, or with ``exact`` goes through nodes that onnxruntime rewrites into others; `ModelError` with
+    ``exact``, if onnxruntime cannot load the model.
     """
     flow = Dataflow(read(model))
     listed: list[Cut] = [cuts] if isinstance(cuts, (int, str)) else list(cuts)
@@ -41,7 +43,7 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
     nested = list(itertools.accumulate(heads, operator.or_))
     stage_of = [sum(index not in head for head in nested) for index in range(len(flow.nodes))]
     if exact:
-        flow, stage_of = _optimised(flow, stage_of)
+        flow, stage_of = carried_over(flow, stage_of)
     infer_shapes(flow.model)
     nodes = [frozenset(i for i, stage in enumerate(stage_of) if stage == number) for number in range(len(heads) + 1)]
     return extract(flow, [Part(f"stage{number}", own) for number, own in enumerate(nodes)], exact=exact)
@@ -68,22 +70,3 @@ def _before_tensor(flow: Dataflow, name: str) -> set[int]:
         if any(value.name == name for value in node.outputs):
             return flow.upstream([index])
     raise UsageError(f"no node of the model is called {name!r}, and none makes a tensor of that name")
-
-
-def _optimised(flow: Dataflow, stage_of: Sequence[int]) -> tuple[Dataflow, list[int]]:
-    """The model that onnxruntime optimises as a whole, and the stage of each of its nodes.
-
-    A node that onnxruntime added goes to the stage of its inputs. A node never goes before the nodes it takes from, or
-    behind the nodes that take from it. Where onnxruntime merged equal nodes, the earliest stage that needs one has it.
-    """
-    new, origins = optimised(flow)
-    last = max(stage_of, default=0)
-    wanted = [last] * len(origins)
-    for index in reversed(range(len(origins))):
-        own = max((stage_of[i] for i in origins[index]), default=last)
-        wanted[index] = min([own, *(wanted[taker] for taker in new.after[index])])
-    placed: list[int] = []
-    for index, makers in enumerate(new.before):
-        own = wanted[index] if origins[index] else 0
-        placed.append(max([own, *(placed[maker] for maker in makers)]))
-    return new, placed

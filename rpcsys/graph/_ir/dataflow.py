@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir.models import bodies, functions_of
-from rpcsys.graph._ir.ort import rewritten
 
 #: Operators that draw random numbers: those in the onnx operator list that take a seed.
 _RANDOM = {"Bernoulli", "Dropout", "Multinomial"} | {
@@ -104,16 +103,6 @@ def reached(start: Iterable[int], steps: Mapping[int, list[int]] | Sequence[list
         reached |= fresh
         todo.extend(fresh)
     return reached
-
-
-def optimised(flow: Dataflow) -> tuple[Dataflow, list[list[int]]]:
-    """The model as onnxruntime optimises it at ``basic``; and for each node, the nodes of ``flow`` with its outputs.
-
-    Raises `ModelError` if onnxruntime cannot load it.
-    """
-    makers = {value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name}
-    new = Dataflow(rewritten(flow.model))
-    return new, [[makers[value.name] for value in node.outputs if value.name in makers] for node in new.nodes]
 
 
 def _values_read(node: ir.Node, graph: ir.Graph) -> dict[ir.Value, None]:

@@ -26,7 +26,7 @@ _EMBEDDED_BYTES = 1 << 24  # more weights go into a file beside the model, both 
 
 
 def rewritten(model: ir.Model) -> ir.Model:
-    """Let onnxruntime optimise the model at its level ``basic``; the result as ONNX, without names of nodes.
+    """Let onnxruntime optimise the model at its level ``basic``; the result as ONNX.
 
     Raises `ModelError` if onnxruntime cannot load it.
     """

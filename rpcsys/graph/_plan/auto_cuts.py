@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from rpcsys.errors import UsageError
-from rpcsys.graph._ir.dataflow import Dataflow, optimised
+from rpcsys.graph._ir.dataflow import Dataflow
+from rpcsys.graph._ir.rewriting import optimised
 from rpcsys.graph._ir.stage import tensor_spec
 from rpcsys.graph._ir.tensor_info import TensorInfo, describe
 from rpcsys.graph._pipeline.resolve import CALLS

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._cut.split import split
-from rpcsys.graph._ir.dataflow import Dataflow, optimised
+from rpcsys.graph._ir.dataflow import Dataflow
+from rpcsys.graph._ir.rewriting import optimised
 from rpcsys.graph._plan.cost_model import UnitTensor
 from rpcsys.graph._plan.cut_points import CutPoints, cut_points
 from rpcsys.graph._plan.profile import profile

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from rpcsys import graph
+from rpcsys.errors import UsageError
+from rpcsys.graph._ir.dataflow import Dataflow
+from rpcsys.graph._ir.rewriting import check_division, optimised
+from rpcsys.module.kinds.onnx_model import read
+from tests.graph.running import assert_same, chain, make, names, node, numbers, ops, run, run_stages, values
+
+
+def convolutions(length: int = 4) -> onnx.ModelProto:
+    """Conv and Relu in turn, with weights."""
+    nodes, weights, last = [], {}, "x"
+    for i in range(length):
+        weights[f"w{i}"] = numbers(2, 2, 1, 1, seed=i)
+        nodes += [node("Conv", f"{last} w{i}", f"c{i}"), node("Relu", f"c{i}", f"r{i}")]
+        last = f"r{i}"
+    nodes.append(node("Neg", last, "y"))
+    return make(nodes, values("x", shape=(1, 2, 4, 4)), values("y", shape=(1, 2, 4, 4)), weights=weights)
+
+
+def function_in_a_chain() -> onnx.ModelProto:
+    inner = [node("Relu", "a", "q"), node("Tanh", "q", "r"), node("Neg", "r", "b")]
+    own = helper.make_function("my", "F", ["a"], ["b"], inner, [helper.make_opsetid("", 17)])
+    nodes = [node("Abs", "x", "t"), helper.make_node("F", ["t"], ["u"], domain="my"), node("Sin", "u", "y")]
+    return make(nodes, values("x"), values("y"), functions=[own], domains={"my": 1})
+
+
+def half(model: onnx.ModelProto, by: str) -> onnx.ModelProto:
+    module = pytest.importorskip({"onnxruntime": "onnxruntime.transformers.float16"}.get(by, f"{by}.float16"))
+    return module.convert_float_to_float16(onnx.ModelProto.FromString(model.SerializeToString()))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("by", ["onnxruntime", "onnxconverter_common"])
+@pytest.mark.parametrize("cut", [2, 4, "r1", ["c1", "r2"]])
+def test_a_cut_of_a_float16_model_stays_where_it_was(by: str, cut: Any) -> None:
+    model = half(convolutions(), by)
+    plain = graph.split(model, cut)
+    exact = graph.split(model, cut, exact=True)
+
+    def work(stages: graph.Stages) -> list[list[str]]:
+        return [[op for op in ops(stage) if op != "Cast"] for stage in stages]
+
+    assert work(exact) == work(plain)
+    assert [names(stage.outputs) for stage in exact] == [names(stage.outputs) for stage in plain]
+    feeds = {"x": numbers(1, 2, 4, 4).astype(np.float16)}
+    assert_same(run_stages(exact, feeds), run(model, feeds))
+
+
+def test_a_region_of_a_float16_model_is_found_again() -> None:
+    model = half(convolutions(), "onnxruntime")
+    stages = graph.partition(model, ["r1", "c2"], exact=True)
+    assert [op for op in ops(stages["region"]) if op != "Cast"] == ["Relu", "Conv"]
+    feeds = {"x": numbers(1, 2, 4, 4).astype(np.float16)}
+    assert_same(run_stages(stages, feeds), run(model, feeds))
+
+
+@pytest.mark.parametrize("form", ["QDQ", "QOperator", "dynamic"])
+def test_a_quantised_model_is_cut_where_it_was_asked(tmp_path: Path, form: str) -> None:
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    onnx.save(convolutions(), tmp_path / "m.onnx")
+    feeds = {"x": numbers(1, 2, 4, 4)}
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        given = iter([feeds])
+
+        def get_next(self) -> Any:
+            return next(self.given, None)
+
+    if form == "dynamic":
+        quantization.quantize_dynamic(tmp_path / "m.onnx", tmp_path / "q.onnx")
+    else:
+        how = quantization.QuantFormat[form]
+        quantization.quantize_static(tmp_path / "m.onnx", tmp_path / "q.onnx", Reader(), quant_format=how)
+    model = onnx.load(tmp_path / "q.onnx")
+    for cut in range(1, len(model.graph.node)):
+        try:
+            plain = graph.split(model, cut)
+        except UsageError:
+            continue  # constants alone on one side
+        exact = graph.split(model, cut, exact=True)
+        convolutions_of = [[sum("Conv" in op for op in ops(stage)) for stage in stages] for stages in (exact, plain)]
+        assert convolutions_of[0] == convolutions_of[1], cut
+        assert_same(run_stages(exact, feeds), run(model, feeds))
+
+
+@pytest.mark.parametrize(("cut", "kept"), [(1, ["Abs"]), (2, ["Abs", "Relu", "Tanh", "Neg"])])
+def test_what_a_function_holds_stays_with_its_call(cut: int, kept: list[str]) -> None:
+    model = function_in_a_chain()
+    stages = graph.split(model, cut, exact=True)
+    assert ops(stages[0]) == kept
+    assert_same(run_stages(stages, {"x": numbers(2, 3)}), run(model, {"x": numbers(2, 3)}))
+
+
+def test_marked_stages_survive_equal_nodes() -> None:
+    nodes = [node("Relu", "x", "a"), node("Neg", "a", "b"), node("Relu", "x", "c"), node("Add", "b c", "y")]
+    model = make(nodes, values("x"), values("y"))
+    marked = graph.annotate(model, {0: ["a", "b"], 1: ["c", "y"]})
+    stages = graph.partition(marked, graph.annotated(), exact=True)
+    assert [ops(stage) for stage in stages] == [["Relu", "Neg"], ["Add"]]
+
+
+def test_nodes_and_tensors_keep_their_names() -> None:
+    old = Dataflow(read(half(chain(), "onnxruntime")))
+    new, origins = optimised(old)
+    found = {item.name: names(item.outputs) for item, origin in zip(new.nodes, origins, strict=True) if origin}
+    assert {name: found[name] for name in ("n0", "n1", "n2")} == {"n0": ["t1"], "n1": ["t2"], "n2": ["t3"]}
+
+
+def test_a_division_through_nodes_that_became_others_is_refused() -> None:
+    old = Dataflow(read(chain()))
+    new = Dataflow(read(make([node("Softmax", "x", "s"), node("Neg", "s", "y")], values("x"), values("y"))))
+    check_division(old, [0, 0, 0, 1], new, [[], [3]], [0, 1])
+    with pytest.raises(UsageError, match="no exact division there: onnxruntime makes 'n0' part of Softmax") as caught:
+        check_division(old, [0, 0, 1, 1], new, [[], [3]], [1, 1])
+    assert str(caught.value).endswith("divide elsewhere, or pass exact=False")
+    with pytest.raises(UsageError, match="makes 'n2' part of Softmax"):
+        check_division(old, [0, 0, 0, 1], new, [[2], [3]], [1, 1])
