@@ -19,21 +19,31 @@ from rpcsys.query import terminal
 @click.option("--name", help="The module's name for clients (default: the file's name, without its ending).")
 @click.option("--list", "listing", is_flag=True, help="List the modules that are deployed there.")
 @click.option("--remove", metavar="NAME", help="Withdraw a module.")
+@click.option("--rollback", metavar="NAME", help="Put back the version before the present one.")
 @click.argument("file", type=options.FILE, required=False)
-def deploy(servers: tuple[str, ...], name: str | None, listing: bool, remove: str | None, file: Path | None) -> None:
+def deploy(
+    servers: tuple[str, ...],
+    name: str | None,
+    listing: bool,
+    remove: str | None,
+    rollback: str | None,
+    file: Path | None,
+) -> None:
     """Let a server serve FILE, a library (.so) or an ONNX model (.onnx), to all clients that call it by name.
 
     The server needs --deploy DIR. An older module of that name finishes its calls; new calls go to FILE. If the server
-    cannot load FILE, the older module stays.
+    cannot load FILE, the older module stays. The server keeps it until the next one: --rollback NAME puts it back.
     """
-    if (file is not None) + listing + (remove is not None) != 1:
-        raise UsageError("give one of these: a file to deploy, --list, or --remove NAME")
+    if (file is not None) + listing + (remove is not None) + (rollback is not None) != 1:
+        raise UsageError("give one of these: a file to deploy, --list, --remove NAME, or --rollback NAME")
     for server in servers:
         with Deployment(server) as deployment:
             if file is not None:
                 with terminal.progress(f"sending {file.name}") as advance:
                     put = deployment.put(file, name, progress=advance)
-                terminal.say(f"{server}: serving {printable(put['name'])} {printable(put['version'])}")
+                terminal.say(f"{server}: serving {_version(put)}")
+            elif rollback is not None:
+                terminal.say(f"{server}: serving {_version(deployment.rollback(rollback))} again")
             elif remove is not None:
                 deployment.remove(remove)
                 click.echo(f"{server}: {remove} is withdrawn")
@@ -41,6 +51,10 @@ def deploy(servers: tuple[str, ...], name: str | None, listing: bool, remove: st
                 rows = deployment.list()
                 click.echo(f"{server}:" + ("" if rows else " nothing is deployed"))
                 terminal.print_pairs([(row["name"], _deployed(row)) for row in rows])
+
+
+def _version(put: dict[str, str]) -> str:
+    return f"{printable(put['name'])} {printable(put['version'])}"
 
 
 def _deployed(row: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Deploying modules on a server that was started with ``--deploy``: put, list, remove.
+"""Deploying modules on a server that was started with ``--deploy``: put, list, roll back, remove.
 
 Any client that reaches such a server may deploy, as any client that reaches a server may run a model on it.
 """
@@ -58,6 +58,16 @@ class Deployment(Closeable):
                 f"the server has another file than {path}: it changed while it was sent; deploy it again"
             )
         return put
+
+    def rollback(self, name: str) -> Dict[str, str]:
+        """Put back the version of ``name`` that the current one replaced; again, and the newer one is back.
+
+        Returns when new calls go to it: name, version, file and sha256. Raises `RemoteFileError` for an unknown name,
+        or where no earlier version is kept; `ModelError` if it can no longer be loaded, and nothing has then changed.
+        """
+        said = self._session._builtin("deploy.rollback", name)
+        version: Dict[str, str] = answers.from_device(PUT, said, "deploy.rollback")
+        return version
 
     def list(self) -> List[Dict[str, Any]]:
         """The deployments: name, version, file, sha256, state; calls running and waiting, and clients."""

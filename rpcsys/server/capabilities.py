@@ -16,13 +16,14 @@ STUB = "numpy_stub"  # the folder of the stub that replaces a missing numpy: nam
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 
-def capabilities(*, pickle: bool = False, cache: bool = False) -> dict[str, Any]:
+def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = False) -> dict[str, Any]:
     """Which optional packages are installed, which files a session can load, what the flags allow. Imports nothing."""
     return {
         **{package: installed(package) for package in _PACKAGES},
         "python": "{}.{}".format(*sys.version_info[:2]),
         "pickle": pickle,
         "cache": cache,
+        "deploy": deploy,
         "tvm_runtime": library.has_runtime(),  # whether TVM's libraries are there, with the package or without
         "loads": loads(),
         "kinds": kinds(pickle=pickle),  # of modules in those files

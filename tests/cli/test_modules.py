@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,11 @@ def test_a_model_is_put_replaced_listed_and_withdrawn(rpcsys: Command, server: s
         assert (put.returncode, put.stderr.count("\n")) == (0, 1), put.stderr
         assert put.stdout.startswith(f"{server}: serving scale ")
         assert doubled(server) == 2.0 * factor
+    for factor in (2, 3):
+        back = rpcsys("deploy", "--rollback", "scale", "--to", server)
+        assert (back.returncode, back.stderr) == (0, "")
+        assert re.fullmatch(rf"{server}: serving scale 000[12]-\w+ again\n", back.stdout)
+        assert doubled(server) == 2.0 * factor
     listed = rpcsys("deploy", "--list", "--to", server)
     assert listed.returncode == 0
     assert "scale.onnx  serving" in listed.stdout
@@ -60,8 +66,10 @@ def doubled(server: str) -> float:
         (("model.txt",), 1, "it loads .onnx, .so"),
         (("broken.onnx", "--name", "a/b"), 1, "is no name for a module"),
         (("--remove", "nothing"), 1, "no module 'nothing' is deployed"),
+        (("--rollback", "nothing"), 1, "no module 'nothing' is deployed"),
+        (("--rollback", "x", "--remove", "x"), 2, "give one of these"),
     ],
-    ids=["nothing", "both", "no file", "no model", "no kind", "no name", "not there"],
+    ids=["nothing", "both", "no file", "no model", "no kind", "no name", "not there", "no version", "back and away"],
 )
 def test_errors_of_deploy_are_one_line(
     rpcsys: Command, server: str, tmp_path: Path, words: tuple[str, ...], status: int, message: str

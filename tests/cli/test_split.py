@@ -61,6 +61,9 @@ def test_a_stage_for_a_device_is_a_part_to_be_deployed(lab: Lab, model: Path, rp
     part = "of-it-stage0.onnx"
     output = f"wrote of it.so\nwrote {part}, for key:cpu; type: rpcsys deploy {part} --to HOST:PORT\n"
     assert done.stdout.endswith(output)
+    before, _, _ = done.stderr.partition("profiling the model")
+    warning = "key:cpu has no --deploy: its part cannot be deployed until its server runs with --deploy DIR"
+    assert warning in before
     x = numbers(*SHAPE)
     expected = run(network(), {"x": x})["t2"]
     stage = onnx.load(model.with_name(part))

@@ -17,6 +17,12 @@ def test_list_returns_the_deployments():
         assert deployment.list() == [ROW]
 
 
+def test_rollback_returns_the_version():
+    version = {"name": "m", "version": "0001-ab", "file": "m.so", "sha256": "ab"}
+    with session_with(frame(frames.RESULT, {"r": version}, 1)) as address, Deployment(address) as deployment:
+        assert deployment.rollback("m") == version
+
+
 def test_an_incomplete_row_is_refused():
     with session_with(frame(frames.RESULT, {"r": [{"name": "m"}]}, 1)) as address, Deployment(address) as deployment:
         with pytest.raises(ProtocolError, match=r"deploy\.list makes no sense"):

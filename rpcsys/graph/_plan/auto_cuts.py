@@ -16,8 +16,8 @@ from rpcsys.graph._ir.tensor_info import TensorInfo, describe
 from rpcsys.graph._pipeline.resolve import CALLS
 from rpcsys.graph._plan.bench import open_bench
 from rpcsys.graph._plan.cost_model import Goal
-from rpcsys.graph._plan.cut_points import cut_points
-from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, open_sessions, parse
+from rpcsys.graph._plan.cut_points import CutPoints, cut_points
+from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, open_sessions, parse, without_deployments
 from rpcsys.graph._plan.plan import Plan
 from rpcsys.graph._plan.profile import encoded_bytes, profile
 from rpcsys.graph._plan.search import Report, Search
@@ -76,29 +76,38 @@ def auto_cuts(
         steps(encode)
     wanted = parse(devices)
     say = say or (lambda text: None)
-    say("profiling the model")
     flow = Dataflow(read(model))
     wants = [describe(value) for value in flow.model.graph.inputs]
     arrays, warnings = _arrays(wants, inputs)
     for warning in warnings:
         python_warnings.warn(warning, RuntimeWarning, stacklevel=2)
+    with ExitStack() as stack:
+        sessions = list(open_sessions(wanted, tracker, wait_s, stack))
+        for device in without_deployments(wanted, sessions):
+            say(f"{device.name} has no --deploy: its part cannot be deployed until its server runs with --deploy DIR")
+        say("profiling the model")
+        found = _cut_points(flow, arrays, "" if all(device.cpus for device in wanted) else encode, say)
+        say("measuring the way to the devices")
+        calls = CALLS if goal == "throughput" else 1
+        pairs = zip(wanted, sessions, strict=True)
+        benches = [open_bench(device, session, calls, encode) for device, session in pairs]
+        search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
+        best = search.run(rounds, keep_order)
+        return replace(search.plan(best), encode=encode, warnings=warnings)
+
+
+def _cut_points(flow: Dataflow, arrays: Mapping[str, Any], encode: str, say: Report) -> CutPoints:
+    """The cuts to choose from, with measured seconds and bytes. Raises `UsageError` where there is nothing to divide."""
     known = {value.name for node in flow.nodes for value in node.outputs if value.name}
     basic, _ = optimised(flow)
     profiled = profile(basic, arrays)
-    if encode and not all(device.cpus for device in wanted):
+    if encode:
         say("encoding what may cross")
         profiled = profiled._replace(nbytes=encoded_bytes(basic, profiled.nbytes, arrays, encode))
     found = cut_points(basic, profiled, known, arrays)
     if not found.seconds:
         raise UsageError("nothing in the model depends on its inputs: there is nothing to divide")
-    with ExitStack() as stack:
-        say("measuring the way to the devices")
-        leased = open_sessions(wanted, tracker, wait_s, stack)
-        calls = CALLS if goal == "throughput" else 1
-        benches = [open_bench(device, session, calls, encode) for device, session in zip(wanted, leased, strict=True)]
-        search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
-        best = search.run(rounds, keep_order)
-        return replace(search.plan(best), encode=encode, warnings=warnings)
+    return found
 
 
 def _arrays(inputs: Sequence[TensorInfo], given: Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:

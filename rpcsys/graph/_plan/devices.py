@@ -92,6 +92,15 @@ def open_sessions(
             yield device.session
 
 
+def without_deployments(
+    devices: Sequence[PlanDevice], sessions: Sequence[Session | None]
+) -> Iterator[PlanDevice]:
+    """The devices whose server runs without ``--deploy``, as far as its HELLO has this."""
+    for device, session in zip(devices, sessions, strict=True):
+        if session is not None and session.info.get("capabilities", {}).get("deploy") is False:
+            yield device
+
+
 def _shares(count: int) -> list[PlanDevice]:
     here = sorted(available())
     if not 0 < count <= len(here):

@@ -1,4 +1,4 @@
-"""The process that serves a client which deploys: uploads, as in a session, and three functions.
+"""The process that serves a client which deploys: uploads, as in a session, and four functions.
 
 A host loads a new version before one rename makes it current: after a kill the old or the new version is served.
 """
@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError, printable
 from rpcsys.server.capabilities import capabilities
-from rpcsys.server.models.store import SUFFIXES, Store, is_name
+from rpcsys.server.models.store import SUFFIXES, Store, Version, is_name
 from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
@@ -76,6 +76,7 @@ class Deployer:
             "deploy.put": taking("deploy.put", self._put, str, str),
             "deploy.list": taking("deploy.list", self._list),
             "deploy.remove": taking("deploy.remove", self._remove, str),
+            "deploy.rollback": taking("deploy.rollback", self._rollback, str),
         }
         self._handlers: dict[int, Callable[[Frame], None]] = {
             frames.CHUNK: self._files.chunk,
@@ -140,13 +141,28 @@ class Deployer:
             self._store.prune(name)
             try:
                 version = self._store.stage(name, source, os.path.basename(file), digest)
-                why = self._ask("tried", {"try": list(version)})
-                if why:
-                    raise ModelError(why)
-                self._store.switch(version)
+                self._try_and_switch(version)
             except BaseException:
                 self._store.prune(name)
                 raise
+            self._ask("seen", {"changed": True})
+        return version._asdict()
+
+    def _try_and_switch(self, version: Version) -> None:
+        """Make ``version`` the current one. Raises `ModelError` if it does not load; nothing has then changed."""
+        why = self._ask("tried", {"try": list(version)})
+        if why:
+            raise ModelError(why)
+        self._store.switch(version)
+
+    def _rollback(self, name: str) -> dict[str, str]:
+        """Put back the version that the current one of ``name`` replaced; return it."""
+        self._check_deployed(name)
+        with self._store.replacing(name):
+            version = self._store.earlier(name)
+            if version is None:
+                raise RemoteFileError(f"no earlier version of {name!r} is kept here; deploy its file again")
+            self._try_and_switch(version)
             self._ask("seen", {"changed": True})
         return version._asdict()
 
@@ -157,10 +173,13 @@ class Deployer:
         served = self._store.current()
         return [{**one._asdict(), **dict(zip(fields, states.get(one.name, unknown)))} for one in served]
 
-    def _remove(self, name: str) -> None:
+    def _check_deployed(self, name: str) -> None:
         if not is_name(name) or self._store.find(name) is None:
             has = ", ".join(version.name for version in self._store.current()) or "nothing"
             raise RemoteFileError(f"no module {str(name)[:100]!r} is deployed here; it has {has}")
+
+    def _remove(self, name: str) -> None:
+        self._check_deployed(name)
         with self._store.replacing(name):
             self._store.withdraw(name)
             self._ask("seen", {"changed": True})

@@ -1,6 +1,7 @@
 """The deployments on the disk. They survive restarts; after a crash each is its old or its new version.
 
-Versions that no ``current`` names are removed at the start, and by the next replacement of that name.
+A replaced version is kept until the next replacement, so that it can be put back. Versions that no ``current`` names are
+removed at the start, and by the next replacement of that name.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Store:
         ROOT/lock                     held by the server that serves ROOT
         ROOT/incoming/…               uploads under way
         ROOT/NAME/lock                held while NAME is replaced
-        ROOT/NAME/current             one line of JSON: which version is served; written beside it, then renamed
+        ROOT/NAME/current             one line of JSON: the version that is served, and the one before it;
+                                      written beside it, then renamed
         ROOT/NAME/0003-1f2e3d…/FILE   a version: its number, and the beginning of its SHA-256
     """
 
@@ -72,11 +74,24 @@ class Store:
 
     def find(self, name: str) -> Optional[Version]:
         """The current version of ``name``; None if there is none."""
+        return self._version(name, self._about(name))
+
+    def earlier(self, name: str) -> Optional[Version]:
+        """The version of ``name`` that the current one replaced; None if it is not kept."""
+        return self._version(name, self._about(name).get("earlier"))
+
+    def _about(self, name: str) -> dict[str, Any]:
         try:
             with open(os.path.join(self.root, name, "current"), encoding="utf-8") as file:
-                about = json.loads(file.read(4096))
+                about = json.loads(file.read(8192))
+        except (OSError, ValueError):
+            return {}
+        return about if type(about) is dict else {}
+
+    def _version(self, name: str, about: Any) -> Optional[Version]:
+        try:
             version = Version(name, *(str(about[field]) for field in Version._fields[1:]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (KeyError, TypeError):
             return None
         return version if _VERSION.match(version.version) and os.path.isfile(self.path(version)) else None
 
@@ -113,11 +128,12 @@ class Store:
         return version
 
     def switch(self, version: Version) -> None:
-        """Make ``version`` the current one."""
+        """Make ``version`` the current one, and keep the one that was; call it while `replacing`."""
         folder = os.path.join(self.root, version.name)
         fresh = os.path.join(folder, "current.new")
+        before = self.find(version.name)
+        about = _fields(version) if before is None else {**_fields(version), "earlier": _fields(before)}
         with open(fresh, "w", encoding="utf-8") as file:
-            about = {name: value for name, value in version._asdict().items() if name != "name"}
             file.write(json.dumps(about) + "\n")
         _sync(fresh)
         os.rename(fresh, os.path.join(folder, "current"))
@@ -129,12 +145,18 @@ class Store:
         _sync(os.path.join(self.root, name))
 
     def prune(self, name: str) -> None:
-        """Remove the versions of ``name`` that are not current; call it while no other process replaces it."""
+        """Remove all versions of ``name`` but the current one and the one before it.
+
+        Call it while no other process replaces ``name``.
+        """
         folder = os.path.join(self.root, name)
-        current = self.find(name)
-        keep = {"current", "lock"} | ({current.version} if current else set())
+        keep = {"current", "lock"} | {one.version for one in (self.find(name), self.earlier(name)) if one}
         for entry in set(os.listdir(folder)) - keep:
             _remove(os.path.join(folder, entry))
+
+
+def _fields(version: Version) -> dict[str, str]:
+    return {name: value for name, value in version._asdict().items() if name != "name"}
 
 
 def _locked(path: str) -> Optional[int]:

@@ -118,7 +118,8 @@ class SessionServer:
     def open(self) -> None:
         """Answer the handshake and exchange HELLO."""
         options, limit_s = self._job.options, self._job.limit_s
-        able = capabilities.capabilities(pickle=bool(options.get("allow_pickle")), cache=bool(options.get("cache")))
+        flags = {"pickle": "allow_pickle", "cache": "cache", "deploy": "deploy"}
+        able = capabilities.capabilities(**{name: bool(options.get(flag)) for name, flag in flags.items()})
         about = hello.fields(self._job, able, WINDOW_CALLS, self._window_bytes, limit_s=limit_s, **hello.board())
         self._stream.send([self._job.reply, *frames.encode(frames.HELLO, 0, about)])
         asked = hello.received(self._stream).get("limit_s")

@@ -301,6 +301,7 @@ def _session_options(config: ServerConfig) -> dict[str, Any]:
         "allow_pickle": config.allow_pickle,
         "log": True,
         "cache": [config.cache, config.cache_bytes] if config.cache else None,
+        "deploy": bool(config.deploy),
     }
 
 

@@ -115,6 +115,23 @@ def test_a_module_is_served_after_its_trial(served, store, supervisor):
     assert "it has nothing" in client.call("deploy.remove", "head")[1]
 
 
+def test_the_earlier_version_is_put_back_after_its_trial(served, store, supervisor):
+    client, _, _ = served
+    client.upload("model.so", b"one")
+    first = client.call("deploy.put", "head", "model.so")
+    assert "no earlier version of 'head' is kept" in client.call("deploy.rollback", "head")[1]
+    client.upload("model.so", b"two")
+    second = client.call("deploy.put", "head", "model.so")
+    for expected in (first, second, first):
+        supervisor.asked.clear()
+        assert client.call("deploy.rollback", "head") == expected
+        assert [next(iter(question)) for question in supervisor.asked] == ["try", "changed"]
+        assert [version._asdict() for version in store.current()] == [expected]
+    supervisor.why = "it is no library"
+    assert client.call("deploy.rollback", "head") == ("ModelError", "it is no library")
+    assert [version._asdict() for version in store.current()] == [first]
+
+
 def test_a_module_that_cannot_be_loaded_is_not_served(served, store, supervisor):
     client, _, _ = served
     client.upload("model.so", b"one")
@@ -136,7 +153,8 @@ def test_a_module_that_cannot_be_loaded_is_not_served(served, store, supervisor)
         (("deploy.put", "head", "../x.so"), "PathError", "leads out"),
         (("deploy.put", "head"), "RemoteArgumentError", "deploy.put takes"),
         (("deploy.remove", "head"), "RemoteFileError", "it has nothing"),
-        (("session.listdir",), "RemoteFunctionError", "deploy.put, deploy.list, deploy.remove"),
+        (("deploy.rollback", "head"), "RemoteFileError", "it has nothing"),
+        (("session.listdir",), "RemoteFunctionError", "deploy.put, deploy.list, deploy.remove, deploy.rollback"),
         ((["deploy.put"],), "RemoteFunctionError", "a connection that deploys has"),
         (("session.upload",), "ProtocolError", "an upload names one file"),
     ],

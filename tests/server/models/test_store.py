@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -65,6 +66,31 @@ def test_pruning_removes_all_but_the_current_version(store):
     store.prune("head")
     assert sorted(os.listdir(os.path.join(store.root, "head"))) == [first.version, "current", "lock"]
     assert second.version != first.version
+
+
+def test_the_replaced_version_is_kept_until_the_next(store):
+    versions = [put(store, "head", text) for text in ("one", "two", "three")]
+    store.switch(versions[0])
+    assert store.earlier("head") is None
+    store.switch(versions[1])
+    store.prune("head")
+    assert store.earlier("head") == versions[0]
+    assert Path(store.path(versions[0])).read_text() == "one"
+    store.switch(versions[0])
+    assert (store.find("head"), store.earlier("head")) == (versions[0], versions[1])
+    store.switch(fourth := put(store, "head", "four"))
+    store.prune("head")
+    kept = {versions[0].version, fourth.version, "current", "lock"}
+    assert set(os.listdir(os.path.join(store.root, "head"))) == kept
+
+
+@pytest.mark.parametrize("earlier", [None, 3, [], {}, {"version": "../x", "file": "head.so", "sha256": ""}])
+def test_an_invalid_earlier_version_is_none(store, earlier):
+    version = put(store, "head", "one")
+    store.switch(version)
+    path = Path(store.root, "head", "current")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "earlier": earlier}))
+    assert (store.find("head"), store.earlier("head")) == (version, None)
 
 
 def test_opening_removes_what_a_killed_server_left(tmp_path):
