@@ -1,50 +1,140 @@
-"""``rpcsys run``: lease a device, run a model on it, time it, print its outputs."""
+"""``rpcsys run``: lease devices, or call a deployed module; run a model there, time it, print its outputs."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from rpcsys.cli import options
-from rpcsys.client import Session, TimingResult, connect_tracker
+from rpcsys.client import ServedModule, Session, TimingResult, connect_tracker
 from rpcsys.client.remote import RemoteModule
 from rpcsys.errors import UsageError, printable
 from rpcsys.graph import samples
 from rpcsys.query import terminal
 
 if TYPE_CHECKING:
+    from rpcsys.client.tracker import Tracker
     from rpcsys.graph.samples import Arrays
 
 SEED = 0
 _REQUEST_S = 1.0  # duration of one timing request: the progress bar moves about once a second
+_LEASED = ("key", "labels", "count", "priority", "session_timeout", "wait_timeout")  # options of a lease
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to do on each device, and where the results go."""
+
+    feed: Arrays | None  # the inputs by name; None for random ones
+    repeat: int
+    as_json: bool
+    outputs: Sequence[Path]  # a file for each device, or none
 
 
 @click.command(short_help="Lease a device, run a model on it, time it, print.")
-@click.option("--key", required=True, help="The kind of device to lease.")
+@click.option("--key", help="The kind of device to lease.")
+@click.option("--label", "labels", metavar="K=V", multiple=True,
+              help="A label that the device must have (cores>=4: at least); repeatable.")  # fmt: skip
+@click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True,
+              help="How many devices, all together; the model runs on each.")  # fmt: skip
+@click.option("--serve", metavar="NAME", help="Call this deployed module, in place of a lease and a MODEL.")
 @options.tracker
 @click.option("--repeat", type=click.IntRange(1), default=10, show_default=True, help="How many runs to time.")
+@click.option("--priority", type=float, default=1.0, show_default=True, help="Of the request; higher goes first.")
+@click.option("--session-timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True),
+              help="The device ends the session after that.")  # fmt: skip
 @click.option("--wait-timeout", type=click.FloatRange(0), help="Seconds to wait for a device (else no limit).")
-@click.argument("model", type=options.FILE)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write the outputs here (.npz); of several devices to NAME-0.npz, NAME-1.npz, …")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each device.")
+@click.argument("model", type=options.FILE, required=False)
 @click.argument("arrays", metavar="[INPUTS.npz]", type=options.FILE, required=False)
 def run(
-    key: str, tracker: str | None, repeat: int, wait_timeout: float | None, model: Path, arrays: Path | None
-) -> None:
+    key: str | None, labels: Sequence[str], count: int, serve: str | None, tracker: str | None,
+    repeat: int, output: Path | None, as_json: bool, model: Path | None, arrays: Path | None, **terms: Any,
+) -> None:  # fmt: skip
     """Lease a device, run MODEL on it, time it, print its outputs.
 
     MODEL is an .onnx file, or a library (.so): a tree of modules, or a Relax program that TVM has compiled.
 
     INPUTS.npz holds the model's inputs by name; without it they are random, from a fixed seed.
+
+    With --serve NAME there is no MODEL: rpcsys run --serve NAME [INPUTS.npz].
     """
-    if not model.is_file():
+    wanted = parse_labels(labels)
+    if serve is not None:
+        arrays = _of_served(model, arrays)
+    elif model is None:
+        raise UsageError("give a MODEL to run, or --serve NAME to call a deployed module")
+    elif key is None and not wanted:
+        raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
+    elif not model.is_file():
         raise UsageError(f"no such model: {model}")
     given = load_inputs(arrays) if arrays is not None else None
+    job = Run(given, repeat, as_json, output_files(output, count))
     with connect_tracker(options.tracker_address(tracker)) as connection:
-        with connection.request(key, wait_timeout=wait_timeout, on_queued=_say_place) as session:
-            _run_on(session, model, given, repeat)
+        if serve is not None:
+            with connection.serve(serve) as module:
+                _run_served(module, job)
+        else:
+            assert model is not None, "checked above"
+            with _leased(connection, key, labels=wanted, count=count, **terms) as sessions:
+                for place, session in enumerate(sessions):
+                    _run_on(session, model, job, place)
+
+
+def _of_served(model: Path | None, arrays: Path | None) -> Path | None:
+    """The inputs' file of a command with ``--serve``."""
+    context = click.get_current_context()
+    for name in _LEASED:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flag = "--label" if name == "labels" else "--" + name.replace("_", "-")
+            raise UsageError(f"--serve calls a module that clients share, without a lease: leave out {flag}")
+    if arrays is not None:
+        raise UsageError(f"--serve runs a deployed module: leave out {model}, or deploy it (rpcsys deploy)")
+    return model
+
+
+def parse_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Labels of a request from ``name=value``, ``name>=number`` and ``name=>=number``. Raises `UsageError`."""
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if name.endswith(">"):
+            name, value = name[:-1], f">={value}"
+        name = name.strip()
+        if not (equals and name and value):
+            raise UsageError(f"--label {text!r}: labels look like arch=aarch64 or 'cores>=4'")
+        if labels.setdefault(name, value) != value:
+            raise UsageError(f"--label {text!r}: {name} is {labels[name]} already; a label has one value")
+    return labels
+
+
+def output_files(output: Path | None, count: int) -> list[Path]:
+    """A file for the outputs of each of ``count`` devices; none without ``output``. Raises `UsageError`."""
+    if output is None:
+        return []
+    if output.suffix != ".npz":
+        raise UsageError(f"-o {output}: outputs are written as .npz; type: -o {output.name}.npz")
+    if not output.parent.is_dir():
+        raise UsageError(f"-o {output}: there is no folder {output.parent}")
+    return [output] if count == 1 else [output.with_name(f"{output.stem}-{place}.npz") for place in range(count)]
+
+
+@contextlib.contextmanager
+def _leased(tracker: Tracker, key: str | None, *, count: int, **terms: Any) -> Iterator[tuple[Session, ...]]:
+    found: Session | tuple[Session, ...] = tracker.request(key, count=count, on_queued=_say_place, **terms)
+    with contextlib.ExitStack() as stack:
+        yield tuple(map(stack.enter_context, found if isinstance(found, tuple) else (found,)))
 
 
 def _say_place(event: Mapping[str, Any]) -> None:
@@ -58,21 +148,92 @@ def _say_place(event: Mapping[str, Any]) -> None:
     terminal.say(printable(line), err=True)
 
 
-def _run_on(session: Session, path: Path, given: Arrays | None, repeat: int) -> None:
-    name = session.lease.get("server") or session.info["key"]
-    terminal.say(f"device: {printable(str(name))} at {session.address[0]}:{session.address[1]}")
+def _run_on(session: Session, path: Path, job: Run, place: int) -> None:
+    name = printable(str(session.lease.get("server") or session.info["key"]))
+    about = {"device": name, "address": "{}:{}".format(*session.address)}
+    _say(job, f"device: {name} at {about['address']}")
     with terminal.progress(f"loading {path.name}") as advance:
         model = session.load_module(path, progress=advance)
-    feed = samples.random_inputs(model.inputs, SEED) if given is None else given
-    click.echo(f"inputs: {f'random (seed {SEED})' if given is None else 'as given'}")
-    terminal.print_pairs([(name, terminal.array_text(value)) for name, value in feed.items()])
+
+    def timed(feed: Arrays) -> TimingResult:
+        on_device = [session.array(feed[spec["name"]]) for spec in model.inputs if spec["name"] in feed]
+        with terminal.progress("timing") as advance:
+            return time_model(model, on_device, job.repeat, advance)
+
+    _run_model(model, about, job, place, timed)
+
+
+def _run_served(module: ServedModule, job: Run) -> None:
+    about = {"module": module.name, "version": module.version}
+    _say(job, f"module: {printable(module.name)} {printable(module.version)}")
+    _run_model(module, about, job, 0, lambda feed: time_calls(module, feed, job.repeat))
+
+
+def _run_model(
+    model: RemoteModule, about: dict[str, str], job: Run, place: int, timed: Callable[[Arrays], TimingResult]
+) -> None:
+    feed = samples.random_inputs(model.inputs, SEED) if job.feed is None else job.feed
+    _say(job, f"inputs: {f'random (seed {SEED})' if job.feed is None else 'as given'}")
+    _print_arrays(job, feed)
     outputs = model.run(feed)
-    click.echo("outputs:")
-    terminal.print_pairs([(name, terminal.array_text(value)) for name, value in outputs.items()])
-    on_device = [session.array(feed[spec["name"]]) for spec in model.inputs if spec["name"] in feed]
-    with terminal.progress("timing") as advance:
-        timing = time_model(model, on_device, repeat, advance)
-    click.echo(f"time:   {timing}")
+    _say(job, "outputs:")
+    _print_arrays(job, outputs)
+    if job.outputs:
+        save_outputs(job.outputs[place], outputs)
+        _say(job, f"wrote:  {job.outputs[place]}")
+    timing = timed(feed)
+    _say(job, f"time:   {timing}")
+    if job.as_json:
+        seed = SEED if job.feed is None else None
+        shown = {"inputs": _described(feed), "outputs": _described(outputs)}
+        written = {"file": str(job.outputs[place])} if job.outputs else {}
+        terminal.print_json({**about, "seed": seed, **shown, **written, "time_s": _figures(timing)})
+
+
+def _say(job: Run, text: str) -> None:
+    if not job.as_json:
+        terminal.say(text)
+
+
+def _print_arrays(job: Run, arrays: Mapping[str, Any]) -> None:
+    if not job.as_json:
+        terminal.print_pairs([(name, terminal.array_text(value)) for name, value in arrays.items()])
+
+
+def _described(arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {name: _facts(value) for name, value in arrays.items()}
+
+
+def _facts(value: Any) -> dict[str, Any]:
+    """An array's dtype, shape, least, mean and largest number (null for infinity, not-a-number, and no number)."""
+    facts: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
+    if value.size and value.dtype.kind in "fiu":
+        numbers = {"min": float(value.min()), "mean": float(value.mean()), "max": float(value.max())}
+        facts.update({name: number if math.isfinite(number) else None for name, number in numbers.items()})
+    return facts
+
+
+def _figures(timing: TimingResult) -> dict[str, Any]:
+    names = ("mean", "median", "min", "max", "std")
+    figures = {name: getattr(timing, name) for name in names}
+    return {**figures, "results": list(timing.results), "warnings": list(timing.warnings)}
+
+
+def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
+    """Write arrays to an ``.npz`` file, by any names. Raises `UsageError` for what it cannot hold."""
+    import numpy as np
+
+    arrays = {name: np.asarray(value) for name, value in outputs.items()}
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise UsageError(f"-o {path}: output {name!r} is no array of numbers or text, which .npz files hold")
+    try:
+        with zipfile.ZipFile(path, "w") as archive:  # numpy.savez takes no array of the name "file"
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
+    except OSError as error:
+        raise UsageError(f"-o {path} cannot be written: {error.strerror or error}") from None
 
 
 def load_inputs(path: Path) -> Arrays:
@@ -101,4 +262,16 @@ def time_model(
         count = min(repeat - len(results), max(1, int(_REQUEST_S / max(longest, 1e-6))))
         results += model.time_evaluator("main", number=1, repeat=count)(*args).results
         advance(len(results), repeat)
+    return TimingResult(results)
+
+
+def time_calls(module: RemoteModule, feed: Arrays, repeat: int) -> TimingResult:
+    """``repeat`` calls one after another, each timed here: the way there and other clients' calls are included."""
+    results = []
+    with terminal.progress("timing") as advance:
+        for done in range(1, repeat + 1):
+            begun = time.perf_counter()
+            module.run(feed)
+            results.append(time.perf_counter() - begun)
+            advance(done, repeat)
     return TimingResult(results)

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rpcsys.cli.run import load_inputs, time_model
+from rpcsys.cli.commands import run_group
+from rpcsys.cli.run import load_inputs, output_files, parse_labels, save_outputs, time_calls, time_model
 from rpcsys.client import TimingResult
 from rpcsys.errors import UsageError
 from rpcsys.graph import samples
 from rpcsys.lab import Lab
 from tests.cli.conftest import Command
+from tests.live import deployed
+from tests.live.daemons import Daemons
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +89,118 @@ def test_waiting_shows_the_place_in_the_queue_and_times_out(lab: Lab, model: Pat
     place, error = done.stderr.splitlines()
     assert place.startswith("  waiting for a device: place 1 in the queue, taken by ")
     assert error.startswith("rpcsys: error: ")
+
+
+@pytest.mark.live
+def test_json_labels_a_file_of_outputs_and_several_devices(model: Path, tmp_path: Path, rpcsys: Command) -> None:
+    with Lab({"cpu": 2}) as lab:
+        lease = ("--key", "cpu", "--label", "cores>=1", "--count", 2, "--priority", 3, "--session-timeout", 60)
+        words = ("run", *lease, "-o", "out.npz", "--json", "--repeat", 2, model)
+        done = rpcsys(*words, tracker=lab.tracker_address)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["file"] for row in rows] == ["out-0.npz", "out-1.npz"]
+    for row in rows:
+        assert row["seed"] == 0
+        assert row["inputs"]["data_0"]["shape"] == [1, 3, 224, 224]
+        assert len(row["time_s"]["results"]) == 2
+        with np.load(tmp_path / row["file"]) as written:
+            (output,) = (written[name] for name in written.files)
+        assert row["outputs"]["softmaxout_1"]["max"] == float(output.max())
+        assert output.shape == (1, 1000, 1, 1)
+
+
+@pytest.mark.live
+def test_a_deployed_module_needs_no_lease(tmp_path: Path, rpcsys: Command) -> None:
+    daemons = Daemons(tmp_path)
+    try:
+        tracker = daemons.tracker()
+        daemon = daemons.server("edge", *deployed.WITH_NUMPY, "--deploy", str(tmp_path / "deploy"), tracker=tracker)
+        put = rpcsys("deploy", deployed.onnx_model(tmp_path / "scale.onnx", 3), "--to", daemon.where)
+        assert put.returncode == 0, put.stderr
+        np.savez(tmp_path / "in.npz", x=np.full(4, 2, np.float32))
+        done = rpcsys("run", "--serve", "scale", "in.npz", "--tracker", tracker.where, "--repeat", 2)
+        unknown = rpcsys("run", "--serve", "scall", "--tracker", tracker.where)
+    finally:
+        daemons.stop()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("module: scale 0001-")
+    assert "min 6  mean 6  max 6" in done.stdout
+    assert "(2 repeats)" in done.stdout
+    assert "scall" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--key", "cpu"], "give a MODEL to run, or --serve NAME to call a deployed module"),
+        (["model.onnx"], "give --key, the kind of device to lease (query_tracker lists them), or a --label"),
+        (["--key", "cpu", "model.onnx"], "no such model: model.onnx"),
+        (["--key", "cpu", "model.onnx", "--label", "cores"], "labels look like arch=aarch64 or 'cores>=4'"),
+        (["--key", "cpu", "model.onnx", "--label", "a=1", "--label", "a=2"], "a is 1 already; a label has one value"),
+        (["--key", "cpu", __file__, "-o", "out.txt"], "outputs are written as .npz; type: -o out.txt.npz"),
+        (["--key", "cpu", __file__, "-o", "no/out.npz"], "-o no/out.npz: there is no folder no"),
+        (["--key", "cpu", __file__, "--count", "0"], "'--count'"),
+        (["--key", "cpu", __file__, "--session-timeout", "0"], "'--session-timeout'"),
+        (["--serve", "head", "--key", "cpu"], "calls a module that clients share, without a lease: leave out --key"),
+        (["--serve", "head", "--label", "a=1"], "without a lease: leave out --label"),
+        (["--serve", "head", "--session-timeout", "3"], "without a lease: leave out --session-timeout"),
+        (["--serve", "head", "model.onnx", "in.npz"], "--serve runs a deployed module: leave out model.onnx"),
+        (["--serve", "head", "in.npz"], "cannot read in.npz: No such file"),
+    ],
+)  # fmt: skip
+def test_a_command_line_that_makes_no_sense_is_one_line(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_group(["run", *words]) == 2
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert message in output.err
+
+
+def test_labels_are_equal_or_at_least() -> None:
+    texts = ["arch=aarch64", "cores>=4", "memory_mb=>=512", "os=a=b", "arch=aarch64"]
+    assert parse_labels(texts) == {"arch": "aarch64", "cores": ">=4", "memory_mb": ">=512", "os": "a=b"}
+
+
+@given(st.text())
+def test_any_text_is_a_label_or_refused(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        ((name, value),) = parse_labels([text]).items()
+        assert name.strip()
+        assert value
+        assert name in text
+
+
+def test_each_device_has_a_file_of_outputs(tmp_path: Path) -> None:
+    assert output_files(None, 3) == []
+    assert output_files(tmp_path / "o.npz", 1) == [tmp_path / "o.npz"]
+    assert output_files(tmp_path / "o.npz", 2) == [tmp_path / "o-0.npz", tmp_path / "o-1.npz"]
+
+
+def test_outputs_of_any_name_are_written(tmp_path: Path) -> None:
+    outputs = {"file": np.arange(3), "a/b": np.array(["text"]), "one": np.float32(2)}
+    save_outputs(tmp_path / "o.npz", outputs)
+    loaded = load_inputs(tmp_path / "o.npz")
+    assert {name: value.tolist() for name, value in loaded.items()} == {"file": [0, 1, 2], "a/b": ["text"], "one": 2.0}
+    with pytest.raises(UsageError, match="output 'map' is no array of numbers or text"):
+        save_outputs(tmp_path / "o.npz", {"map": np.array([{}], dtype=object)})
+    with pytest.raises(UsageError, match="cannot be written: Is a directory"):
+        save_outputs(tmp_path, outputs)
+
+
+def test_calls_of_a_deployed_module_are_timed_here() -> None:
+    class Served:
+        def __init__(self) -> None:
+            self.fed: list[Any] = []
+
+        def run(self, feed: Any) -> None:
+            self.fed.append(feed)
+
+    served = Served()
+    assert len(time_calls(served, {"x": 1}, 3).results) == 3  # type: ignore[arg-type,dict-item]
+    assert served.fed == [{"x": 1}] * 3
 
 
 def test_load_gives_every_array_by_name(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def auto_cuts(
 
 
 def _cut_points(flow: Dataflow, arrays: Mapping[str, Any], encode: str, say: Report) -> CutPoints:
-    """The cuts to choose from, with measured seconds and bytes. Raises `UsageError` where there is nothing to divide."""
+    """The cuts to choose from, with measured seconds and bytes. Raises `UsageError` where there are none."""
     known = {value.name for node in flow.nodes for value in node.outputs if value.name}
     basic, _ = optimised(flow)
     profiled = profile(basic, arrays)

@@ -92,9 +92,7 @@ def open_sessions(
             yield device.session
 
 
-def without_deployments(
-    devices: Sequence[PlanDevice], sessions: Sequence[Session | None]
-) -> Iterator[PlanDevice]:
+def without_deployments(devices: Sequence[PlanDevice], sessions: Sequence[Session | None]) -> Iterator[PlanDevice]:
     """The devices whose server runs without ``--deploy``, as far as its HELLO has this."""
     for device, session in zip(devices, sessions, strict=True):
         if session is not None and session.info.get("capabilities", {}).get("deploy") is False:

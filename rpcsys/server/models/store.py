@@ -1,7 +1,7 @@
 """The deployments on the disk. They survive restarts; after a crash each is its old or its new version.
 
-A replaced version is kept until the next replacement, so that it can be put back. Versions that no ``current`` names are
-removed at the start, and by the next replacement of that name.
+A replaced version is kept until the next replacement, so that it can be put back. Versions that no ``current`` names
+are removed at the start, and by the next replacement of that name.
 """
 
 from __future__ import annotations

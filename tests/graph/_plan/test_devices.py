@@ -12,6 +12,19 @@ from rpcsys.graph._plan import devices
 from rpcsys.graph._plan.devices import PlanDevice, parse
 
 
+class Opened:
+    """A session whose server has these capabilities."""
+
+    def __init__(self, **capabilities: Any) -> None:
+        self.info = {"capabilities": capabilities}
+
+
+def test_devices_without_deployments_are_those_that_report_it() -> None:
+    given = parse("cpu:0,key:a,key:b,key:old")
+    sessions: list[Any] = [None, Opened(deploy=False), Opened(deploy=True), Opened()]
+    assert list(devices.without_deployments(given, sessions)) == [given[1]]
+
+
 @pytest.fixture(autouse=True)
 def six_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "available", lambda: {0, 1, 2, 3, 4, 6})
