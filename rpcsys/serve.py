@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from types import FrameType
-from typing import Callable, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 from rpcsys import __version__
 from rpcsys.errors import ConfigError, PortRangeError, RpcsysError, UsageError, one_line
@@ -30,6 +30,17 @@ _NOTIFY_S = 1.0  # how long a service manager that does not read may block a dae
 class Parser(argparse.ArgumentParser):
     """Parses the flags of a command; a wrong one ends it with one line and exit status 2."""
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse ``args``; for a flag that does not exist, the line names the nearest one that does."""
+        flags, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            import difflib  # for a mistake only: a board's memory does not hold it
+
+            flag = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(flag, self._option_string_actions, 1) if flag[:1] == "-" else []
+            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {near[0]}?" if near else ""))
+        return flags
+
     def error(self, message: str) -> NoReturn:
         """Print ``message`` as one line on standard error, and exit with 2."""
         line = " ".join(message.split())
@@ -44,16 +55,21 @@ def port_number(text: str) -> int:
     return int(text)
 
 
-def bind(host: str, port: int, port_end: int) -> socket.socket:
+def end_of_ports(port: int, count: int) -> int:
+    """The first port not to try, where ``count`` ports from ``port`` on are tried and none is above 65535."""
+    return min(port + count, 65536)
+
+
+def bind(host: str, port: int, port_end: int, flag: str = "--port") -> socket.socket:
     """Make a listening, non-blocking socket on the first free port of ``[port, port_end)``; port 0 takes any.
 
-    Raises `PortRangeError` (every port of the range is taken), `ConfigError` (no such host here, no right to the
-    port, or an empty range).
+    ``flag``: the one that sets ``port``; errors name it. Raises `PortRangeError` (every port of the range is taken),
+    `ConfigError` (no such host here, no right to the port, or an empty range).
     """
     if port == 0:
         port_end = 1
     if port >= port_end:
-        raise ConfigError(f"no port in [{port}, {port_end}): --port-end is exclusive")
+        raise ConfigError(f"no port in [{port}, {port_end}): {flag}-end is exclusive")
     try:
         found = socket.getaddrinfo(host or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
     except (OSError, UnicodeError):
@@ -73,10 +89,9 @@ def bind(host: str, port: int, port_end: int) -> socket.socket:
             if error.errno != errno.EADDRINUSE:
                 reason = error.strerror or str(error)
                 raise ConfigError(f"cannot listen on {host}:{number}: {reason}") from None
-    raise PortRangeError(
-        f"no free port in [{port}, {port_end}) on {host}: stop what listens there, or give another --port "
-        "(0 takes any free one)"
-    )
+    more = " (0 takes any free one)" if flag == "--port" else ""
+    where = f"no free port in [{port}, {port_end}) on {host}"
+    raise PortRangeError(f"{where}: stop what listens there, or give another {flag}{more}")
 
 
 def announce(

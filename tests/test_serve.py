@@ -46,6 +46,13 @@ def test_bind_reports_a_full_range():
         assert caught.value.exit_status == 3
 
 
+def test_bind_names_the_flag_to_change():
+    with serve.bind("127.0.0.1", 0, 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortRangeError, match=r"give another --http-port$"):
+            serve.bind("127.0.0.1", port, port + 1, "--http-port")
+
+
 @pytest.mark.parametrize(
     ("host", "port", "port_end"), [("127.0.0.1", 9000, 9000), ("203.0.113.1", 0, 0), ("no-such-host.invalid", 0, 0)]
 )

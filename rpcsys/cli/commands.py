@@ -12,7 +12,7 @@ import rpcsys
 from rpcsys.cli import options
 from rpcsys.cli.completion import Program, words
 from rpcsys.client import connect_tracker
-from rpcsys.query.terminal import run_command
+from rpcsys.query.terminal import HELP, run_command
 
 _HELP = """Lease a device by key, run a model on it, give it back clean.
 
@@ -44,7 +44,7 @@ _MODULES = {
 }
 
 
-@click.group(cls=options.CommandGroup, modules=_MODULES, help=_HELP)
+@click.group(cls=options.CommandGroup, modules=_MODULES, help=_HELP, context_settings=HELP)
 @click.version_option(rpcsys.__version__, prog_name="rpcsys")
 def group() -> None:
     """All commands; `_HELP` describes them."""

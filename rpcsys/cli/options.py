@@ -15,7 +15,7 @@ from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
 FILE = click.Path(path_type=Path)
 PORT = DEFAULT_TRACKER[1]
 
-_WHERE = "The tracker's address (else RPCSYS_TRACKER_HOST and _PORT)."
+_WHERE = "The tracker's address (default: RPCSYS_TRACKER, or 127.0.0.1:9190)."
 tracker = click.option("--tracker", metavar="HOST:PORT", help=_WHERE)
 
 

@@ -38,19 +38,32 @@ def address_text(host: str, port: int) -> str:
 
 
 def tracker_defaults() -> Tuple[str, int]:
-    """The tracker's default address: ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's ``TVM_TRACKER_…``, or 127.0.0.1:9190.
+    """The tracker's default address: ``RPCSYS_TRACKER`` (HOST:PORT), else ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's
+    ``TVM_TRACKER_…``, or 127.0.0.1:9190.
 
-    Raises ConfigError: a port variable holds no port.
+    Raises ConfigError: a variable holds no address, or no port.
     """
     host, port = DEFAULT_TRACKER
+    whole = os.environ.get("RPCSYS_TRACKER")
+    if whole:
+        return _of_variable("RPCSYS_TRACKER", whole, port)
     for prefix in ("TVM_TRACKER", "RPCSYS_TRACKER"):
-        host = os.environ.get(prefix + "_HOST") or host
+        named = os.environ.get(prefix + "_HOST")
+        if named:
+            host, port = _of_variable(prefix + "_HOST", named, port)
         text = os.environ.get(prefix + "_PORT")
         if text:
             if not _is_port(text):
                 raise ConfigError(f"{prefix}_PORT={text!r} is no port (1 to 65535)")
             port = int(text)
     return host, port
+
+
+def _of_variable(name: str, text: str, default_port: int) -> Tuple[str, int]:
+    try:
+        return parse_address(text, default_port)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _is_port(text: str) -> bool:

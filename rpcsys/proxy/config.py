@@ -10,9 +10,10 @@ from typing import Any
 from rpcsys.errors import ConfigError
 from rpcsys.link.address import parse_address
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, port_number
+from rpcsys.serve import Parser, end_of_ports, port_number
 
 NAME = "rpcsys-proxy"
+_PORTS = 109  # 9090 to 9198
 
 Address = tuple[str, int]
 
@@ -49,16 +50,18 @@ def parse(arguments: Sequence[str] | None = None) -> ProxyConfig:
     flags = parser.parse_args(arguments)
     if flags.tracker and flags.next:
         parser.error("give --tracker or --next: with --next, the other proxy has the tracker")
+    if flags.port_end is None:
+        flags.port_end = end_of_ports(flags.port, _PORTS)
     return ProxyConfig(**{**vars(flags), "web_origins": tuple(flags.web_origins)})
 
 
 def _parser() -> Parser:
     parser = Parser(NAME, description="Join clients with servers that dial out because clients cannot reach them.")
-    parser.set_defaults(**{**vars(ProxyConfig()), "web_origins": []})
+    parser.set_defaults(**{**vars(ProxyConfig()), "port_end": None, "web_origins": []})
     add = parser.add_argument
     add("--host", help="address to listen on (default: %(default)s)")
     add("--port", type=port_number, help="first port to try; 0 takes any free one")
-    add("--port-end", type=port_number, help="try ports below this one (default: %(default)s)")
+    add("--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} from --port)")
     add("--web-port", type=port_number, help="port for WebSockets, at /ws (TVM: 8888); 0 is off")
     add("--web-origin", dest="web_origins", action="append", metavar="ORIGIN",
         help="let pages of an origin open WebSockets, as https://lab.example; repeatable (default: its own only)",

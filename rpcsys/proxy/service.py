@@ -286,7 +286,8 @@ async def serve(config: ProxyConfig) -> int:
     """
     raise_descriptor_limit()
     listener = bind(config.host, config.port, config.port_end)
-    web, http = (bind(config.host, port, port + 1) if port else None for port in (config.web_port, config.http_port))
+    pages_at = (("--web-port", config.web_port), ("--http-port", config.http_port))
+    web, http = (bind(config.host, port, port + 1, flag) if port else None for flag, port in pages_at)
     signals = Signals()
     log_handler = BatchLogHandler()
     service = ProxyService(config)

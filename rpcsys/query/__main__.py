@@ -8,19 +8,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from rpcsys.client import Tracker, connect_tracker
 from rpcsys.client.listings import text_summary
-from rpcsys.link.address import tracker_defaults
+from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
 from rpcsys.query import reports
-from rpcsys.query.terminal import Decorator, print_json, run_command, say, with_options
+from rpcsys.query.terminal import HELP, Decorator, print_json, run_command, say, with_options
 
 NAME = "query_tracker"
 WATCH_S = 1.0  # the pause between two summaries of `--watch`
 
+_TRACKER = click.option("--tracker", metavar="HOST:PORT", help="The tracker's address (default: RPCSYS_TRACKER).")
 _HOST = click.option("--host", help="The tracker's host (default: RPCSYS_TRACKER_HOST, TVM_TRACKER_HOST or 127.0.0.1).")
 _PORT = click.option("--port", type=click.IntRange(1, 65535),
                      help="The tracker's port (default: RPCSYS_TRACKER_PORT, TVM_TRACKER_PORT or 9190).")  # fmt: skip
@@ -37,7 +38,9 @@ def _json(text: str) -> Decorator:
     NAME,
     invoke_without_command=True,
     help="Print a tracker's servers, and how many are free and how many requests wait, by key.",
+    context_settings=HELP,
 )
+@_TRACKER
 @_HOST
 @_PORT
 @_json("Print the whole summary as one line of JSON.")
@@ -45,21 +48,27 @@ def _json(text: str) -> Decorator:
 @click.option("--why", metavar="KEY", help="Print why requests for KEY wait, instead.")
 @click.pass_context
 def command(
-    context: click.Context, host: str | None, port: int | None, as_json: bool, watch: bool, why: str | None
+    context: click.Context,
+    tracker: str | None,
+    host: str | None,
+    port: int | None,
+    as_json: bool,
+    watch: bool,
+    why: str | None,
 ) -> None:
     """Print the summary, once or until Ctrl-C, or why requests wait; a subcommand prints its report instead."""
-    context.obj = (host, port)
+    context.obj = _Place(tracker, host, port), as_json
     if context.invoked_subcommand is not None:
         return
-    with connect_tracker(_address(context, None, None)) as tracker:
+    with connect_tracker(_address(context.obj[0])) as link:
         if why is not None:
-            reports.print_why(tracker, as_json, why)
+            reports.print_why(link, as_json, why)
             return
         try:
-            _look(tracker, as_json, watch)
+            _look(link, as_json, watch)
             while watch:
                 time.sleep(WATCH_S)
-                _look(tracker, as_json, watch)
+                _look(link, as_json, watch)
         except KeyboardInterrupt:
             return  # the normal end of --watch
 
@@ -75,22 +84,37 @@ def _look(tracker: Tracker, as_json: bool, watch: bool) -> None:
     say(text)
 
 
-def _address(context: click.Context, host: str | None, port: int | None) -> tuple[str, int]:
+class _Place(NamedTuple):
+    """The tracker's address as it is given: ``--tracker``, ``--host`` and ``--port``; None for what is not."""
+
+    tracker: str | None
+    host: str | None
+    port: int | None
+
+
+def _address(*given: _Place) -> tuple[str, int]:
     """The tracker's address: from the options behind the subcommand, those before it, or the environment."""
-    given_host, given_port = context.obj
+    for place in given:
+        if place.tracker is not None:
+            return parse_address(place.tracker, DEFAULT_TRACKER[1])
+    host = next((place.host for place in given if place.host is not None), None)
+    port = next((place.port for place in given if place.port is not None), None)
     default_host, default_port = tracker_defaults()
-    return host or given_host or default_host, port or given_port or default_port
+    return (default_host, port or default_port) if host is None else parse_address(host, port or default_port)
 
 
 def _subcommand(name: str, text: str, report: Callable[..., None], *options: Decorator) -> None:
     """Add a subcommand that calls ``report`` with a connection to the tracker and the values of ``options``."""
 
     @command.command(name, help=text)
-    @with_options(_HOST, _PORT, *options)
+    @with_options(_TRACKER, _HOST, _PORT, *options)
     @click.pass_context
-    def run(context: click.Context, /, host: str | None, port: int | None, **values: Any) -> None:
-        with connect_tracker(_address(context, host, port)) as tracker:
-            report(tracker, **values)
+    def run(
+        context: click.Context, /, tracker: str | None, host: str | None, port: int | None, as_json: bool, **values: Any
+    ) -> None:
+        before, as_json_before = context.obj
+        with connect_tracker(_address(_Place(tracker, host, port), before)) as link:
+            report(link, as_json=as_json or as_json_before, **values)
 
 
 _subcommand(

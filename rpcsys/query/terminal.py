@@ -23,6 +23,8 @@ MAX_WIDTH = 256  # of a column; a longer cell exceeds it, so that one long name 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+HELP = {"help_option_names": ["-h", "--help"]}  # settings of a group, which its commands inherit
+
 INTERRUPTED = 130  # a shell's exit status for a command that Ctrl-C ended
 
 

@@ -20,6 +20,7 @@ from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-server"
+_PORTS = 109  # 9090 to 9198
 MAX_SLOTS = 64  # each slot has a waiting process; no board has cores for more sessions at once
 MAX_LABELS = 24  # trackers accept 32, and every server has some of its own
 MIN_MEMORY = 32 << 20  # bytes; with less, Python itself cannot run in a session
@@ -76,8 +77,9 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
     _check(flags)
     proxies = _proxies(flags.host, flags.port) if flags.through_proxy else ()
     tvm_library = os.path.abspath(flags.tvm_library) if flags.tvm_library else None
-    tvm = _tvm(flags.tvm, tvm_library)
+    tvm, end = _tvm(flags.tvm, tvm_library), flags.port_end
     made = {
+        "port_end": end if end is not None else serve.end_of_ports(flags.port, _PORTS),
         "host": ServerConfig.host if proxies or not flags.host else flags.host[-1],
         "proxies": proxies,
         "tracker": parse_address(flags.tracker) if flags.tracker and not proxies else None,
@@ -111,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--host", action="append", help="the address to listen on (default: all), or the proxy's (repeatable)")
     add("--port", type=serve.port_number, default=9090, help="the first port to try; 0 takes any free one")
-    add("--port-end", type=int, default=9199, metavar="N", help="the first port not to try")
+    add("--port-end", type=int, metavar="N", help=f"the first port not to try (default: {_PORTS} on)")
     add("--key", default="", help="what kind of device this is, such as rpi4")
     add("--tracker", metavar="HOST:PORT", help="the tracker to register with")
     add("--through-proxy", action="store_true", help="wait for clients at the proxy at --host and --port")

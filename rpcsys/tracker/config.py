@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, port_number
+from rpcsys.serve import Parser, end_of_ports, port_number
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-tracker"
@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     flags["limits"] = tuple(dict(flags["limits"]).items())
     flags["proxy_from"] = tuple(flags["proxy_from"])
     if flags["port_end"] is None:
-        flags["port_end"] = flags["port"] + _PORTS
+        flags["port_end"] = end_of_ports(flags["port"], _PORTS)
     return TrackerConfig(**flags)
 
 

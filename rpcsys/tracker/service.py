@@ -209,7 +209,7 @@ async def serve(config: TrackerConfig) -> int:
     Raises `PortRangeError`, `ConfigError`: as `rpcsys.serve.bind`.
     """
     listener = bind(config.host, config.port, config.port_end)
-    web = bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
+    web = bind(config.host, config.http_port, config.http_port + 1, "--http-port") if config.http_port else None
     signals = Signals()
     service = TrackerService(config)
     acceptors = [Acceptor(listener, service.accept)]

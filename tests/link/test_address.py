@@ -48,7 +48,13 @@ def test_an_invalid_address_is_refused(text):
 
 
 def test_defaults_come_from_the_environment(monkeypatch):
-    for name in ("RPCSYS_TRACKER_HOST", "RPCSYS_TRACKER_PORT", "TVM_TRACKER_HOST", "TVM_TRACKER_PORT"):
+    for name in (
+        "RPCSYS_TRACKER",
+        "RPCSYS_TRACKER_HOST",
+        "RPCSYS_TRACKER_PORT",
+        "TVM_TRACKER_HOST",
+        "TVM_TRACKER_PORT",
+    ):
         monkeypatch.delenv(name, raising=False)
     assert tracker_defaults() == ("127.0.0.1", 9190)
     monkeypatch.setenv("TVM_TRACKER_HOST", "tvm.lab")
@@ -58,6 +64,16 @@ def test_defaults_come_from_the_environment(monkeypatch):
     assert tracker_defaults() == ("tvm.lab", 2)
     monkeypatch.setenv("RPCSYS_TRACKER_HOST", "our.lab")
     assert tracker_defaults() == ("our.lab", 2)
+    monkeypatch.setenv("RPCSYS_TRACKER", "whole.lab:3")
+    assert tracker_defaults() == ("whole.lab", 3)
+    monkeypatch.setenv("RPCSYS_TRACKER", "whole.lab:x")
+    with pytest.raises(ConfigError, match=r"^RPCSYS_TRACKER: .* HOST:PORT"):
+        tracker_defaults()
+    monkeypatch.delenv("RPCSYS_TRACKER")
+    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "")
+    monkeypatch.setenv("RPCSYS_TRACKER_HOST", "our.lab:4")
+    assert tracker_defaults() == ("our.lab", 4)
+    monkeypatch.setenv("RPCSYS_TRACKER_PORT", "2")
     monkeypatch.setenv("RPCSYS_TRACKER_PORT", "many")
     with pytest.raises(ConfigError, match="RPCSYS_TRACKER_PORT"):
         tracker_defaults()

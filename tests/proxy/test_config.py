@@ -11,6 +11,11 @@ def test_defaults_are_those_of_the_class() -> None:
     assert parse([]) == ProxyConfig()
 
 
+@pytest.mark.parametrize(("port", "end"), [(9300, 9409), (65530, 65536)])
+def test_the_end_of_the_ports_moves_along(port: int, end: int) -> None:
+    assert parse(["--port", str(port)]).port_end == end
+
+
 def test_every_flag() -> None:
     line = (
         "--host 127.0.0.1 --port 1 --port-end 3 --web-port 8888 --http-port 80 --tracker [::1]:9190 --custom-addr lab "

@@ -100,6 +100,29 @@ def test_watch_prints_until_it_is_interrupted(daemons, how):  # noqa: F811
     assert (process.returncode, err) == (0, "")
 
 
+def test_the_trackers_address_and_json_at_either_place(daemons):  # noqa: F811
+    tracker = daemons.tracker()
+    peers = fill(tracker, colons=False)
+    where, port = tracker.where, str(tracker.address[1])
+    for arguments, env in (
+        (["--tracker", where, "--json", "leases"], {}),
+        (["leases", "--tracker", where, "--json"], {}),
+        (["--json", "leases"], {"RPCSYS_TRACKER": where}),
+        (["--host", where, "leases", "--json"], {}),
+        (["--host", "127.0.0.1", "--json", "leases", "--port", port], {"RPCSYS_TRACKER": "127.0.0.1:1"}),
+    ):
+        done = query(*arguments, env=env)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["key"] == "rpi4"
+    for peer in peers:
+        peer.close()
+
+
+def test_help_has_a_short_flag():
+    assert query("-h").stdout == query("--help").stdout != ""
+    assert "--since" in query("history", "-h").stdout
+
+
 def test_no_tracker_is_one_line_and_status_1():
     done = query("--host", "127.0.0.1", "--port", str(free_port()))
     assert done.returncode == 1

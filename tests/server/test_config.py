@@ -17,6 +17,12 @@ def test_defaults():
     assert (config.host, config.port, config.port_end) == ("0.0.0.0", 9090, 9199)
 
 
+@pytest.mark.parametrize(("port", "end"), [(9300, 9409), (65530, 65536)])
+def test_the_end_of_the_ports_moves_along(port, end):
+    assert parse(["--tvm", "off", "--port", str(port)]).port_end == end
+    assert parse(["--tvm", "off", "--port", str(port), "--port-end", "65535"]).port_end == 65535
+
+
 def test_every_flag(tmp_path):
     library = tmp_path / "lib.so"
     library.touch()

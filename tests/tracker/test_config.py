@@ -33,3 +33,19 @@ def test_an_invalid_limit_is_refused(text, capsys):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "write KEY=SECONDS" in line
+
+
+@pytest.mark.parametrize(("port", "end"), [(9190, 9199), (9300, 9309), (65530, 65536)])
+def test_the_end_of_the_ports_moves_along(port, end):
+    assert parse(["--port", str(port)]).port_end == end
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"), [(["--prot", "9300"], "did you mean --port?"), (["--http_port=1"], "--http-port?")]
+)
+def test_a_mistyped_flag_suggests_the_right_one(flags, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(flags)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line

@@ -52,7 +52,8 @@ class DeviceServer:
         if config.cache:
             Cache(config.cache, config.cache_bytes)  # raises now for a folder that cannot be used
         listener = None if config.proxies else serve.bind(config.host, config.port, config.port_end)
-        web = serve.bind(config.host, config.http_port, config.http_port + 1) if config.http_port else None
+        page = config.http_port
+        web = serve.bind(config.host, page, page + 1, "--http-port") if page else None
         self._port: int | None = None
         if listener is not None:
             self._host, self._port = listener.getsockname()[:2]
