@@ -98,8 +98,8 @@ def _ended(lease: dict[str, Any]) -> str:
 
 
 def _outcome(lease: dict[str, Any]) -> str:
-    outcome, reason = lease["outcome"], lease["reason"]
-    return f"{outcome} ({reason})" if reason and outcome != "closed" else outcome
+    why = lease["outcome"] != "closed" and (lease.get("fault") or lease["reason"])
+    return f"{lease['outcome']} ({why})" if why else lease["outcome"]
 
 
 def _priority(row: dict[str, Any]) -> str:

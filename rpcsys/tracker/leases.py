@@ -73,11 +73,19 @@ class Leases:
             return [peer.done(message.id)]
         lease.move(OPENED)
         lease.started_at = self.records.now
+        limit_s = least(lease.limit_s, message.limit_s)
         if lease.reason == _LEFT:
             lease.reason = ""  # it had: the server's message was slower than the end of the client's connection
         self.records.missed.pop(lease.address, None)
         begun = HistoryEntry(self.records.now, "begun", {"lease": lease.lease, "peer": message.peer})
-        return [peer.done(message.id), begun]
+        return [peer.done(message.id), begun, *self._limited(lease, limit_s)]
+
+    def _limited(self, lease: LeaseRecord, limit_s: float | None) -> list[Action]:
+        """Set a lease's limit; the history's entry for it, if that is a new one."""
+        if limit_s == lease.limit_s:
+            return []
+        lease.limit_s = limit_s
+        return [HistoryEntry(self.records.now, "limited", {"lease": lease.lease, "limit_s": limit_s})]
 
     def lease_ended(self, peer: Peer, message: control.LeaseEnded) -> list[Action]:
         """End the lease of a session that is over and cleaned up."""
@@ -159,7 +167,8 @@ class Leases:
         if server is None or server.server is None:
             return []
         lease.reason = lease.reason or why
-        orders: list[Action] = [server.order(control.End(server.ask(), lease.lease, lease.epoch, reason))]
+        order = control.End(server.ask(), lease.lease, lease.epoch, reason, why)
+        orders: list[Action] = [server.order(order)]
         condition = self.records.condition(server)
         if lease.opened or condition is None or not condition.silent:
             return orders

@@ -104,7 +104,7 @@ class Scheduler:
             lease = self._lease(peer, request, offer, server)
             host = peer.sees(offer.host)
             if server.server is not None:
-                actions.append(_taken(server, lease, offer))
+                actions.append(_taken(server, lease, offer, records.limits.get(offer.key)))
             if request.id is None:
                 actions.append(Send(peer.conn, [tracker.SUCCESS, [host, offer.port, offer.match_key]]))
             else:
@@ -291,7 +291,7 @@ def _granted(lease: LeaseRecord, offer: SlotOffer, host: str) -> dict[str, Any]:
     }
 
 
-def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer) -> Send:
+def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer, longest_s: float | None) -> Send:
     server.asked += 1
     lease.told = server.asked
     message = {
@@ -304,4 +304,6 @@ def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer) -> Send:
         "address": lease.address,
         "limit_s": lease.limit_s,
     }
+    if longest_s is not None:
+        message["longest_s"] = longest_s
     return Send(server.conn, message)

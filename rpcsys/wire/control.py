@@ -195,9 +195,10 @@ class Register(Ask, op="register"):
 
 
 class LeaseStarted(AboutLease, op="lease_started"):
-    """A session was opened with the lease's match key, from ``peer``."""
+    """A session was opened with the lease's match key, from ``peer``. ``limit_s``: a TVM client asked the server."""
 
     peer: str = field(checks.text, default="")
+    limit_s: float | None = field(optional(checks.seconds), default=None)
 
 
 class LeaseEnded(AboutLease, op="lease_ended"):
@@ -255,12 +256,16 @@ NO_CONTROL_LINK = "NoControlLink"
 
 
 class Taken(AboutLease, op="taken"):
-    """A match key was granted to ``user`` at ``address``; the session may last ``limit_s`` seconds."""
+    """A match key was granted to ``user`` at ``address``; the session may last ``limit_s`` seconds.
+
+    No session of its key may last longer than ``longest_s`` seconds (None: no such limit).
+    """
 
     matchkey: str = field(checks.match_key)
     user: str = field(checks.text)
     address: str = field(checks.text)
     limit_s: float | None = field(optional(checks.seconds), default=None)
+    longest_s: float | None = field(optional(checks.seconds), default=None)
 
 
 class Limit(AboutLease, op="limit"):
@@ -273,6 +278,7 @@ class End(AboutLease, op="end"):
     """End a lease: stop its session, or drop its match key (see `UNUSED`), and offer a new one."""
 
     reason: str = field(checks.text)
+    why: str = field(_brief, default="")  # a sentence for the holder
 
 
 class Keepalive(Ask, op="keepalive"):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rpcsys.tracker import leases
 from rpcsys.tracker.leases import AWAY_S, LONGEST_S
 from rpcsys.tracker.records import EPOCHS_AHEAD
 from rpcsys.wire import outcomes
@@ -52,7 +53,7 @@ def test_the_lease_of_a_client_that_leaves_before_its_session_ends(scene):
     lease = lease_of(scene, server, client)
     scene.leave(client)
     (end,) = scene.hear(server)
-    assert end == {"op": "end", "id": 2, **lease, "reason": "unused"}
+    assert end == {"op": "end", "id": 2, **lease, "reason": "unused", "why": leases._LEFT}
     scene.ask(server, "lease_ended", **lease, outcome="unused")
     assert scene.summary()["leases"] == []
 
@@ -67,7 +68,7 @@ def test_the_lease_of_a_tvm_client_that_leaves_before_its_session_ends(scene):
     lease = {"lease": taken["lease"], "epoch": taken["epoch"]}
     scene.leave(client)
     (end,) = scene.hear(server)
-    assert end == {"op": "end", "id": 2, **lease, "reason": "unused"}
+    assert end == {"op": "end", "id": 2, **lease, "reason": "unused", "why": leases._LEFT}
     scene.ask(server, "lease_ended", **lease, outcome="unused")
     assert scene.summary()["leases"] == []
     assert scene.state.records.shares.users == {}
@@ -278,7 +279,8 @@ def test_an_operator_ends_a_lease(scene):
     scene.ask(server, "lease_started", **lease)
     scene.hear(server)
     assert scene.ask(keeper, "end", lease=lease["lease"], reason="fire")[0]["ok"]
-    assert scene.hear(server)[-1]["reason"] == "ended"
+    (end,) = scene.hear(server)
+    assert (end["reason"], end["why"]) == ("ended", "eve ended it: fire")
     scene.ask(server, "lease_ended", **lease, outcome="ended")
     assert scene.recorded("over")[0]["reason"] == "eve ended it: fire"
     assert scene.ask(keeper, "end", 2, lease=lease["lease"])[0]["error"] == "BadRequest"
@@ -354,3 +356,24 @@ def test_leases_that_outlive_the_tracker_come_back(scene):
     assert lease_of(scene, server, scene.client())["epoch"] > epoch
     scene.ask(server, "lease_ended", lease="old-1", epoch=epoch, outcome="closed")
     assert len(scene.summary()["leases"]) == 1
+
+
+def test_the_limit_of_a_tvm_clients_session_comes_from_its_server(scene):
+    server, client = scene.server(), scene.client()
+    lease = lease_of(scene, server, client)
+    scene.ask(server, "lease_started", **lease, limit_s=30)
+    (row,) = scene.summary()["leases"]
+    assert (row["limit_s"], row["until_s"]) == (30, 30)
+    assert scene.recorded("limited") == [{"lease": lease["lease"], "limit_s": 30}]
+
+
+def test_a_server_reports_no_limit_above_the_leases(limited):
+    server, client = limited.server(), limited.client()
+    limited.put(server, "rpi4:1")
+    granted = limited.ask(client, "request", key="rpi4")[-1]["leases"][0]
+    (taken,) = limited.hear(server)
+    assert taken["longest_s"] == taken["limit_s"] == granted["limit_s"]
+    lease = {"lease": granted["lease"], "epoch": granted["epoch"]}
+    limited.ask(server, "lease_started", **lease, limit_s=granted["limit_s"] + 1)
+    assert limited.summary()["leases"][0]["limit_s"] == granted["limit_s"]
+    assert limited.recorded("limited") == []

@@ -6,6 +6,7 @@ The kernel limits each process (`allow_memory`); the supervisor measures all of 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 from typing import AbstractSet, Sequence
@@ -73,6 +74,15 @@ def describe(size: int) -> str:
 def breach(size: int) -> str:
     """The error of a session that exceeds ``size`` bytes."""
     return f"the session's memory limit of {describe(size)} was hit (the server's --session-memory)"
+
+
+def longer(limit_s: float, longest_s: float | None) -> str:
+    """What to do where ``limit_s`` seconds were too few. ``longest_s``: the most for the session's key (None: any)."""
+    if longest_s is None:
+        return "ask for a longer session_timeout"
+    if limit_s >= longest_s or math.isclose(limit_s, longest_s, rel_tol=0.02):  # a renewal's limit is rounded
+        return f"no session of this key may last longer than {longest_s:g} s (the tracker's --max-session)"
+    return f"ask for a longer session_timeout (this key allows {longest_s:g} s)"
 
 
 def hint(error: str) -> str:

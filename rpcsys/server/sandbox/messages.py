@@ -44,7 +44,8 @@ class Job:
 
     ``kind``: a session of ``rpcsys/1`` or ``tvm``; ``tvm-end``, which sends a TVM client ``words``, the reason for the
     end of its session; a model ``host``, which has no client yet; ``deployer``. ``reply``: the handshake's answer, sent
-    first. ``limit_s``: seconds that the session may last, None for no limit. ``options``: settings of the server.
+    first. ``limit_s``: seconds that the session may last, ``longest_s``: that any of its key may, None for no limit.
+    ``options``: settings of the server.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Job:
     lease: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     words: str = ""
+    longest_s: float | None = None
 
     def to_bytes(self) -> bytes:
         """Encode the job as one message to a child."""

@@ -126,6 +126,7 @@ class SessionServer:
         if type(asked) in (int, float) and 0 < asked < math.inf:
             self._report({"limit_s": float(asked)})
             self._watcher.limit(float(asked))
+        self._watcher.longest_s = self._job.longest_s
         if limit_s is not None:
             self._watcher.limit(limit_s)
         self._report({"opened": True})

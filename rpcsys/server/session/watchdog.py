@@ -14,6 +14,7 @@ import time
 from typing import Any, Callable
 
 from rpcsys.errors import ProtocolError
+from rpcsys.server.sandbox.limits import longer
 from rpcsys.server.session.incoming import Incoming
 from rpcsys.server.session.outgoing import Outgoing, error_frame
 from rpcsys.stream import DONT_WAIT, Ended, Stream
@@ -59,6 +60,7 @@ class Watcher:
         self.wake = self._woken.set  # a call has begun
         self._limit_at = math.inf
         self._limit_s = 0.0
+        self.longest_s: float | None = None  # seconds that a session of the key may last
         self._keepalive_at = 0.0
 
     def start(self) -> None:
@@ -172,5 +174,5 @@ class Watcher:
             self._limit_at = math.inf if renewed["until"] is None else renewed["until"]
             self._limit_s = round(self._limit_at - self._began, 0)
         if time.monotonic() >= self._limit_at:
-            text = f"the session's time limit of {self._limit_s:g} s is over; ask for more with session_timeout="
+            text = f"the session's time limit of {self._limit_s:g} s is over; {longer(self._limit_s, self.longest_s)}"
             self._end_process("timeout", "SessionTimeout", text)

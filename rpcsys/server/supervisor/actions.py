@@ -72,6 +72,7 @@ class ReportStart(Action):  # report to our tracker that a lease is in use
     lease: str
     epoch: int
     peer: str
+    limit_s: float | None = None  # that a TVM client asked this server for, or its lease's if that is lower
 
 
 class ReportEnd(Action):  # report to our tracker how a lease ended
@@ -120,6 +121,7 @@ class Start(Action):  # hand a client's connection to a waiting child
     slot: int = 0  # no other running session has it
     note: bool = False  # first record the shared memory that exists now
     words: str = ""  # the error text to send to a TVM client
+    longest_s: float | None = None  # that a session of the key may last
 
 
 class Extend(Action):  # send a child the new end of its session

@@ -81,7 +81,7 @@ class ClientAdmission:
             session.matchkey = key.matchkey
             if self.offers.may_precede_its_lease(key):
                 session.early_until = event.now + EARLY_S
-            session.leased(key.lease, key.epoch, key.limit_s)
+            session.leased(key.lease, key.epoch, key.limit_s, key.longest_s)
             self.offers.use(key)
         self.slots.waiting.append(session)
         return []

@@ -181,6 +181,7 @@ class KeyTaken(LeaseReport):  # the tracker has handed out a match key
     user: str  # the user's name, as the client claims it
     address: str  # the client's address
     limit_s: float | None = None
+    longest_s: float | None = None  # that a session of the key may last; None: no limit
 
 
 class LeaseRenewed(LeaseReport):
@@ -189,6 +190,7 @@ class LeaseRenewed(LeaseReport):
 
 class LeaseRevoked(LeaseReport):
     reason: str  # may be :data:`rpcsys.wire.outcomes.UNUSED`
+    why: str = ""  # a sentence for the holder
 
 
 class EndConfirmed(LeaseReport): ...  # the tracker has recorded the end of the lease

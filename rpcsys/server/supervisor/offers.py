@@ -66,6 +66,7 @@ class MatchKey:
     lease: str | None = None
     epoch: int = 0
     limit_s: float | None = None
+    longest_s: float | None = None
 
 
 class Offers:
@@ -229,7 +230,7 @@ class Offers:
         if key is None:
             return False
         key.taken_at = event.now
-        key.lease, key.epoch, key.limit_s = event.lease, event.epoch, event.limit_s
+        key.lease, key.epoch, key.limit_s, key.longest_s = event.lease, event.epoch, event.limit_s, event.longest_s
         return True
 
     def pending(self, event: ev.Pending) -> list[do.Action]:

@@ -228,6 +228,7 @@ class DeviceServer:
         slot: int,
         note: bool,
         words: str,
+        longest_s: float | None,
     ) -> None:
         cpus = frozenset(self._config.cpus[slot] if self._config.cpus else ())
         try:
@@ -239,7 +240,7 @@ class DeviceServer:
                 limits.keep_on(self._spawner.roots(child), cpus)
                 self._keep_grouped_on(child, cpus)
             reply = self._clients.answer(conn, kind == RPCSYS)
-            job = Job(kind, reply, folder, self._config.key, peer, limit_s, lease, self._options, words)
+            job = Job(kind, reply, folder, self._config.key, peer, limit_s, lease, self._options, words, longest_s)
             self._spawner.give(child, job, self._clients.descriptor(conn))
             self._memory.add(child, cpus)
         except OSError as error:

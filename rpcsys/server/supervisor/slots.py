@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from rpcsys.server.sandbox.limits import breach
+from rpcsys.server.sandbox.limits import breach, longer
 from rpcsys.server.sandbox.messages import TVM, TVM_END, ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
@@ -25,6 +25,8 @@ GRACE_DONE_S = 2.0
 FIRST_CALL_S = 0.005  # no fork for this long after a session was opened: its client makes its first call
 TVM_QUIET_S = 0.01  # the same for TVM's clients, whose HELLO is not seen: half make their first call within it
 KILL_AGAIN_S = 5.0  # pause between two kills. A killed process is dead within milliseconds, unless the kernel holds it
+#: Why a stopping server ends its sessions.
+STOPPED = "its server was stopped"
 #: The entry in ``removed`` for a session that changed its own CPU affinity.
 FROM_CPUS = "threads from other CPUs than its slot's"
 
@@ -76,6 +78,7 @@ class SessionRecord:
     lease: str | None = None
     epoch: int = 0
     limit_s: float | None = None
+    longest_s: float | None = None  # that a session of its key may last
     early_until: float | None = None  # it waits until then for the tracker's message about its lease
     number: int = 0
     slot: int = 0
@@ -85,6 +88,7 @@ class SessionRecord:
     due: float | None = None  # the time of the next step: ending it, or killing it again
     gone: bool = False  # its client hung up
     outcome: str = ""
+    why: str = ""  # why it is ended, if another than its client ends it
     cleaned: tuple[str, ...] = ()  # names of killed descendants
     removed: tuple[str, ...] = ()  # names of removed IPC objects and files
     opened: bool = False  # its process has greeted the client
@@ -100,8 +104,8 @@ class SessionRecord:
         """Whether its process has yet to greet its client. Never for TVM's clients, whose HELLO is not seen."""
         return self.state is RUNNING and self.kind != TVM and not self.opened
 
-    def leased(self, lease: str | None, epoch: int, limit_s: float | None) -> None:
-        self.lease, self.epoch = lease, epoch
+    def leased(self, lease: str | None, epoch: int, limit_s: float | None, longest_s: float | None) -> None:
+        self.lease, self.epoch, self.longest_s = lease, epoch, longest_s
         self.limit(limit_s)
 
     def limit(self, seconds: float | None) -> None:
@@ -236,11 +240,14 @@ class Slots:
     # How sessions end
 
     def end_all(self) -> list[do.Action]:
-        return [action for session in list(self.sessions.values()) for action in self.end(session, "ended")]
+        """End all sessions now: the server stops. A TVM session has no child any more to send the reason."""
+        ends = ((session, "" if session.kind == TVM else STOPPED) for session in list(self.sessions.values()))
+        return [action for session, why in ends for action in self.end(session, "ended", why)]
 
-    def end(self, session: SessionRecord, outcome: str) -> list[do.Action]:
-        """End a session now."""
-        session.outcome = session.outcome or outcome
+    def end(self, session: SessionRecord, outcome: str, why: str = "") -> list[do.Action]:
+        """End a session now. ``why`` is a sentence for its client."""
+        if not session.outcome:
+            session.outcome, session.why = outcome, why
         if session.state in CHILDLESS:
             return self._clean(session)
         if session.child is None:
@@ -300,13 +307,15 @@ class Slots:
         """The error to send to a client whose session could not send it: type and text; empty for none."""
         memory = self.records.policy.memory
         if session.outcome == "timeout" and session.kind == TVM:
-            limit = f"{session.limit_s or 0.0:g} s and was ended; ask for a longer session_timeout"
+            limit = f"{session.limit_s or 0.0:g} s and was ended; {longer(session.limit_s or 0.0, session.longest_s)}"
             return ("RPCSessionTimeoutError", f"the session reached its time limit of {limit}")
-        if session.outcome == "timeout":
-            limit = f"{session.limit_s:g} s is over; ask for more with session_timeout="
+        if session.outcome == "timeout" and session.limit_s is not None:
+            limit = f"{session.limit_s:g} s is over; {longer(session.limit_s, session.longest_s)}"
             return ("SessionTimeout", f"the session's time limit of {limit}")
         if session.unanswered:
             return ("SessionLost", f"{session.fault} (on the device; its server's log may say more)")
+        if session.outcome == "ended" and session.why:
+            return ("SessionLost", over(session.why))
         if session.outcome == "memory" and memory is not None:
             return ("MemoryLimit", breach(memory) + ", and its processes were ended")
         return ()
@@ -366,8 +375,9 @@ class Slots:
         alone = self.processes.shared and len(self.sessions) == 1
         limit_s, lease = session.limit_s, session.lease
         return do.Start(
-            session.number, session.conn, number, kind, session.peer, limit_s, lease, session.slot, alone, words
-        )
+            session.number, session.conn, number, kind, session.peer, limit_s, lease, session.slot, alone, words,
+            session.longest_s,
+        )  # fmt: skip
 
     def _quiet(self) -> bool:
         """Whether a session is opening, which a fork would delay. A session without a child ends this pause."""
@@ -384,3 +394,8 @@ class Slots:
         running = sum(session.state is RUNNING for session in self.sessions.values())
         unused = sum(child.state in UNUSED for _, child in self.processes.for_sessions())
         return max(max(policy.slots - running, policy.spares) - unused, 0)
+
+
+def over(why: str) -> str:
+    """The error of a session that another than its client has ended."""
+    return f"the session is over: {why}"

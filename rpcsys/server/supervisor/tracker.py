@@ -12,7 +12,7 @@ from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
 from rpcsys.server.supervisor.records import ServerRecords
-from rpcsys.server.supervisor.slots import RUNNING, SessionRecord, Slots
+from rpcsys.server.supervisor.slots import RUNNING, SessionRecord, Slots, over
 from rpcsys.wire.outcomes import UNUSED
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TrackerSide:
             return []
         for session in self.slots.clients():
             if session.matchkey == event.matchkey and session.lease is None:
-                session.leased(event.lease, event.epoch, event.limit_s)
+                session.leased(event.lease, event.epoch, event.limit_s, event.longest_s)
                 session.early_until = None
                 return self._report_start(session) if session.state is RUNNING else []
         actions = self.offers.unused(event.lease, event.epoch)
@@ -112,9 +112,9 @@ class TrackerSide:
             return []
         if session in self.slots.waiting:
             self.slots.waiting.remove(session)
-            return [do.Drop(session.conn), *self.report_end(session, "ended")]
+            return [turned_away(session, event.why), *self.report_end(session, "ended")]
         line = f"session {session.number} is ended by the tracker: {event.reason}"
-        return [do.Log("info", line), *self.slots.end(session, "ended")]
+        return [do.Log("info", line), *self.slots.end(session, "ended", event.why)]
 
     def report_end(self, session: SessionRecord, outcome: str) -> list[do.Action]:
         """Report the end of a session's lease, if it has one."""
@@ -124,8 +124,8 @@ class TrackerSide:
         return self.offers.report(do.ReportEnd(lease, epoch, outcome, cleaned, removed, session.fault))
 
     def _report_start(self, session: SessionRecord) -> list[do.Action]:
-        lease = session.lease
-        return [] if lease is None else self.offers.report(do.ReportStart(lease, session.epoch, session.peer))
+        lease, limit_s = session.lease, session.limit_s if session.kind == TVM else None
+        return [] if lease is None else self.offers.report(do.ReportStart(lease, session.epoch, session.peer, limit_s))
 
     # Reports of sessions
 
@@ -206,3 +206,10 @@ class TrackerSide:
         for session in waiting:
             actions += [do.Refuse(session.conn, "mismatch"), *self.report_end(session, "unused")]
         return actions
+
+
+def turned_away(session: SessionRecord, why: str) -> do.Action:
+    """End a client that has no slot yet, and send it the reason, if it can be sent one."""
+    if session.kind == TVM or not why:
+        return do.Drop(session.conn)
+    return do.TurnAway(session.conn, "SessionLost", over(why), True)

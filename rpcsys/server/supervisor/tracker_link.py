@@ -108,8 +108,8 @@ class TrackerLink:
         else:
             self._command(tracker.GetPending())
 
-    def report_start(self, lease: str, epoch: int, peer: str) -> None:
-        self._reported[self._report(control.LeaseStarted, lease, epoch, peer)] = None
+    def report_start(self, lease: str, epoch: int, peer: str, limit_s: float | None = None) -> None:
+        self._reported[self._report(control.LeaseStarted, lease, epoch, peer, limit_s)] = None
 
     def report_end(
         self, lease: str, epoch: int, outcome: str, killed: Sequence[str], removed: Sequence[str], fault: str
@@ -199,9 +199,10 @@ class TrackerLink:
         if isinstance(order, control.Limit):
             post(ev.LeaseRenewed, *lease, order.limit_s)
         elif isinstance(order, control.End):
-            post(ev.LeaseRevoked, *lease, order.reason)
+            post(ev.LeaseRevoked, *lease, order.reason, order.why)
         else:
-            post(ev.KeyTaken, *lease, order.matchkey, order.user, order.address, order.limit_s)
+            limits = order.limit_s, order.longest_s
+            post(ev.KeyTaken, *lease, order.matchkey, order.user, order.address, *limits)
 
     def _handle_answer(self, answer: control.Answer) -> None:
         ended = self._reported.pop(answer.id, None)

@@ -16,6 +16,7 @@ from rpcsys.tracker.transitions import HEALTHY
 from rpcsys.tracker.views import eta, hints, rows, summary
 from rpcsys.wire import control, tracker
 
+_IS = ("are", "is")
 MAX_ROWS = 100  # servers, holders and requests listed: an answer must fit a frame
 
 
@@ -94,16 +95,19 @@ def _reasons(records: Records, at: float, queue: Queue, peers: list[Peer], reque
     reasons = []
     if records.settling is not None:
         reasons.append("the tracker has just started again and waits a moment for servers and requests to come back")
+    away = sum(lease.server is None for lease in queue.leases.values())
     if peers:
-        reasons.append(f"{len(queue.leases)} of {sum(peer.slots for peer in peers)} devices are taken")
+        reasons.append(f"{len(queue.leases) - away} of {sum(peer.slots for peer in peers)} devices are taken")
     elif queue.key:
         reasons.append(f"no server offers {queue.key!r} now")
     states = Counter(rows.health(records, at, peer)["state"] for peer in peers)
     reasons += [
-        f"{count} of the servers {'is' if count == 1 else 'are'} {word}"
+        f"{count} of the servers {_IS[count == 1]} {word}"
         for word, count in sorted(states.items())
         if word not in HEALTHY
     ]
+    if away:
+        reasons.append(f"{away} of the leases {_IS[away == 1]} of servers that are gone: they end if these stay away")
     silent = sum(peer.server is None for peer in peers)
     if silent and queue.key in records.limits:
         reasons.append(f"{silent} of the servers are TVM's own: no limit holds there")

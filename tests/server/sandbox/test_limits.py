@@ -71,3 +71,16 @@ def test_sizes_are_formatted_for_people(size, text):
 
 def test_an_error_has_a_hint_only_with_a_limit():
     assert limits.hint("MemoryError") == ""
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "longest_s", "advice"),
+    [
+        (5, None, "ask for a longer session_timeout"),
+        (5, 60, "ask for a longer session_timeout (this key allows 60 s)"),
+        (60, 60, "no session of this key may last longer than 60 s (the tracker's --max-session)"),
+        (59, 60, "no session of this key may last longer than 60 s (the tracker's --max-session)"),
+    ],
+)
+def test_nobody_is_advised_to_ask_for_more_than_a_key_allows(limit_s, longest_s, advice):
+    assert limits.longer(limit_s, longest_s) == advice

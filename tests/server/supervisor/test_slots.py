@@ -365,3 +365,49 @@ def test_the_log_lines_of_a_session():
     one.outcome, one.cleaned, one.removed = "lost", ("sh", "cc"), ("/dev/shm/a",)
     text = "session 3 of peer ended after 1.2 s: lost; had to be killed: sh, cc; had to be removed: /dev/shm/a lease=L1"
     assert one.ended_text(1.24) == text
+
+
+def leased(session, timeout_s=None, **taken):
+    board = Transcript(tracked=True, spares=1)
+    board.boot()
+    (key,) = board.register()
+    board.post(ev.KeyTaken, "l", 1, key, "ann", "10.0.0.5", **taken)
+    return board, board.greet(1, key=key, session=session, timeout_s=timeout_s)
+
+
+def test_the_holder_of_an_ended_lease_is_sent_the_reason():
+    board, _ = leased("rpcsys/1")
+    board.post(ev.LeaseRevoked, "l", 1, "ended", "eve ended it: maintenance")
+    (finish,) = only(board.child_dies(1), do.Finish)
+    assert finish.error == ("SessionLost", "the session is over: eve ended it: maintenance")
+
+
+def test_a_tvm_client_is_sent_the_reason_too():
+    board, _ = leased(None)
+    board.post(ev.ChildReady, 2)
+    board.post(ev.LeaseRevoked, "l", 1, "ended", "eve ended it: maintenance")
+    (start,) = only(board.post(ev.ChildDead, 1, -9), do.Start)
+    assert start.words == "SessionLost: the session is over: eve ended it: maintenance"
+
+
+def test_the_longest_time_of_a_key_reaches_the_session():
+    board, actions = leased("rpcsys/1", limit_s=60, longest_s=60)
+    (start,) = only(actions, do.Start)
+    assert (start.limit_s, start.longest_s) == (60, 60)
+    board.tick(60 + LATE_S)
+    (finish,) = only(board.child_dies(1), do.Finish)
+    assert "no session of this key may last longer than 60 s" in finish.error[1]
+
+
+def test_a_tvm_clients_own_limit_is_reported_to_the_tracker():
+    _, actions = leased(None, timeout_s=9.0)
+    (report,) = only(actions, do.ReportStart)
+    assert report.limit_s == 9.0
+
+
+def test_a_stopping_server_gives_the_reason(direct):
+    direct.greet(1)
+    direct.post(ev.StopAsked)
+    direct.post(ev.StopAsked)
+    (finish,) = only(direct.child_dies(1), do.Finish)
+    assert finish.error == ("SessionLost", "the session is over: its server was stopped")

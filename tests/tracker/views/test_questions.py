@@ -43,3 +43,15 @@ def test_why_without_a_request_or_a_key_is_refused(scene, about, error):
 def test_a_question_that_the_state_does_not_support_is_refused(scene, op):
     (answer,) = scene.ask(scene.client(), op)
     assert (answer["ok"], answer["error"]) == (False, "BadRequest")
+
+
+def test_the_lease_of_a_server_that_is_gone_takes_no_device(scene):
+    gone, client = scene.server(name="a"), scene.client()
+    scene.put(gone, "rpi4:1")
+    lease = scene.ask(client, "request", key="rpi4")[-1]["leases"][0]
+    scene.ask(gone, "lease_started", lease=lease["lease"], epoch=lease["epoch"])
+    scene.server(name="b")
+    scene.leave(gone)
+    reasons = why(scene, client, key="rpi4")["why"]["reasons"]
+    assert "0 of 1 devices are taken" in reasons
+    assert "1 of the leases is of servers that are gone: they end if these stay away" in reasons
