@@ -43,7 +43,25 @@ _HOMES = {
 }
 _PACKAGES = ("client", "errors", "graph", "lab", "module", "server")
 _HOST_ONLY = ("graph", "lab")
-_HOST_PYTHON = (3, 10)
+_HOST_PYTHON, _DEVICE_PYTHON = (3, 10), (3, 8)
+
+if sys.version_info < _DEVICE_PYTHON:
+    raise ImportError(
+        "rpcsys needs Python 3.8 or later, and this is {}.{}".format(*sys.version_info[:2]), name="rpcsys"
+    )
+
+
+def need_host(package: str) -> None:
+    """Raise ImportError, with the Python that ``package`` needs, where this one is too old for it.
+
+    Each package that is no part of the device tier calls this first. `python -m` then prints one line.
+    """
+    if sys.version_info < _HOST_PYTHON:
+        raise ImportError(
+            "{} needs Python {}.{} or later; the device server and the client's core also run on this one "
+            "({}.{})".format(package, *_HOST_PYTHON, *sys.version_info[:2]),
+            name=package,
+        )
 
 
 def part(name: str) -> Any:
@@ -60,11 +78,8 @@ def part(name: str) -> Any:
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
-    if name in _HOST_ONLY and sys.version_info < _HOST_PYTHON:
-        raise ImportError(
-            "rpcsys.{} needs Python {}.{} or later; the device server and the client's core also run on "
-            "this one ({}.{})".format(name, *_HOST_PYTHON, *sys.version_info[:2])
-        )
+    if name in _HOST_ONLY:
+        need_host("rpcsys." + name)
     if name in _PACKAGES:
         return part("rpcsys." + name)
     if name in _HOMES:

@@ -63,3 +63,23 @@ def test_the_clients_names_exist_in_any_import_order() -> None:
 
 def test_one_version_everywhere() -> None:
     assert importlib.metadata.version("rpcsys") == rpcsys.__version__
+
+
+AS_PYTHON = (
+    "import runpy, sys; sys.version_info = ({}, 0, 'final', 0); sys.argv = ['x']; runpy._run_module_as_main({!r})"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "python", "needed"),
+    [
+        *((f"rpcsys{part}", "3, 9", "3.10") for part in ("", ".tracker", ".proxy", ".query")),
+        ("rpcsys.server", "3, 7", "3.8"),
+    ],
+)
+def test_a_python_that_is_too_old_gets_one_line(program: str, python: str, needed: str) -> None:
+    code = AS_PYTHON.format(python, program)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode
+    assert len(done.stderr.splitlines()) == 1
+    assert f"needs Python {needed} or later" in done.stderr

@@ -33,12 +33,10 @@ def name_of(source: Source) -> str:
 
 
 def path_on_device(path: Union[str, os.PathLike[str]]) -> str:
-    """The name of a file that is only on the device. Raises `RemoteFileError` for a path that must be a local one."""
+    """The name of a file that is only on the device. Raises `UsageError` for a path that must be a local one."""
     name = os.fspath(path)
-    if os.path.isabs(name) or os.path.normpath(name).startswith(os.pardir):
-        raise RemoteFileError(
-            f"there is no file {name!r} here; files on the device have paths below the session's directory"
-        )
+    if os.path.isabs(name) or os.path.normpath(name).startswith(os.pardir) or os.path.exists(name):
+        raise UsageError(f"there is no file {name!r} here: check the path")
     return name
 
 

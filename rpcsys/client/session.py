@@ -10,7 +10,7 @@ from rpcsys.client.calls import Channel
 from rpcsys.client.files import Progress, Source
 from rpcsys.client.log import SessionLog
 from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
-from rpcsys.errors import ProtocolError, UsageError
+from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
 from rpcsys.link.link import Closeable
 from rpcsys.wire.values import Ref
 
@@ -58,16 +58,24 @@ class Session(Caller, Closeable):
         A library (``.so``) includes its graphs, ONNX models, weights and native code. A model that the device's
         capabilities exclude is refused before the upload.
 
-        Raises `RemoteFileError` where neither file exists, `ModelError` where the device cannot load it.
+        Raises `UsageError` for a path that can only be a local file's and is none, `RemoteFileError` where neither file
+        exists, `ModelError` where the device cannot load it.
         """
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
             on_device = name or files.name_of(path)
             capabilities.check_loadable(path, on_device, self.info.get("capabilities", {}))
             self.upload(path, on_device, progress=progress)
+            loaded = self._builtin("session.load_module", on_device)
         else:
-            on_device = name or files.path_on_device(path)
-        loaded = self._builtin("session.load_module", on_device)
+            loaded = self._load_there(os.fspath(path), name or files.path_on_device(path))
         return answers.handle(loaded, RemoteModule, "session.load_module")
+
+    def _load_there(self, path: str, name: str) -> Any:
+        """Load the file ``name`` of the session's directory: there is no local file ``path``."""
+        try:
+            return self._builtin("session.load_module", name)
+        except RemoteFileError as error:
+            raise RemoteFileError(f"there is no file {path!r} here; as one of the device: {error.args[0]}") from None
 
     def array(self, value: Any) -> RemoteArray:
         """Copy an array to the device, where it stays until the result of this call is dropped."""

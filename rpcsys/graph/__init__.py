@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from rpcsys import need_host
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from rpcsys.graph._plan.plan import Comparison, Plan, PlannedStage
     from rpcsys.graph._plan.weigh import Weighed, Weight, weigh
     from rpcsys.graph._show.show import show
+
+need_host(__name__)
 
 __all__ = [
     "Comparison", "Crossing", "Leased", "Offload", "OnnxRuntime", "Pipeline", "PipelineStage", "Plan", "PlannedStage",

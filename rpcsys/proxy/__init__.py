@@ -3,3 +3,7 @@
 It reads no byte of a session. :mod:`rpcsys.proxy.state` decides which streams are joined, :mod:`rpcsys.proxy.service`
 has the sockets, :mod:`rpcsys.proxy.relay` moves bytes.
 """
+
+from rpcsys import need_host
+
+need_host(__name__)

@@ -25,6 +25,15 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 HELP = {"help_option_names": ["-h", "--help"]}  # settings of a group, which its commands inherit
 
+#: Advice for Python programs in errors, which trackers and devices send too, and what replaces it at a shell.
+_ADVICE = (
+    (", or wait for it with wait_for_key=True", ""),
+    ("wait longer with timeout=…, or lease", "lease"),
+    ("load_module(..., allow_pickle=True), or ", ""),
+    ("; see session.listdir()", ""),
+    ("a longer session_timeout", "more time"),
+)
+
 INTERRUPTED = 130  # a shell's exit status for a command that Ctrl-C ended
 
 
@@ -48,7 +57,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except click.ClickException as error:
         return _fail(name, error.format_message(), error.exit_code)
     except RpcsysError as error:
-        return _fail(name, one_line(error), error.exit_status)
+        return _fail(name, at_a_shell(one_line(error)), error.exit_status)
     except BrokenPipeError:  # the reader of the output has ended: `rpcsys run … | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -58,6 +67,13 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
 def _fail(name: str, message: str, status: int) -> int:
     click.echo(f"{name}: error: {' '.join(message.split())}", err=True)
     return status
+
+
+def at_a_shell(text: str) -> str:
+    """An error without its advice for Python programs, which does not help at a shell."""
+    for python, shell in _ADVICE:
+        text = text.replace(python, shell)
+    return text
 
 
 def with_options(*options: Decorator) -> Decorator:

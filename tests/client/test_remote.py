@@ -14,8 +14,8 @@ from rpcsys.errors import (
     ModelError,
     ProtocolError,
     RemoteArgumentError,
-    RemoteFileError,
     RemoteFunctionError,
+    UsageError,
     ValueNotSupported,
 )
 from rpcsys.wire.values import InOut, Out
@@ -259,7 +259,7 @@ def test_models_load_from_bytes_and_from_files_on_the_device(shared, model_file)
 
 @pytest.mark.parametrize("path", ["/nowhere/model.onnx", "../model.onnx", "a/../../model.onnx"])
 def test_a_missing_local_path_is_a_remote_file_error(shared, path):
-    with pytest.raises(RemoteFileError, match=r"there is no file '.*model\.onnx' here"):
+    with pytest.raises(UsageError, match=r"there is no file '.*model\.onnx' here"):
         shared.load_module(path)
 
 

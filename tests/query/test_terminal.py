@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError, RpcsysError
+from rpcsys.query import terminal
 from rpcsys.query.terminal import (
     MAX_WIDTH,
     array_text,
@@ -29,6 +30,7 @@ from rpcsys.query.terminal import (
     who,
     with_options,
 )
+from tests.test_layers import PACKAGE
 
 
 def ran(error: BaseException | None) -> int:
@@ -155,3 +157,14 @@ def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_bytes_are_printed_in_megabytes() -> None:
     assert megabytes(102_500_000) == "102.5 MB"
+
+
+@pytest.mark.parametrize(("python", "shell"), terminal._ADVICE)
+def test_pythons_advice_is_not_given_at_a_shell(python, shell):
+    assert terminal.at_a_shell(f"it failed{python}.") == f"it failed{shell}."
+
+
+def test_the_advice_that_is_replaced_is_in_the_code():
+    code = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py") if path.name != "terminal.py")
+    for python, _ in terminal._ADVICE:
+        assert all(part in code for part in python.split("Check the key")), python

@@ -83,7 +83,7 @@ class Directory:
         """The absolute path of the file ``name``, which must exist."""
         path = self.path(name)
         if not os.path.isfile(path):
-            raise RemoteFileError(f"there is no file {name!r} on the device, nor here; see session.listdir()")
+            raise RemoteFileError(f"there is no file {name!r} on the device; see session.listdir()")
         return path
 
     def listdir(self, name: str = ".") -> list[str]:
