@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
@@ -216,7 +216,7 @@ def installed(entry: Entry) -> str:
 # Reading the tracker's summary
 
 
-def row(summary: dict[str, Any], name: str) -> dict[str, Any] | None:
+def row(summary: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     """The tracker's row of the server ``name``; None if there is none, or if the tracker does not send names."""
     for server in summary.get("servers", []):
         own = server.get("labels", {}).get("name") or str(server.get("name", "")).rpartition(":")[0]
@@ -225,14 +225,14 @@ def row(summary: dict[str, Any], name: str) -> dict[str, Any] | None:
     return None
 
 
-def shown(summary: dict[str, Any], name: str, key: str) -> bool:
+def shown(summary: Mapping[str, Any], name: str, key: str) -> bool:
     """Whether the tracker shows the server: by name, or by key if the tracker does not send names."""
     if "servers" in summary:
         return row(summary, name) is not None
     return any(str(server.get("key")) == f"server:{key}" for server in summary.get("server_info", []))
 
 
-def state(summary: dict[str, Any], name: str) -> str:
+def state(summary: Mapping[str, Any], name: str) -> str:
     """The server's state in a few words."""
     found = row(summary, name)
     if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -264,7 +264,7 @@ def list_(as_json: bool, offline: bool) -> None:
         click.echo("no boards yet; rpcsys board add makes the first")
 
 
-def _summary(where: str) -> dict[str, Any] | None:
+def _summary(where: str) -> Mapping[str, Any] | None:
     try:
         with connect_tracker(parse_address(where)) as tracker:
             return tracker.summary()

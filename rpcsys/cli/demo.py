@@ -119,7 +119,7 @@ def _queue(tracker: Tracker, moment: str) -> None:
 def _settle(tracker: Tracker) -> None:
     """Wait until the released devices are free again: cleaned up, and offered again."""
     deadline = time.monotonic() + SETTLE_S
-    while tracker.summary()["queue_info"].get(KEY, {}).get("free") != SERVERS:
+    while tracker.summary()["queue_info"].get(KEY, {"free": 0, "pending": 0})["free"] != SERVERS:
         if time.monotonic() > deadline:
             raise RpcsysError(f"the devices were not free again {SETTLE_S:g} s after their sessions had ended")
         time.sleep(0.05)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -53,11 +55,11 @@ def deploy(
                 terminal.print_pairs([(row["name"], _deployed(row)) for row in rows])
 
 
-def _version(put: dict[str, str]) -> str:
+def _version(put: Mapping[str, Any]) -> str:
     return f"{printable(put['name'])} {printable(put['version'])}"
 
 
-def _deployed(row: dict[str, object]) -> str:
+def _deployed(row: Mapping[str, Any]) -> str:
     load = f"{row['clients']} clients, {row['running']} calls running, {row['waiting']} waiting"
     return f"{row['version']}  {row['file']}  {row['state']}" + (f", {load}" if row["state"] == "serving" else "")
 

@@ -6,7 +6,7 @@ Any client that reaches such a server may deploy, as any client that reaches a s
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, List, Optional, Tuple, Union
 
 from rpcsys.client import answers, capabilities, files
 from rpcsys.client.connection import open_session
@@ -15,6 +15,9 @@ from rpcsys.errors import ProtocolError, UsageError
 from rpcsys.link.address import parse_address
 from rpcsys.link.link import Closeable
 from rpcsys.wire.checks import integer, record, rows, sentence
+
+if TYPE_CHECKING:
+    from rpcsys.client.rows import DeployedRow, DeployedVersion
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -37,7 +40,7 @@ class Deployment(Closeable):
         where = parse_address(address) if isinstance(address, str) else address
         self._session = open_session(where, serve="", timeout=timeout)
 
-    def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> Dict[str, str]:
+    def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> DeployedVersion:
         """Deploy ``file`` (.so, .onnx) as ``name`` (default: the file's name), in place of an earlier version.
 
         Returns when new calls go to it: name, version, file and sha256. The old version finishes the calls that run.
@@ -50,7 +53,7 @@ class Deployment(Closeable):
         capabilities.check_loadable(path, base, self._session.info.get("capabilities", {}))
         uploaded = self._session.upload(path, base, progress=progress)
         said = self._session._builtin("deploy.put", name or os.path.splitext(base)[0], uploaded)
-        put: Dict[str, str] = answers.from_device(PUT, said, "deploy.put")
+        put: DeployedVersion = answers.from_device(PUT, said, "deploy.put")
         with open(path, "rb") as stream:
             digest = files.hash_of(path, stream)
         if put.get("sha256") != digest:
@@ -59,20 +62,20 @@ class Deployment(Closeable):
             )
         return put
 
-    def rollback(self, name: str) -> Dict[str, str]:
+    def rollback(self, name: str) -> DeployedVersion:
         """Put back the version of ``name`` that the current one replaced; again, and the newer one is back.
 
         Returns when new calls go to it: name, version, file and sha256. Raises `RemoteFileError` for an unknown name,
         or where no earlier version is kept; `ModelError` if it can no longer be loaded, and nothing has then changed.
         """
         said = self._session._builtin("deploy.rollback", name)
-        version: Dict[str, str] = answers.from_device(PUT, said, "deploy.rollback")
+        version: DeployedVersion = answers.from_device(PUT, said, "deploy.rollback")
         return version
 
-    def list(self) -> List[Dict[str, Any]]:
+    def list(self) -> List[DeployedRow]:
         """The deployments: name, version, file, sha256, state; calls running and waiting, and clients."""
         said = self._session._builtin("deploy.list")
-        rows: List[Dict[str, Any]] = answers.from_device(DEPLOYED, said, "deploy.list")
+        rows: List[DeployedRow] = answers.from_device(DEPLOYED, said, "deploy.list")
         return rows
 
     def remove(self, name: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import time
-from typing import Any, Dict, Iterator, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, cast
 
 from rpcsys.client.answers import count, from_tracker, pair, span
 from rpcsys.errors import ProtocolError, TrackerError, printable
@@ -15,6 +15,9 @@ from rpcsys.link.link import Link
 from rpcsys.wire import checks
 from rpcsys.wire.checks import flag, optional, record, rows, sentence, table
 from rpcsys.wire.keys import MAX_KEY
+
+if TYPE_CHECKING:
+    from rpcsys.client.rows import PastLease, TrackerSummary, UsageRow
 
 #: Seconds for a page: the tracker may search its history.
 REPLY_S = 30.0
@@ -88,7 +91,7 @@ class Pages:
         return self._link.ask(op, timeout=min(REPLY_S, left), **fields)
 
 
-def whole_summary(link: Link) -> Dict[str, Any]:
+def whole_summary(link: Link) -> TrackerSummary:
     """The summary of a tracker of ours, from all its pages."""
     pages = Pages(link)
     whole: Dict[str, Any] = {}
@@ -106,13 +109,13 @@ def whole_summary(link: Link) -> Dict[str, Any]:
                 whole[part] = more
         following = from_tracker(optional(pair(count)), answer.get("next"), "next")
         if following is None:
-            return whole
+            return cast("TrackerSummary", whole)
         if not (any(found.values()) and (after is None or following > after)):
             raise ProtocolError("the tracker's summary does not go on: its pages repeat themselves")
         after = following
 
 
-def leases(link: Link, *, limit: Optional[int] = 100, page: int = _PAGE, **wanted: Any) -> Iterator[Dict[str, Any]]:
+def leases(link: Link, *, limit: Optional[int] = 100, page: int = _PAGE, **wanted: Any) -> Iterator[PastLease]:
     """Ended leases, ``page`` at a time; as `rpcsys.client.tracker.Tracker.history`."""
     _need_ours(link)
     pages = Pages(link)
@@ -132,7 +135,7 @@ def leases(link: Link, *, limit: Optional[int] = 100, page: int = _PAGE, **wante
             limit -= len(found)
 
 
-def usage(link: Link, **wanted: Any) -> List[Dict[str, Any]]:
+def usage(link: Link, **wanted: Any) -> List[UsageRow]:
     """Rows by user and key; as `rpcsys.client.tracker.Tracker.usage`."""
     _need_ours(link)
     answer = link.ask("usage", timeout=REPLY_S, **wanted)
@@ -147,7 +150,7 @@ def _need_ours(link: Link) -> None:
 # ------------------------------------------------------------------ a summary as text
 
 
-def text_summary(summary: Dict[str, Any]) -> str:
+def text_summary(summary: Mapping[str, Any]) -> str:
     """The server list and the queue status of a tracker's summary (``queue_info`` and ``server_info``).
 
     Where TVM's figures are wrong, ours differ: a key is everything behind ``server:``, colons included, and servers
@@ -168,7 +171,7 @@ def _server_list(servers: List[Dict[str, Any]]) -> List[str]:
     return ["Server List", _RULE, "server-address           key", _RULE, *rows, _RULE, ""]
 
 
-def _queue_status(summary: Dict[str, Any]) -> List[str]:
+def _queue_status(summary: Mapping[str, Any]) -> List[str]:
     queues = summary["queue_info"]
     totals = collections.Counter(key for server in summary["server_info"] for key in _keys(server["key"]))
     width = min(MAX_KEY, max((len(printable(key)) for key in queues), default=0))

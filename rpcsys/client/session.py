@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, Union, overload
 
 from rpcsys.client import answers, capabilities, files
 from rpcsys.client.calls import Channel
@@ -13,6 +13,11 @@ from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModu
 from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
 from rpcsys.link.link import Closeable
 from rpcsys.wire.values import Ref
+
+if TYPE_CHECKING:
+    from rpcsys.client.rows import MemoryReport
+
+Result = TypeVar("Result")
 
 
 class Session(Caller, Closeable):
@@ -81,16 +86,16 @@ class Session(Caller, Closeable):
         """Copy an array to the device, where it stays until the result of this call is dropped."""
         return answers.handle(self._builtin("session.put", value), RemoteArray, "session.put")
 
-    def memory(self) -> Dict[str, Any]:
+    def memory(self) -> MemoryReport:
         """The objects that this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
 
         It has a row for each object, the largest first: ``id``, ``bytes``, ``is`` (array, module, function), and
         ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is not counted.
         """
-        found: Dict[str, Any] = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
+        found: MemoryReport = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
         return found
 
-    def run(self, function: Callable[..., Any], *args: Any, deadline_s: Optional[float] = None) -> Any:
+    def run(self, function: Callable[..., Result], *args: Any, deadline_s: Optional[float] = None) -> Result:
         """Run a Python function of yours on the device, where the server was started with ``--allow-pickle``.
 
         cloudpickle sends it with the objects it refers to; the device must have the modules it imports. Arguments and
@@ -98,7 +103,8 @@ class Session(Caller, Closeable):
         functions or has another minor version of Python; `RemoteError` for the function's own errors.
         """
         blob = capabilities.pickled(function, self.info.get("capabilities", {}))
-        return self._builtin("session.run", capabilities.VERSION, blob, *args, deadline_s=deadline_s)
+        result: Result = self._builtin("session.run", capabilities.VERSION, blob, *args, deadline_s=deadline_s)
+        return result
 
     def upload(self, source: Source, target: Optional[str] = None, *, progress: Optional[Progress] = None) -> str:
         """Copy a local file, or bytes, into the session's directory. Returns its name there.

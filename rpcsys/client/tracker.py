@@ -17,6 +17,7 @@ from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import Check
 
 if TYPE_CHECKING:
+    from rpcsys.client import rows
     from rpcsys.client.session import ServedModule, Session
 
 Address = Union[None, str, Tuple[str, int]]
@@ -63,7 +64,7 @@ class Tracker(Closeable):
     def __repr__(self) -> str:
         return "<tracker {}:{}>".format(*self.address)
 
-    def summary(self) -> Dict[str, Any]:
+    def summary(self) -> rows.TrackerSummary:
         """The queues: ``queue_info`` (free and pending by key) and ``server_info``, as TVM's; with our
         tracker also ``servers`` and ``leases``.
         """
@@ -77,7 +78,7 @@ class Tracker(Closeable):
             except TimeoutError as error:
                 raise errors.TrackerLost(str(error)) from None
             found = reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == wire.SUCCESS else reply
-            summary: Dict[str, Any] = answers.from_tracker(listings.TVM_SUMMARY, found, "summary")
+            summary: rows.TrackerSummary = answers.from_tracker(listings.TVM_SUMMARY, found, "summary")
             return summary
 
     def text_summary(self) -> str:
@@ -95,12 +96,11 @@ class Tracker(Closeable):
         since: Optional[float] = None,
         until: Optional[float] = None,
         limit: Optional[int] = 100,
-    ) -> List[Dict[str, Any]]:
+    ) -> List[rows.PastLease]:
         """Ended leases, the last to end first, at most ``limit`` (None: all).
 
-        ``since`` and ``until`` (seconds since 1970) bound their ends. Each has lease, epoch, key, server, user,
-        address, how, since, begun, ended (seconds since 1970), held_s, limit_s, waited_s, priority, outcome, reason,
-        fault and cleaned. Raises `TrackerError` where the tracker keeps no history.
+        ``since`` and ``until`` (seconds since 1970) bound their ends. Raises `TrackerError` where the tracker keeps no
+        history.
         """
         from rpcsys.client import listings  # not in the device tier
 
@@ -110,12 +110,11 @@ class Tracker(Closeable):
 
     def usage(
         self, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
-    ) -> List[Dict[str, Any]]:
+    ) -> List[rows.UsageRow]:
         """Totals of leases by user and key, the most device time first.
 
-        Each has user, key, leases, held_s, waited_s and faults (leases that ended by the server's own fault), counted
-        from the beginning of the hour of ``since`` (seconds since 1970). Raises `TrackerError` where the tracker
-        keeps no history.
+        They are counted from the beginning of the hour of ``since`` (seconds since 1970). Raises `TrackerError` where
+        the tracker keeps no history.
         """
         from rpcsys.client import listings  # not in the device tier
 
@@ -215,14 +214,13 @@ class Tracker(Closeable):
                 return None
         return tuple(sessions)
 
-    def resolve(self, name: str = "") -> List[Dict[str, Any]]:
+    def resolve(self, name: str = "") -> List[rows.ModulePlace]:
         """The servers of the deployed module ``name`` ("": of each), the least busy first. No lease, no queue.
 
-        Each has name, version, server, host, port, key (addresses it at a proxy, or ""); workers, running, waiting
-        (calls) and clients. Raises `UnknownKey` where no server has it, `NotSupported` (TVM's tracker).
+        Raises `UnknownKey` where no server has it, `NotSupported` (TVM's tracker).
         """
-        rows: List[Dict[str, Any]] = self._ask("resolve", answers.MODULES, "modules", name=name)
-        return rows
+        places: List[rows.ModulePlace] = self._ask("resolve", answers.MODULES, "modules", name=name)
+        return places
 
     def serve(self, name: str, *, timeout: float = 60.0) -> ServedModule:
         """Connect to the deployed module ``name`` on its least busy server, or else on the next one.
@@ -239,16 +237,15 @@ class Tracker(Closeable):
                 problem = error
         raise problem
 
-    def leases(self) -> List[Dict[str, Any]]:
-        """The current leases: lease, key, server, holder, address, since_s, until_s, limit_s, state."""
-        leases: List[Dict[str, Any]] = self.summary().get("leases", [])
-        return leases
+    def leases(self) -> List[rows.LeaseRow]:
+        """The current leases; none of TVM's tracker."""
+        return self.summary().get("leases", [])
 
-    def why(self, key: str) -> Dict[str, Any]:
+    def why(self, key: str) -> rows.WhyAnswer:
         """Why a request for ``key`` waits: ``reasons`` (sentences), servers, holders, queue. Raises `UnknownKey`."""
         from rpcsys.client import listings  # not in the device tier
 
-        answer: Dict[str, Any] = self._ask("why", listings.WHY, "why", key=key)
+        answer: rows.WhyAnswer = self._ask("why", listings.WHY, "why", key=key)
         return answer
 
     def renew(self, lease: Union[Session, str], session_timeout: Optional[float] = None) -> Optional[float]:
