@@ -71,3 +71,11 @@ def test_broken_links_and_examples_are_named(tmp_path: Path) -> None:
     assert check["failure"](language, source) == "exit status 3\n"
     assert check["failure"]("sh", "exit 0") is None
     assert "cannot be run" in check["failure"]("perl", "1")
+
+
+def test_the_table_of_versions_is_what_pip_gets() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
+    for package in ("numpy", "onnx", "onnx-ir", "onnxruntime", "apache-tvm", "apache-tvm-ffi"):
+        (versions,) = re.findall(rf'"{package}([<>=][^"; ]*)', text)
+        assert f"| {package} | `{versions}` |" in table, package
