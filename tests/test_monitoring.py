@@ -10,6 +10,8 @@ import promql_parser
 import pytest
 import yaml
 
+from rpcsys.data import folder
+from rpcsys.server.supervisor.http import HELP
 from rpcsys.tracker.views.metrics import FrameCounts, Metrics
 from tests.device_files import ROOT
 from tests.tracker.transcripts import Scene
@@ -29,12 +31,11 @@ def expressions() -> Iterator[str]:
 
 
 def known() -> set[str]:
-    """The names of all metrics: the tracker's from its collector, the server's from its sources."""
+    """The names of all metrics: the tracker's from its collector, the server's from its table."""
     scene = Scene()
     counts = FrameCounts({}, frames_in=0, frames_out=0)
     tracker = Metrics(scene.state.records, lambda: scene.now, counts, lambda: None, lambda: True)
-    sources = (ROOT / "rpcsys" / "server").rglob("*.py")
-    names = {name for source in sources for name in re.findall(r'"(rpcsys_\w+)"', source.read_text())}
+    names = {f"rpcsys_server_{name}" for name in HELP}
     names |= {metric.name for metric in tracker.collect()}
     assert "rpcsys_tracker_pending" in names
     return names
@@ -90,3 +91,21 @@ def test_the_dashboards_panels_do_not_overlap() -> None:
 @pytest.mark.parametrize("path", [RULES, BOARD])
 def test_the_files_have_no_tabs(path) -> None:
     assert "\t" not in path.read_text()
+
+
+def test_the_page_has_one_port_everywhere() -> None:
+    files = [
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("systemd/*"),
+        ROOT / "packaging" / "Containerfile",
+        ROOT / "README.md",
+    ]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.is_file()]
+    ports = {port for text in texts for port in re.findall(r"tracker.*--http-port[\", ]+(\d+)", text, re.IGNORECASE)}
+    ports |= {port for text in texts for port in re.findall(r"(?:TRACKER|tracker\.lab):(\d+)[/\"]", text)}
+    assert ports == {"8190"}
+
+
+def test_rules_and_dashboard_are_where_the_document_says() -> None:
+    assert RULES.is_file()
+    assert folder("docs/monitoring") == DOCS

@@ -57,6 +57,8 @@ def test_carries_code_data_and_licence_and_nothing_else(wheel: Path) -> None:
     assert {"rpcsys/py.typed", "rpcsys/_data/packaging/device-files.txt"} <= set(names)
     assert {"rpcsys/_data/toolchains/cross.cmake", "rpcsys/_data/toolchains/aarch64-linux-gnu.cmake"} <= set(names)
     assert {"rpcsys/_data/systemd/rpcsys-tracker.service", "rpcsys/_data/systemd/tracker.environment"} <= set(names)
+    for name in ("prometheus-rules.yml", "grafana-dashboard.json"):
+        assert f"rpcsys/_data/docs/monitoring/{name}" in names
     assert {"rpcsys/tracker/page/index.html", "rpcsys/tracker/page/page.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 

@@ -18,6 +18,17 @@ REQUEST_TIMEOUT_S = 5.0
 
 #: Upper bounds, in seconds, of the buckets of the histogram of sessions.
 SECONDS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+#: What each metric is, by its name behind ``rpcsys_server_``.
+HELP = {
+    "slots": "Sessions at once.",
+    "free": "Slots that are free.",
+    "running": "Sessions that run.",
+    "clean": "0 for a board that could not be cleaned and accepts no session, else 1.",
+    "parked": "Connections that wait for a client at proxies.",
+    "sessions_total": "Sessions that are over, by how they ended.",
+    "faults_total": "Sessions that failed by the server's own fault.",
+    "session_seconds": "How long sessions last.",
+}
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -120,11 +131,11 @@ class ServerMetrics:
         key = {"key": self._key}
         lines: list[str] = []
         for name, value in self._now().items():
-            lines += _family(f"rpcsys_server_{name}", "gauge", [("", key, value)])
+            lines += _family(name, "gauge", [("", key, value)])
         outcomes = [("", {**key, "outcome": word}, count) for word, count in sorted(self._outcomes.items())]
-        lines += _family("rpcsys_server_sessions_total", "counter", outcomes)
-        lines += _family("rpcsys_server_faults_total", "counter", [("", key, self._faults)])
-        lines += _family("rpcsys_server_session_seconds", "histogram", self._histogram(key))
+        lines += _family("sessions_total", "counter", outcomes)
+        lines += _family("faults_total", "counter", [("", key, self._faults)])
+        lines += _family("session_seconds", "histogram", self._histogram(key))
         return METRICS_TYPE, "".join(line + "\n" for line in lines).encode()
 
     def _histogram(self, key: dict[str, str]) -> Iterable[tuple[str, dict[str, str], float]]:
@@ -137,7 +148,9 @@ class ServerMetrics:
 
 
 def _family(name: str, kind: str, samples: Iterable[tuple[str, Mapping[str, str], Any]]) -> Sequence[str]:
-    return [f"# TYPE {name} {kind}", *(f"{name}{end}{_labels(labels)} {value}" for end, labels, value in samples)]
+    full = f"rpcsys_server_{name}"
+    about = [f"# HELP {full} {HELP[name]}", f"# TYPE {full} {kind}"]
+    return [*about, *(f"{full}{end}{_labels(labels)} {value}" for end, labels, value in samples)]
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -105,6 +105,9 @@ def test_metrics_are_in_prometheus_format():
         for sample in family.samples
         if sample.labels["key"] == 'rpi"4\\'
     }
+    text = metrics.page()[1].decode()
+    assert all(family.documentation for family in text_string_to_metric_families(text))
+    assert text.count("# HELP ") == text.count("# TYPE ") == 5
     assert found["rpcsys_server_slots", ""] == 2
     assert found["rpcsys_server_sessions_total", "closed"] == 2
     assert found["rpcsys_server_sessions_total", "crashed"] == 1
