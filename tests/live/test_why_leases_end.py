@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import rpcsys
-from rpcsys.errors import RpcsysError
+from rpcsys.errors import RpcsysError, SessionLost
 from tests.live.daemons import ROOT, wait_free, wait_until
 
 KEY = "board"
@@ -49,6 +49,8 @@ def ended(tracker, session):
     mine = session()
     command = ("lease", "end", mine.lease["lease"], "--reason", "maintenance", "--tracker", tracker.where)
     subprocess.run([sys.executable, "-m", "rpcsys", *command], check=True, cwd=ROOT, timeout=60)
+    with pytest.raises(SessionLost, match="ended it: maintenance"):  # the holder is sent the reason
+        mine.get_function("testing.sleep")(30.0)
 
 
 ENDS = {
