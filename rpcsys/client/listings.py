@@ -45,6 +45,7 @@ SUMMARY = record(
     ),
     leases=rows(record(**dict.fromkeys(("lease", "key", "server", "holder", "address", "state"), sentence), **_held)),
 )
+GONE = rows(record(name=sentence, key=sentence, reason=sentence, since_s=span))
 WHY = record(
     free=count,
     devices=count,
@@ -99,6 +100,8 @@ def whole_summary(link: Link) -> TrackerSummary:
     while True:
         answer = pages.ask("summary", after=after)
         found = from_tracker(SUMMARY, answer.get("summary"), "summary")
+        if "gone" in found:
+            from_tracker(GONE, found["gone"], "gone")
         for part, more in found.items():
             there: Any = whole.get(part)
             if type(there) is dict and type(more) is dict:

@@ -82,6 +82,7 @@ def _look(tracker: Tracker, as_json: bool, watch: bool) -> None:
     if watch:
         click.clear()  # does nothing without a terminal
     say(text)
+    reports.print_boards(summary)
 
 
 class _Place(NamedTuple):

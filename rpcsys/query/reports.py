@@ -45,6 +45,28 @@ def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
         click.echo(f"{len(silent)} of the servers are TVM's own: their sessions cannot be limited or ended")
 
 
+def print_boards(summary: dict[str, Any]) -> None:
+    """Print a table of all servers, those that are gone too; nothing where none is rpcsys's."""
+    gone, servers = summary.get("gone", []), summary.get("servers", [])
+    if not gone and not any(row["limits"] for row in servers):
+        return
+    holders: dict[str, list[str]] = {}
+    for lease in summary["leases"]:
+        holders.setdefault(lease["server"], []).append(who(lease["holder"], lease["address"]))
+    rows = [{**row, "state": _state(row, len(holders.get(row["name"], ())))} for row in servers]
+    rows += [{**row, "state": "gone"} for row in gone]
+    for row in rows:
+        row["holder"] = ", ".join(holders.get(row["name"], ())) or "-"
+    click.echo("\nBoards")
+    print_rows(sorted(rows, key=lambda row: (str(row.get("key")), row["name"])), _BOARD)
+
+
+def _state(row: dict[str, Any], held: int) -> str:
+    if row["state"] != "ok" or (not held and row["free"]):
+        return "free" if row["state"] == "ok" else str(row["state"])
+    return "preparing" if not held else "busy" if held >= row["slots"] else "partly busy"
+
+
 def print_modules(tracker: Tracker, as_json: bool, name: str) -> None:
     """Print where deployed modules are served, the least busy server of each first."""
     print_rows(tracker.resolve(name), _MODULE, as_json)
@@ -118,6 +140,10 @@ _LEASE: Columns = {
     "since": _span("since_s"),
     "at most": _left,
     "state": "state",
+}
+_BOARD: Columns = {
+    **{field: field for field in ("name", "key", "state", "holder")},
+    "since": lambda row: "-" if row.get("since_s") is None else span(row["since_s"]),
 }
 _MODULE: Columns = {
     "module": "name",

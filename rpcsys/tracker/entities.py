@@ -160,6 +160,23 @@ class Server:
 
 
 @dataclass(slots=True)
+class GoneServer:
+    """One of our servers whose connection has ended, and which has not registered again."""
+
+    key: str
+    host: str
+    port: int | None
+    identity: str
+    since: float
+    reason: str
+
+    def is_now(self, server: Server) -> bool:
+        """Whether ``server`` is this one under another name: it has its identity, or its address and port."""
+        place = self.port is not None and (self.host, self.port) == (server.host, server.port)
+        return place or bool(self.identity and self.identity == server.identity)
+
+
+@dataclass(slots=True)
 class Condition:
     """A server's health; it outlives the server's connection and the tracker's run."""
 
@@ -171,6 +188,7 @@ class Condition:
     reason: str = ""
     pause_s: float = 0.0  # the length of the last pause, 0 if there was none since a session worked
     until: float | None = None  # when the pause ends
+    since: float = field(default=0.0, compare=False)  # when its offers were withdrawn
 
     def move(self, event: ServerEvent) -> None:
         """Change the state by an event."""
@@ -211,6 +229,7 @@ class Peer:
     unanswered: int = 0  # heartbeat checks since its last answer
     gate: tuple[str, int] | None = None  # the address of its outermost proxy, if the proxies are trusted
     proxies: int = 0
+    since: float = 0.0  # a server: when it registered, or its last lease ended
     fresh: bool = True  # whether it has sent nothing but `Via`
     deployed: tuple[DeployedModule, ...] = ()
     deployed_key: str = ""  # the key under which a proxy finds its modules

@@ -148,6 +148,7 @@ class ServerHealth:
             # At most one pause from now: the clock of the last run may have been ahead.
             condition.until = min(max(now, float(details["until"])), now + condition.pause_s)
             self.records.deadlines.set(("trial", name), condition.until)
+        condition.since = min(entry.at, now)
         self.records.absent[name] = None
         return self._forget_some()
 
@@ -165,6 +166,7 @@ class ServerHealth:
 
     def _shut(self, name: str) -> list[Action]:
         peer = self._peer(name)
+        self.records.conditions[name].since = self.records.now
         for offer in () if peer is None else peer.offers.values():
             self.records.withdraw(offer)
         return self.scheduler.weigh_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rpcsys import __version__
-from rpcsys.tracker.entities import Peer
+from rpcsys.tracker.entities import GoneServer, Peer
 from rpcsys.tracker.events import Action, Close, Connected, Disconnected, HistoryEntry, Send, StopTracker
 from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.leases import Leases
@@ -49,7 +49,10 @@ class Peers:
         actions += self.requests.leave(list(peer.waiting.values()))
         if peer.name:
             actions.append(HistoryEntry(records.now, "gone", {"server": peer.name, "reason": reason}))
-        name = peer.name
+        name, server = peer.name, peer.server
+        if server is not None:
+            gone = GoneServer(server.key, server.host, server.port, server.identity, records.now, reason)
+            records.note_gone(name, gone)
         actions += self.leases.detach(peer)
         records.deploy(peer, (), "")
         records.forget_server(peer)

@@ -10,7 +10,7 @@ from typing import Any
 
 from rpcsys.tracker import entities
 from rpcsys.tracker.addresses import ProxyNetworks
-from rpcsys.tracker.entities import Condition, LeaseRecord, Peer, Queue, Server, SlotOffer, WaitingRequest
+from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer, Queue, Server, SlotOffer, WaitingRequest
 from rpcsys.tracker.events import TrackerStarted
 from rpcsys.tracker.labels import Pair, Wants, facts_of_key
 from rpcsys.tracker.matching import OfferIndex, Subqueues
@@ -22,6 +22,8 @@ from rpcsys.wire.control import DeployedModule
 #: How long a key stays known after its last server left. Servers register again within 5 s of a restart, theirs or the
 #: tracker's.
 GRACE_S = 6.0
+#: Servers that are gone are listed for so long, and so many at most; beyond, the first that left is dropped.
+GONE_S, MAX_GONE = 7 * 86400.0, 1024
 POSITIONS_S = 1.0  # the shortest time between two position events of a request, so that a fast queue floods no client
 STEP_S, STEPS = 600.0, 3  # a request's effective priority rises by one every STEP_S, STEPS times: nothing starves
 #: The most milliseconds by which an epoch of another run may be above this clock: the clock was set back by a day.
@@ -100,6 +102,7 @@ class Records:
         self.conditions: dict[str, Condition] = {}
         self.missed: dict[str, str] = {}
         self.absent: dict[str, None] = {}
+        self.gone: dict[str, GoneServer] = {}
         self.modules: dict[str, dict[int, DeployedModule]] = {}
         self.places = Places()
         self.tickets: dict[str, WaitingRequest] = {}
@@ -135,6 +138,24 @@ class Records:
             self.identities[server.identity] = peer.conn
         for pair in server.facts.pairs:
             self.by_fact.setdefault(pair, {})[peer.conn] = None
+
+    def note_gone(self, name: str, gone: GoneServer) -> None:
+        """Note that a server has gone."""
+        self.gone.pop(name, None)
+        self.gone[name] = gone
+        while len(self.gone) > MAX_GONE:
+            del self.gone[next(iter(self.gone))]
+
+    def note_back(self, server: Server) -> None:
+        """Note that a server has registered: it is not gone, under this name or an earlier one."""
+        if self.gone:
+            names = [name for name, gone in self.gone.items() if name == server.name or gone.is_now(server)]
+            for name in names:
+                del self.gone[name]
+
+    def gone_lately(self, at: float) -> dict[str, GoneServer]:
+        """The servers that have been gone for at most `GONE_S`, by name, the first to leave first."""
+        return {name: gone for name, gone in self.gone.items() if at - gone.since <= GONE_S}
 
     def forget_server(self, peer: Peer) -> None:
         """Remove a server's registration from the indexes."""
@@ -325,6 +346,7 @@ class Records:
             queue.lengths.append(self.now - lease.since)
         if lease.server in self.peers:
             self.peers[lease.server].serving.pop(name, None)
+            self.peers[lease.server].since = self.now
         else:
             self.deadlines.drop(("away", name))
         if lease.holder in self.peers:

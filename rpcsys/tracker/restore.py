@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rpcsys.tracker.entities import LeaseRecord, QueuePlace, Settling
+from rpcsys.tracker.entities import GoneServer, LeaseRecord, QueuePlace, Settling
 from rpcsys.tracker.events import Action, HistoryEntry, Restored
 from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.labels import wants_of
@@ -94,4 +94,9 @@ class Restore:
 
     def _joined(self, entry: HistoryEntry) -> None:
         assert self.records.settling is not None
-        self.records.settling.servers[entry.details["server"]] = None
+        details = entry.details
+        self.records.settling.servers[details["server"]] = None
+        if details.get("how") == OURS:
+            key, host, port = (details.get(field) for field in ("key", "address", "port"))
+            gone = GoneServer(str(key), str(host), port, "", self.records.now, "it has not come back after a restart")
+            self.records.note_gone(details["server"], gone)

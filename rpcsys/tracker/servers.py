@@ -92,6 +92,8 @@ class Servers:
         server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
         server.identity = identity
         self.records.describe(peer, server)
+        self.records.note_back(server)
+        peer.since = now
         self.heartbeats.watch(peer)
         self.records.serve(peer, message.key)
         for running in message.running:

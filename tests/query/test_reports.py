@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rpcsys.errors import NotSupported
-from rpcsys.query.reports import print_leases, print_why
+from rpcsys.query.reports import print_boards, print_leases, print_why
 from tests.tracker.transcripts import Scene
 
 
@@ -77,3 +77,22 @@ def test_tvms_tracker_has_no_leases():
 
     with pytest.raises(NotSupported):
         print_leases(Tvm(), False, None)
+
+
+def test_boards_as_a_table(tracker, capsys):
+    tracker.scene.leave(tracker.scene.server("rpi4", "lost", 9))
+    tracker.scene.wait(120)
+    print_boards(tracker.summary())
+    blank, title, head, *lines = capsys.readouterr().out.splitlines()
+    assert (blank, title, head.split()) == ("", "Boards", ["name", "key", "state", "holder", "since"])
+    found = {line.split()[0]: line for line in lines}
+    assert "busy" in found["board"]
+    assert "ann@10.0.0.5, 10.0.0.77" in found["board"]
+    assert found["lost"].split() == ["lost", "rpi4", "gone", "-", "2m00s"]
+
+
+def test_tvms_servers_alone_have_no_table_of_boards(capsys):
+    scene = Scene()
+    scene.tvm_server()
+    print_boards(scene.summary())
+    assert capsys.readouterr().out == ""

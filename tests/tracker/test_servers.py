@@ -2,6 +2,8 @@
 
 import pytest
 
+from rpcsys.tracker import records
+
 
 def test_pending_match_keys_are_those_not_granted(scene):
     server, client = scene.tvm_server(), scene.connect()
@@ -62,6 +64,7 @@ def test_the_summary_has_a_row_for_each_slot(scene):
         "reason": "",
         "until_s": None,
         "limits": True,
+        "since_s": 0.0,
     }
 
 
@@ -179,3 +182,30 @@ def test_a_given_name_goes_on_to_a_server_on_another_port_of_the_same_board(scen
     assert sorted(row["name"] for row in scene.summary()["servers"]) == ["orin-3", "orin-3-2"]
     scene.leave(before)
     assert scene.closed == [after]  # it registers again, and gets the name
+
+
+def test_a_server_that_left_is_gone_until_it_is_back(scene):
+    scene.leave(scene.server(name="orin-3"))
+    scene.wait(60)
+    (row,) = scene.summary()["gone"]
+    assert row == {"name": "orin-3", "key": "rpi4", "since_s": 60.0, "reason": "its connection ended"}
+    scene.server(name="orin-3", port=41000)
+    assert "gone" not in scene.summary()
+
+
+def test_a_server_that_is_back_under_another_name_is_not_gone(scene):
+    scene.leave(scene.server(name="host"))
+    scene.server(name="orin-3")
+    assert "gone" not in scene.summary()
+
+
+def test_a_server_is_gone_for_a_week_at_most(scene):
+    scene.leave(scene.server())
+    scene.wait(7 * 86400 + 1)
+    assert "gone" not in scene.summary()
+
+
+def test_the_servers_that_are_gone_are_bounded(scene):
+    for number in range(records.MAX_GONE + 3):
+        scene.leave(scene.server(name=f"n{number}", port=None))
+    assert len(scene.state.records.gone) == records.MAX_GONE

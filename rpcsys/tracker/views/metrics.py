@@ -107,6 +107,7 @@ class Metrics(Collector):
         yield from self._connections()
         yield from self._queues()
         yield self._by_state()
+        yield self._gone()
         yield _by_key("rpcsys_tracker_wait_seconds", "From request to lease.", self._waits)
         yield _by_key("rpcsys_tracker_lease_seconds", "From the beginning of a lease to its end.", self._leases)
         yield _counter("sessions", "Leases that are over, by how they ended.", ["key", "outcome"], self._outcomes)
@@ -158,6 +159,14 @@ class Metrics(Collector):
         family = GaugeMetricFamily("rpcsys_tracker_servers", "Servers by key and state.", labels=["key", "state"])
         for (condition, key), count in list(counts.items())[: 4 * MAX_KEYS]:
             family.add_metric([key, condition], count)
+        return family
+
+    def _gone(self) -> Metric:
+        counts = Counter(gone.key for gone in self._records.gone_lately(self._now()).values())
+        text = "Servers that have left within a week and are not back."
+        family = GaugeMetricFamily("rpcsys_tracker_gone_servers", text, labels=["key"])
+        for key, count in list(counts.items())[:MAX_KEYS]:
+            family.add_metric([key], count)
         return family
 
 

@@ -56,7 +56,7 @@ async def _summary(records: Records, now: Callable[[], float]) -> Content:
             if entries:
                 texts.setdefault(part, []).append(_dense(entries)[1:-1])
         await asyncio.sleep(0)
-    joined = {part: ",".join(texts.get(part, ())) for part in summary.PARTS}
+    joined = {part: ",".join(texts.get(part, ())) for part in (*summary.PARTS, *texts)}
     parts = [f'"{part}":' + (f"{{{text}}}" if part == "queue_info" else f"[{text}]") for part, text in joined.items()]
     return "application/json", f"{{{','.join(parts)}}}".encode()
 

@@ -12,7 +12,7 @@ from rpcsys.wire.control import DeployedModule
 from rpcsys.wire.keys import SERVER_PREFIX
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.entities import LeaseRecord, Peer, Queue
+    from rpcsys.tracker.entities import GoneServer, LeaseRecord, Peer, Queue
     from rpcsys.tracker.records import Records
 
 MAX_HOLDERS = 8  # holders in a position event; the summary has all
@@ -124,7 +124,20 @@ def server_row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[st
         "labels": {} if server is None else server.labels,
         "loads": [] if server is None else list(server.loads),
         "limits": server is not None,
+        "since_s": round(max(0.0, at - _since(records, peer)), 3),
     }
+
+
+def _since(records: Records, peer: Peer) -> float:
+    condition = records.condition(peer)
+    if condition is not None and not condition.open:
+        return condition.since
+    return max((lease.since for lease in peer.serving.values()), default=peer.since or records.started_at)
+
+
+def gone_row(name: str, gone: GoneServer, at: float) -> dict[str, Any]:
+    """The row of a server that is gone."""
+    return {"name": name, "key": gone.key, "since_s": round(max(0.0, at - gone.since), 3), "reason": gone.reason}
 
 
 def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:

@@ -43,7 +43,7 @@ _dense = json.JSONEncoder(separators=(",", ":")).encode
 
 def page(records: Records, at: float, viewer: Peer, begin: PageStart) -> tuple[Page, PageStart | None]:
     """A page from ``begin`` on, and where the next page begins, None after the last. A page is TVM's summary with the
-    ``servers`` by name and the running ``leases``.
+    ``servers`` by name, the running ``leases``, and the servers that are ``gone``, if there are any.
     """
     found: Page = {part: {} if part == "queue_info" else [] for part in PARTS}
     section, after = begin
@@ -92,7 +92,15 @@ def _add_leases(records: Records, at: float, viewer: Peer, after: int, found: Pa
         found["leases"].append(rows.lease_row(lease, at))
 
 
-_SECTIONS: tuple[Callable[[Records, float, Peer, int, Page], Adding], ...] = (_add_queues, _add_servers, _add_leases)
+def _add_gone(records: Records, at: float, viewer: Peer, after: int, found: Page) -> Adding:
+    for place, (name, gone) in enumerate(islice(records.gone_lately(at).items(), after, None), after + 1):
+        yield place, _LEASE_BYTES + _ESCAPED * (len(name) + len(gone.key))
+        found.setdefault("gone", []).append(rows.gone_row(name, gone, at))
+
+
+_SECTIONS: tuple[Callable[[Records, float, Peer, int, Page], Adding], ...] = (
+    _add_queues, _add_servers, _add_leases, _add_gone,
+)  # fmt: skip
 
 
 def shown(queue: Queue) -> bool:

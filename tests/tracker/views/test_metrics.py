@@ -94,3 +94,8 @@ def test_a_histogram_counts_each_value_once():
 def test_buckets_rise():
     for bounds in (metrics.WAITS_S, metrics.LEASES_S, metrics.LAGS_S):
         assert list(bounds) == sorted(set(bounds))
+
+
+def test_servers_that_are_gone(scene):
+    scene.leave(scene.server())
+    assert sampled(scene)["rpcsys_tracker_gone_servers", ("key", "rpi4")] == 1
