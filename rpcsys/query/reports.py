@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -45,7 +45,7 @@ def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
         click.echo(f"{len(silent)} of the servers are TVM's own: their sessions cannot be limited or ended")
 
 
-def print_boards(summary: dict[str, Any]) -> None:
+def print_boards(summary: Mapping[str, Any]) -> None:
     """Print a table of all servers, those that are gone too; nothing where none is rpcsys's."""
     gone, servers = summary.get("gone", []), summary.get("servers", [])
     if not gone and not any(row["limits"] for row in servers):
