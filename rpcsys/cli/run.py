@@ -156,7 +156,8 @@ def _run_on(session: Session, path: Path, job: Run, place: int) -> None:
         model = session.load_module(path, progress=advance)
 
     def timed(feed: Arrays) -> TimingResult:
-        on_device = [session.array(feed[spec["name"]]) for spec in model.inputs if spec["name"] in feed]
+        ordered = [feed[spec["name"]] for spec in model.inputs if spec["name"] in feed]
+        on_device = [value if value.dtype.kind in "OUT" else session.array(value) for value in ordered]
         with terminal.progress("timing") as advance:
             return time_model(model, on_device, job.repeat, advance)
 
@@ -197,7 +198,7 @@ def _say(job: Run, text: str) -> None:
 
 def _print_arrays(job: Run, arrays: Mapping[str, Any]) -> None:
     if not job.as_json:
-        terminal.print_pairs([(name, terminal.array_text(value)) for name, value in arrays.items()])
+        terminal.print_pairs([(name, terminal.value_text(value)) for name, value in arrays.items()])
 
 
 def _described(arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -205,7 +206,12 @@ def _described(arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _facts(value: Any) -> dict[str, Any]:
-    """An array's dtype, shape, least, mean and largest number (null for infinity, not-a-number, and no number)."""
+    """An array's dtype, shape, least, mean and largest number (null for infinity, not-a-number, and no number).
+
+    Of anything else, a text for people.
+    """
+    if not hasattr(value, "dtype"):
+        return {"text": terminal.value_text(value)}
     facts: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
     if value.size and value.dtype.kind in "fiu":
         numbers = {"min": float(value.min()), "mean": float(value.mean()), "max": float(value.max())}
@@ -224,6 +230,9 @@ def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
     import numpy as np
 
     arrays = {name: np.asarray(value) for name, value in outputs.items()}
+    for name, array in arrays.items():
+        if array.dtype.hasobject and all(isinstance(item, str) for item in array.flat):
+            arrays[name] = array.astype(str)
     for name, array in arrays.items():
         if array.dtype.hasobject:
             raise UsageError(f"-o {path}: output {name!r} is no array of numbers or text, which .npz files hold")
@@ -249,7 +258,8 @@ def load_inputs(path: Path) -> Arrays:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path} is no .npz file of plain arrays: {error}") from None
+        hint = "; save strings with .astype(str)" if "Object arrays" in str(error) else ""
+        raise UsageError(f"{path} is no .npz file of plain arrays: {error}{hint}") from None
 
 
 def time_model(

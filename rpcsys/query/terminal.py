@@ -6,6 +6,7 @@ Results go to standard output; progress goes to standard error, and only as a li
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from rpcsys.errors import ProtocolError, RpcsysError, one_line, printable
 if TYPE_CHECKING:
     import numpy as np
 
+_SHOWN = 4  # items of a list, a dict or an array of strings that a line shows
 MAX_WIDTH = 256  # of a column; a longer cell exceeds it, so that one long name does not widen every row
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -167,6 +169,27 @@ def array_text(value: np.ndarray[Any, Any]) -> str:
     if value.size and value.dtype.kind in "fiu":
         text += f"  min {value.min():.4g}  mean {value.mean():.4g}  max {value.max():.4g}"
     return text
+
+
+def value_text(value: Any) -> str:
+    """An array, string, number, list or dict as one line: large ones by their size and their first items."""
+    if isinstance(value, str):  # numpy's strings have a dtype, too
+        return value[:MAX_WIDTH]
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        if getattr(value.dtype, "kind", "") in "OUST" and hasattr(value, "flat"):
+            return f"strings {list(value.shape)}{_first([*value.flat[:_SHOWN]], value.size)}"
+        return array_text(value) if hasattr(value, "min") else f"{value.dtype} {list(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"list of {len(value)}{_first(value[:_SHOWN], len(value))}"
+    if isinstance(value, dict):
+        items = [f"{key}: {value_text(item)}" for key, item in itertools.islice(value.items(), _SHOWN)]
+        return f"{{{', '.join(items)}{', …' if len(value) > _SHOWN else ''}}}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)[:MAX_WIDTH]
+
+
+def _first(items: Sequence[Any], count: int) -> str:
+    shown = ", ".join(map(value_text, items))
+    return f"  {shown}{', …' if count > len(items) else ''}" if shown else ""
 
 
 @contextlib.contextmanager

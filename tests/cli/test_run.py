@@ -248,3 +248,34 @@ def test_a_bar_moves_about_once_a_second(seconds: float, asked: list[int]) -> No
     assert model.asked == asked
     assert result.results == (seconds,) * 8
     assert seen == [(sum(asked[: i + 1]), 8) for i in range(len(asked))]
+
+
+@pytest.mark.live
+def test_strings_go_in_and_maps_come_out(lab: Lab, tmp_path: Path, rpcsys: Command) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, floats, strings = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.STRING
+    nodes = [
+        helper.make_node("Identity", ["s"], ["t"]),
+        helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_strings=["a", "b"]),
+    ]
+    row = helper.make_map_type_proto(strings, helper.make_tensor_type_proto(floats, None))
+    made = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("s", strings, [None]), helper.make_tensor_value_info("x", floats, [None, 2])],
+        [
+            helper.make_tensor_value_info("t", strings, [None]),
+            helper.make_value_info("y", helper.make_sequence_type_proto(row)),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(made, opset_imports=opsets, ir_version=10), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", s=np.array(["ja", "nein"]), x=np.float32([[0.25, 0.75]]))
+    done = rpcsys("run", "--key", "cpu", "m.onnx", "in.npz", "--repeat", 2, tracker=lab.tracker_address)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"t +strings \[2\]  ja, nein", done.stdout)
+    assert re.search(r"y +list of 1  {a: 0.25, b: 0.75}", done.stdout)
+    assert re.search(r"time: +mean", done.stdout)
+    np.savez(tmp_path / "objects.npz", s=np.array(["ja"], dtype=object))
+    done = rpcsys("run", "--key", "cpu", "m.onnx", "objects.npz", tracker=lab.tracker_address)
+    assert done.stderr.splitlines()[-1].endswith("save strings with .astype(str)")

@@ -27,9 +27,11 @@ from rpcsys.query.terminal import (
     run_command,
     say,
     span,
+    value_text,
     who,
     with_options,
 )
+from rpcsys.wire.tensor import Tensor
 from tests.test_layers import PACKAGE
 
 
@@ -144,6 +146,24 @@ def test_indented_text_keeps_its_blank_lines(capsys: pytest.CaptureFixture[str])
 )
 def test_an_array_is_described_in_one_line(value: np.ndarray, text: str) -> None:
     assert array_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.array(["ja", "nein"]), "strings [2]  ja, nein"),
+        (np.array(list("abcdef"), dtype=object), "strings [6]  a, b, c, d, …"),
+        (np.float32([1, 3]), "float32 [2]  min 1  mean 2  max 3"),
+        ([{3: 0.5, 5: 0.25}], "list of 1  {3: 0.5, 5: 0.25}"),
+        ([np.zeros(2, bool)] * 6, "list of 6  bool [2], bool [2], bool [2], bool [2], …"),
+        ({i: i for i in range(6)}, "{0: 0, 1: 1, 2: 2, 3: 3, …}"),
+        (Tensor("bfloat16", (2,), bytearray(4)), "bfloat16 [2]"),
+        ([], "list of 0"),
+        (None, "None"),
+    ],
+)
+def test_any_output_is_described_in_one_line(value: object, text: str) -> None:
+    assert value_text(value) == text
 
 
 def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

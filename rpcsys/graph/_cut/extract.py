@@ -16,6 +16,7 @@ from rpcsys.graph._ir import models
 from rpcsys.graph._ir.dataflow import Dataflow, reached
 from rpcsys.graph._ir.stage import Stage, Stages
 from rpcsys.graph._ir.tensor_info import describe, infer_missing_types
+from rpcsys.module.kinds.onnx_model import MAP_TYPE
 
 Values = Sequence[ir.Value]
 
@@ -105,6 +106,10 @@ class _Extractor:
 
     def _stage(self, place: int, taken: list[ir.Value], given: list[ir.Value]) -> Stage:
         part = self._parts[place]
+        for value in taken:
+            if MAP_TYPE in value.meta:
+                what = f"{value.name!r} is {value.meta[MAP_TYPE]}; divide elsewhere, or export it with zipmap=False"
+                raise UsageError(f"no map crosses between stages, and {what}")
         nodes = [self._flow.nodes[index] for index in self._members[place]]
         makers = {self._part_of[maker] for value in taken if (maker := self._maker(value)) >= 0}
         model = _model(self._flow.model, part.name, nodes, taken, given, self._weights(place, given))

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from rpcsys.errors import ModelError, one_line
 from rpcsys.graph._ir import models
+from rpcsys.module.kinds.onnx_model import read
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -33,7 +34,7 @@ def rewritten(model: ir.Model) -> ir.Model:
     with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
         target = Path(folder, "optimised.onnx")
         open_session(model, target)
-        result = ir.load(target)
+        result = read(target)
         if models.weight_bytes(result) <= models.EMBEDDED_BYTES:
             ir.external_data.load_to_model(result)
         else:  # mapped now, the weights stay readable after the folder is deleted

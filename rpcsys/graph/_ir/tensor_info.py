@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.graph._ir.ort import open_session
+from rpcsys.module.kinds.onnx_model import MAP_TYPE, type_text
 from rpcsys.wire.dtypes import item_bytes
 
 _LARGE_WEIGHT = 1024  # bytes; shape inference skips larger weights: no operator takes its output's shape from them
@@ -41,6 +42,8 @@ class TensorInfo:
 def describe(value: ir.Value) -> TensorInfo:
     """The known facts of ``value``. Raises `UsageError` if its type is unknown."""
     name = value.name or ""
+    if MAP_TYPE in value.meta:
+        return TensorInfo(name, value.meta[MAP_TYPE], None, None)
     if value.type is None:
         raise UsageError(f"the type of tensor {name!r} is unknown, so no stage can begin or end there")
     required = not (value.is_graph_input() and value.is_initializer())
@@ -84,13 +87,16 @@ def infer_shapes(model: ir.Model) -> None:
     known = {info.name: info for info in (*inferred.graph.value_info, *inferred.graph.output)}
     for node in model.graph:
         for value in node.outputs:
-            if value.name in known and known[value.name].HasField("type"):
+            kind = type_text(known[value.name].type) if value.name in known else ""
+            if "map(" in kind:
+                value.meta[MAP_TYPE] = kind
+            elif kind:
                 ir.serde.deserialize_value_info_proto(known[value.name], value)
 
 
 def infer_missing_types(model: ir.Model, values: Iterable[ir.Value]) -> None:
     """Let onnxruntime infer the types of those ``values`` that have none: it knows operators that ONNX does not."""
-    unknown = [value for value in values if value.type is None]
+    unknown = [value for value in values if value.type is None and MAP_TYPE not in value.meta]
     if not unknown:
         return
     skeleton = _skeleton(model)
@@ -102,9 +108,12 @@ def infer_missing_types(model: ir.Model, values: Iterable[ir.Value]) -> None:
         return  # a type that stays unknown is an error where it is needed
     named = {output.name: output for output in session.get_outputs()}
     for value in unknown:
-        if value.name in named:
+        if value.name in named and "map(" in named[value.name].type:
+            value.meta[MAP_TYPE] = named[value.name].type
+        elif value.name in named:
             value.type = _type_named(named[value.name].type)
-            if isinstance(value.type, ir.TensorType):
+            # onnxruntime reports an empty shape both for a scalar and for a tensor of unknown rank.
+            if isinstance(value.type, ir.TensorType) and named[value.name].shape:
                 value.shape = ir.Shape(named[value.name].shape)
 
 

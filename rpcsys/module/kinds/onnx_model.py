@@ -7,7 +7,7 @@ separated, too. Weights that lie in files of their own stay there until the libr
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import onnx
@@ -21,6 +21,7 @@ from rpcsys.wire.tensor import Tensor, as_tensor
 
 ModelLike = Union[str, "os.PathLike[str]", bytes, onnx.ModelProto, ir.Model]
 
+MAP_TYPE = "rpcsys.map_type"  # in a value's meta: its type as text, if that has maps in it
 APART_BYTES = 1024  # smaller weights stay in the model: onnxruntime needs shapes while it optimises
 _WEIGHTS_ALONE = 4  # below this IR version weights are inputs, too; from it on, a caller may override such inputs
 
@@ -79,13 +80,83 @@ def read(model: ModelLike) -> ir.Model:
 
 
 def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.Model:
+    path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     try:
-        if isinstance(model, bytes):
-            return ir.from_proto(onnx.load_from_string(model))
-        return ir.load(model) if isinstance(model, (str, os.PathLike)) else ir.from_proto(model)
+        proto = onnx.ModelProto()
+        if isinstance(model, onnx.ModelProto):
+            proto = model
+        elif isinstance(model, bytes):
+            proto = onnx.load_from_string(model)
+        else:
+            proto = onnx.load(path, load_external_data=False)
+        whole, maps = _without_maps(proto)
+        opened = ir.from_proto(whole)
+    except UsageError:
+        raise
     except Exception as error:  # noqa: BLE001 - protobuf, onnx and onnx-ir have classes of their own
-        name = repr(os.fspath(model)) if isinstance(model, (str, os.PathLike)) else "what was given"
-        raise UsageError(f"{name} cannot be read as an ONNX model: {one_line(error, 300)}") from None
+        reason = one_line(_innermost(error), 300)
+        raise UsageError(
+            f"{repr(path) if path else 'what was given'} cannot be read as an ONNX model: {reason}"
+        ) from None
+    if path:
+        ir.external_data.set_base_dir(opened.graph, os.path.dirname(path))
+    if maps:
+        for value in (value for node in opened.graph for value in node.outputs):
+            if value.name in maps:
+                value.meta[MAP_TYPE] = maps[value.name]
+    return opened
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The error that caused the others: onnx-ir's outer ones show a hash of the model alone."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _without_maps(proto: onnx.ModelProto) -> Tuple[onnx.ModelProto, Dict[str, str]]:
+    """The model without the types that have maps in them, and these types as text, by tensor.
+
+    onnx-ir has no maps. onnxruntime infers such a type where a node makes it (ZipMap); an input must declare its own.
+    Raises `UsageError` for an input of such a type.
+    """
+    maps = {}
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        text = type_text(value.type)
+        if "map(" in text:
+            maps[value.name] = text
+    for value in proto.graph.input:
+        if value.name in maps:
+            what = f"input {value.name!r} is {maps[value.name]}, and maps can only be outputs here"
+            raise UsageError(f"the model takes a map: {what}; export it without DictVectorizer, with an array as input")
+    if not maps:
+        return proto, maps
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    for value in (*bare.graph.output, *bare.graph.value_info):
+        if value.name in maps:
+            value.ClearField("type")
+    return bare, maps
+
+
+def type_text(kind: onnx.TypeProto) -> str:
+    """A type as text, such as ``seq(map(int64,tensor(float32)))``; "" for none."""
+    form = kind.WhichOneof("value")
+    if form == "sequence_type":
+        return f"seq({type_text(kind.sequence_type.elem_type)})"
+    if form == "optional_type":
+        return f"optional({type_text(kind.optional_type.elem_type)})"
+    if form == "map_type":
+        return f"map({_element(kind.map_type.key_type)},{type_text(kind.map_type.value_type)})"
+    return f"tensor({_element(kind.tensor_type.elem_type)})" if form == "tensor_type" else ""
+
+
+def _element(number: int) -> str:
+    try:
+        dtype = ir.DataType(number)
+        return "strings" if dtype == ir.DataType.STRING else str(dtype.numpy().name)
+    except (ValueError, TypeError):
+        return "unknown"
 
 
 def _weights(model: ir.Model) -> Dict[str, Tensor]:
@@ -115,4 +186,6 @@ def _declared(value: ir.Value) -> Dict[str, Any]:
         dtype = "strings"
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         dtype, shape = str(value.type), []
+    if MAP_TYPE in value.meta:
+        dtype = value.meta[MAP_TYPE]
     return {"name": value.name, "dtype": dtype, "shape": shape}

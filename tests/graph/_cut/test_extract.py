@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from onnx import helper
+import contextlib
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
 
 from rpcsys import graph
+from rpcsys.errors import UsageError
 from tests.graph.running import assert_same, make, names, node, numbers, ops, run, run_stages, values
 
 
@@ -121,3 +128,48 @@ def test_functions_go_with_those_that_call_them() -> None:
     stages = graph.split(model, [1, 2])
     assert [len(stage.model.functions) for stage in stages] == [0, 2, 0]
     assert_same(run_stages(stages, {"x": numbers(2, 3)}), run(model, {"x": numbers(2, 3)}))
+
+
+def classifier(*, behind: bool = False) -> onnx.ModelProto:
+    """Ends in ZipMap: one dict for each row; with ``behind``, the number of rows is an output, too."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Softmax", "r", "p"),
+        node("ZipMap", "p", "y", domain="ai.onnx.ml", classlabels_strings=["a", "b", "c"]),
+    ]
+    rows = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    outputs = [helper.make_value_info("y", helper.make_sequence_type_proto(rows))]
+    if behind:
+        nodes.append(node("SequenceLength", "y", "n"))
+        outputs += values("n", shape=(), dtype=TensorProto.INT64)
+    return make(nodes, values("x"), outputs, domains={"ai.onnx.ml": 3})
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("cuts", [1, 2, "p", [1, 2]])
+def test_a_model_that_ends_in_maps(cuts: Any, exact: bool) -> None:
+    stages = graph.split(classifier(), cuts, exact=exact)
+    assert stages[-1].outputs[0].text() == "seq(map(strings,tensor(float32)))"
+    feeds = {"x": numbers(2, 3)}
+    assert run_stages(stages, feeds) == run(classifier(), feeds)
+
+
+def test_no_map_crosses() -> None:
+    with pytest.raises(UsageError, match=r"no map crosses between stages, and 'y' is seq.*export it with zipmap=False"):
+        graph.split(classifier(behind=True), 3)
+
+
+@pytest.mark.slow
+def test_a_classifier_of_scikit_learn() -> None:
+    skl2onnx = pytest.importorskip("skl2onnx")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    known = np.vstack([numbers(20, 4) + 2 * i for i in range(3)])
+    fitted = linear_model.LogisticRegression().fit(known, np.repeat(["a", "b", "c"], 20))
+    model = skl2onnx.to_onnx(fitted, known[:1])
+    whole = run(model, {"X": known})
+    made = []
+    for cut in range(1, len(model.graph.node)):
+        with contextlib.suppress(UsageError):  # constants alone are no stage
+            made.append(run_stages(graph.split(model, cut, exact=True), {"X": known}))
+    assert made
+    assert all(np.array_equal(each[name], whole[name]) for each in made for name in whole)

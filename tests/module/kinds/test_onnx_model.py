@@ -80,3 +80,53 @@ def test_inputs_that_are_weights_up_to_ir_version_3():
     model.ir_version = 3
     read = onnx_model.read(model)
     assert ([each.name for each in read.graph.inputs], read.ir_version) == (["x"], 4)
+
+
+def zip_map():
+    """A classifier's end: an array of two columns, given as one dict for each row."""
+    nodes = [
+        h.make_node("Relu", ["x"], ["r"]),
+        h.make_node("ZipMap", ["r"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[3, 5]),
+    ]
+    numbers = h.make_tensor_type_proto(onnx.TensorProto.FLOAT, None)
+    rows = h.make_sequence_type_proto(h.make_map_type_proto(onnx.TensorProto.INT64, numbers))
+    graph = h.make_graph(nodes, "g", [value("x", shape=[None, 2])], [h.make_value_info("y", rows)])
+    return h.make_model(graph, opset_imports=[h.make_opsetid("", 17), h.make_opsetid("ai.onnx.ml", 3)], ir_version=10)
+
+
+def test_an_output_may_be_a_map():
+    model = zip_map()
+    before = model.SerializeToString()
+    read = onnx_model.read(model)
+    assert model.SerializeToString() == before
+    assert read.graph.outputs[0].meta[onnx_model.MAP_TYPE] == "seq(map(int64,tensor(float32)))"
+    assert onnx_model.parts(model).outputs == [{"name": "y", "dtype": "seq(map(int64,tensor(float32)))", "shape": []}]
+
+
+def test_an_input_that_is_a_map_is_refused():
+    model = zip_map()
+    model.graph.input[0].type.CopyFrom(h.make_map_type_proto(onnx.TensorProto.STRING, model.graph.input[0].type))
+    with pytest.raises(UsageError, match=r"input 'x' is map\(strings,tensor\(float32\)\), and maps can only be"):
+        onnx_model.read(model)
+
+
+def test_the_innermost_reason_is_shown():
+    model = product()
+    model.graph.output[0].type.tensor_type.elem_type = 77
+    with pytest.raises(UsageError, match=r"cannot be read as an ONNX model: .*77"):
+        onnx_model.read(model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (
+            h.make_optional_type_proto(h.make_tensor_type_proto(onnx.TensorProto.STRING, [])),
+            "optional(tensor(strings))",
+        ),
+        (h.make_tensor_type_proto(77, []), "tensor(unknown)"),
+        (onnx.TypeProto(), ""),
+    ],
+)
+def test_a_type_as_text(kind, text):
+    assert onnx_model.type_text(kind) == text
