@@ -65,6 +65,7 @@ class ServerRow(_State):
     labels: Dict[str, str]
     loads: List[str]  # endings of model files, and kinds of modules
     limits: bool  # whether its sessions can be limited and ended: False for TVM's
+    since_s: float  # in this state
 
 
 class LeaseRow(TypedDict):
@@ -86,11 +87,21 @@ class _Queues(TypedDict):
     server_info: List[ServerPlace]
 
 
+class GoneRow(TypedDict):
+    """A server that is gone."""
+
+    name: str
+    key: str
+    since_s: float
+    reason: str
+
+
 class TrackerSummary(_Queues, total=False):
-    """The queues by key; with our tracker also the servers and the leases."""
+    """The queues by key; with our tracker also the servers, the leases, and the servers that are gone, if any are."""
 
     servers: List[ServerRow]
     leases: List[LeaseRow]
+    gone: List[GoneRow]
 
 
 class HolderRow(TypedDict):
