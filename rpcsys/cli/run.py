@@ -137,15 +137,8 @@ def _leased(tracker: Tracker, key: str | None, *, count: int, **terms: Any) -> I
         yield tuple(map(stack.enter_context, found if isinstance(found, tuple) else (found,)))
 
 
-def _say_place(event: Mapping[str, Any]) -> None:
-    line = f"  waiting for a device: place {event['position']} in the queue"
-    held = event.get("holders") or ()
-    if held:
-        line += f", taken by {', '.join(dict.fromkeys(holder['user'] for holder in held))}"
-    low, high = event.get("eta_s") or (0, 0)
-    if high >= 1:
-        line += f", {terminal.span(low)} to {terminal.span(high)} to go"
-    terminal.say(printable(line), err=True)
+def _say_place(event: object) -> None:
+    terminal.say(f"  {event}", err=True)
 
 
 def _run_on(session: Session, path: Path, job: Run, place: int) -> None:

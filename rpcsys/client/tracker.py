@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
 
 from rpcsys import errors
-from rpcsys.client import answers
+from rpcsys.client import answers, place
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.link.address import parse_address, tracker_defaults
 from rpcsys.link.link import Closeable, Link
@@ -168,7 +168,9 @@ class Tracker(Closeable):
         sessions. ``priority``: higher goes first. ``session_timeout`` (seconds): the device then ends the session.
         ``wait_timeout`` (seconds): how long to wait (None: without limit; Ctrl-C leaves the queue at once).
         ``wait_for_key``: wait also for a key that no server has yet. ``on_queued`` is called each time the place in the
-        queue changes, with position, ahead, eta_s (seconds from low to high, None for unknown), holders.
+        queue changes, with position, ahead, eta_s (seconds from low to high, None for unknown), holders; ``str()``
+        makes a sentence of it. Without ``on_queued``, a terminal or notebook shows that sentence after 2 s. A request
+        for a device that this process holds logs a warning at once.
 
         Raises `UnknownKey`, `WaitTimeout`, `TrackerLost`, `NotSupported` (labels or a count of TVM's tracker), and
         what `connect` raises.
@@ -179,7 +181,8 @@ class Tracker(Closeable):
         link = self._take()
         try:
             for attempt in range(_TRIES):
-                link, leases = wait(link, wanted, deadline, on_queued, self._open)
+                with place.PlaceWatcher(on_queued, self.user) as watcher:
+                    link, leases = wait(link, wanted, deadline, watcher, self._open)
                 sessions = self._open_sessions(link, wanted, leases, last=attempt == _TRIES - 1)
                 if sessions is not None:
                     break
@@ -212,6 +215,8 @@ class Tracker(Closeable):
                     raise
                 _log.warning("a device of %s did not answer, trying another: %s", lease["key"], error)
                 return None
+        for session in sessions:
+            place.hold(session)
         return tuple(sessions)
 
     def resolve(self, name: str = "") -> List[rows.ModulePlace]:

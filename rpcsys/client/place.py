@@ -1,0 +1,119 @@
+"""A request's place in the queue: an event that prints as a sentence, shown to people who wait.
+
+Where a person waits, in a terminal or a notebook, the place is printed after `QUIET_S`, unless the caller takes the
+events. A request for a board that this process holds itself is reported at once: it may wait for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+
+from rpcsys.errors import printable
+
+if TYPE_CHECKING:
+    from rpcsys.client.session import Session
+
+#: Seconds of waiting before the place is printed.
+QUIET_S = 2.0
+_log = logging.getLogger("rpcsys.tracker")
+#: The leased sessions of this process, and when each was opened (monotonic clock).
+_held: weakref.WeakKeyDictionary[Session, float] = weakref.WeakKeyDictionary()
+
+
+class QueuedEvent(Dict[str, Any]):
+    """An event of a waiting request: position, ahead, eta_s, holders, note. ``str()`` gives a sentence."""
+
+    def __str__(self) -> str:
+        text = "waiting for a device: place {} in the queue".format(self["position"])
+        users = list(dict.fromkeys(holder["user"] for holder in self.get("holders") or ()))
+        if users:
+            text += ", taken by " + ", ".join(users)
+        low, high = self.get("eta_s") or (0, 0)
+        if high >= 1:
+            text += f", {span(low)} to {span(high)} to go"
+        if self.get("note"):
+            text += f" ({self['note']})"
+        return printable(text)
+
+
+def span(seconds: float) -> str:
+    """A duration in its largest unit: ``20 s``, ``3 min``, ``2 h``."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def hold(session: Session) -> None:
+    """Note that this process holds the device of ``session``, until the session ends."""
+    _held[session] = time.monotonic()
+
+
+def held_here(place: Dict[str, Any], user: str) -> str:
+    """A sentence about a device that this process holds as ``user``, among the holders of ``place``; "" for none."""
+    servers = {holder.get("server") for holder in place.get("holders") or () if holder["user"] == user}
+    for session, since in list(_held.items()):
+        server = session.lease.get("server")
+        if server in servers and session.closed is None:
+            age = span(time.monotonic() - since)
+            return printable(
+                f"you hold {server} yourself, since {age}: close that session, or the request waits for it"
+            )
+    return ""
+
+
+def watched() -> bool:
+    """Whether a person watches this process: standard error is a terminal, or a notebook runs it."""
+    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+
+
+class PlaceWatcher:
+    """Takes the events of one request; a context manager. Reports to ``on_queued``, or else prints for people."""
+
+    def __init__(self, on_queued: Optional[Callable[[Any], Any]], user: str) -> None:
+        self._on_queued = on_queued
+        self._user = user
+        self._prints = on_queued is None and watched()
+        self._latest: Optional[QueuedEvent] = None
+        self._quiet: Optional[threading.Timer] = None
+        self._lock = threading.Lock()
+        self._warned = False
+
+    def __enter__(self) -> PlaceWatcher:
+        return self
+
+    def __call__(self, event: Dict[str, Any]) -> None:
+        place = QueuedEvent(event)
+        own = "" if self._warned else held_here(place, self._user)
+        if own:
+            self._warned = True
+            _log.warning("%s", own)
+        if self._on_queued is not None:
+            self._on_queued(place)
+        elif self._prints:
+            self._show(place)
+
+    def _show(self, place: QueuedEvent) -> None:
+        with self._lock:
+            self._latest = place
+            if self._quiet is None:
+                self._quiet = threading.Timer(QUIET_S, self._print)
+                self._quiet.daemon = True
+                self._quiet.start()
+                return
+            waits = self._quiet.is_alive()
+        if not waits:
+            self._print()
+
+    def _print(self) -> None:
+        sys.stderr.write(f"{self._latest}\n")
+        sys.stderr.flush()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._quiet is not None:
+            self._quiet.cancel()
