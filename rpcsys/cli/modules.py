@@ -12,7 +12,7 @@ import click
 from rpcsys.cli import options
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import UsageError, printable
-from rpcsys.module import inspection
+from rpcsys.module import external, inspection
 from rpcsys.query import terminal
 
 
@@ -38,6 +38,8 @@ def deploy(
     """
     if (file is not None) + listing + (remove is not None) + (rollback is not None) != 1:
         raise UsageError("give one of these: a file to deploy, --list, --remove NAME, or --rollback NAME")
+    if file is not None and file.is_file():
+        external.files_of(file)  # raises now, before any server gets something
     for server in servers:
         with Deployment(server) as deployment:
             if file is not None:

@@ -19,6 +19,7 @@ from rpcsys.client import ServedModule, Session, TimingResult, connect_tracker
 from rpcsys.client.remote import RemoteModule
 from rpcsys.errors import UsageError, printable
 from rpcsys.graph import samples
+from rpcsys.module import external
 from rpcsys.query import terminal
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def run(
         raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
     elif not model.is_file():
         raise UsageError(f"no such model: {model}")
+    else:
+        external.files_of(model)  # raises now, before a device is leased
     given = load_inputs(arrays) if arrays is not None else None
     job = Run(given, repeat, as_json, output_files(output, count))
     with connect_tracker(options.tracker_address(tracker)) as connection:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, List, Optional, Tuple, Union
 
-from rpcsys.client import answers, capabilities, files
+from rpcsys.client import answers, capabilities, files, models
 from rpcsys.client.connection import open_session
 from rpcsys.client.files import Progress
 from rpcsys.errors import ProtocolError, UsageError
@@ -43,15 +43,17 @@ class Deployment(Closeable):
     def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> DeployedVersion:
         """Deploy ``file`` (.so, .onnx) as ``name`` (default: the file's name), in place of an earlier version.
 
+        The files that an ONNX model names for its weights go with it; ``progress`` counts the bytes of all.
         Returns when new calls go to it: name, version, file and sha256. The old version finishes the calls that run.
-        Raises `ModelError` for a file that the server cannot load; the old version then stays.
+        Raises `UsageError` where a file that the model names is missing or outside its folder, `ModelError` for a file
+        that the server cannot load; the old version then stays.
         """
         path = os.fspath(file)
         if not os.path.isfile(path):
             raise UsageError(f"no such file: {path}")
         base = os.path.basename(path)
         capabilities.check_loadable(path, base, self._session.info.get("capabilities", {}))
-        uploaded = self._session.upload(path, base, progress=progress)
+        uploaded = models.send(self._session.upload, models.parts(path, base), progress)
         said = self._session._builtin("deploy.put", name or os.path.splitext(base)[0], uploaded)
         put: DeployedVersion = answers.from_device(PUT, said, "deploy.put")
         with open(path, "rb") as stream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, Union, overload
 
-from rpcsys.client import answers, capabilities, files
+from rpcsys.client import answers, capabilities, files, models
 from rpcsys.client.calls import Channel
 from rpcsys.client.files import Progress, Source
 from rpcsys.client.log import SessionLog
@@ -60,16 +60,18 @@ class Session(Caller, Closeable):
     ) -> RemoteModule:
         """Load a model on the device: a local file (which is uploaded), or one that is there already.
 
-        A library (``.so``) includes its graphs, ONNX models, weights and native code. A model that the device's
+        A library (``.so``) includes its graphs, ONNX models, weights and native code. The files that an ONNX model
+        names for its weights are uploaded with it. ``progress`` counts the bytes of all. A model that the device's
         capabilities exclude is refused before the upload.
 
-        Raises `UsageError` for a path that can only be a local file's and is none, `RemoteFileError` where neither file
-        exists, `ModelError` where the device cannot load it.
+        Raises `UsageError` for a path that can only be a local file's and is none, and where a file that the model
+        names is missing or outside its folder, `RemoteFileError` where neither file exists, `ModelError` where the
+        device cannot load it.
         """
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
             on_device = name or files.name_of(path)
             capabilities.check_loadable(path, on_device, self.info.get("capabilities", {}))
-            self.upload(path, on_device, progress=progress)
+            models.send(self.upload, models.parts(path, on_device), progress)
             loaded = self._builtin("session.load_module", on_device)
         else:
             loaded = self._load_there(os.fspath(path), name or files.path_on_device(path))

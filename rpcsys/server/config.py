@@ -67,6 +67,11 @@ class ServerConfig:
     http_port: int = 0
     log_format: str = "text"
 
+    @property
+    def cache_options(self) -> list[Any] | None:
+        """The cache's folder and its limit in bytes, for the processes that receive files; None without a cache."""
+        return [self.cache, self.cache_bytes] if self.cache else None
+
 
 def parse(arguments: Sequence[str]) -> ServerConfig:
     """The configuration of a command line.

@@ -52,6 +52,17 @@ def test_inputs_from_a_file(lab: Lab, model: Path, tmp_path: Path, rpcsys: Comma
     assert f"max {expected.max():.4g}" in done.stdout
 
 
+def test_a_missing_file_of_weights_is_an_error_before_a_device_is_leased(tmp_path: Path, rpcsys: Command) -> None:
+    onnx = pytest.importorskip("onnx")
+    weight = onnx.numpy_helper.from_array(np.zeros(4, "float32"), "w")
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [weight]))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    (tmp_path / "weights").unlink()
+    done = rpcsys("run", "--key", "cpu", "m.onnx", tracker=("127.0.0.1", 1))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"m.onnx keeps weights in 'weights', and {tmp_path} has no such file: put it there, or" in done.stderr
+
+
 @pytest.mark.live
 def test_the_device_is_free_again(lab: Lab, model: Path, rpcsys: Command) -> None:
     for _ in range(2):

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import psutil
 import pytest
 
@@ -125,6 +126,28 @@ def test_a_module_that_cannot_be_loaded_replaces_nothing(edge, tmp_path):
         with edge.client() as client:
             assert np.array_equal(client(x), x * 2)
     assert sorted(os.listdir(edge.root / "scale")) == ["0001-" + _digest(edge.library(2.0)), "current", "lock"]
+
+
+def test_a_model_is_deployed_with_its_files_which_are_cached(tmp_path):
+    made = onnx.load(deployed.onnx_model(tmp_path / "whole.onnx", 2.0, 4000))
+    path = tmp_path / "here" / "scale.onnx"
+    path.parent.mkdir()
+    onnx.save(made, path, save_as_external_data=True, location="weights", size_threshold=0)
+    data = path.parent / "weights"
+    edge = Edge(tmp_path, "--cache", str(tmp_path / "cache"))
+    try:
+        for _ in range(2):  # the second time from the cache
+            command = [sys.executable, "-m", "rpcsys", "deploy", str(path), "--to", f"127.0.0.1:{edge.port}"]
+            subprocess.run(command, check=True, capture_output=True, timeout=START_S)
+            with edge.client() as served:
+                assert np.array_equal(served(np.float32([1, 2])), np.float32([2, 4]))
+        assert len(list((tmp_path / "cache" / "objects").iterdir())) == 2
+        data.unlink()
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"scale.onnx keeps weights in 'weights', and {data.parent} has no such file" in done.stderr
+    finally:
+        edge.daemons.stop()
 
 
 def test_a_deploying_connection_can_do_nothing_else(edge):

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from rpcsys.errors import UsageError
-from rpcsys.module.kinds.onnx_model import ModelLike, read
+from rpcsys.module.kinds.onnx_model import ModelLike, change_tensors, read, resident
+from rpcsys.module.kinds.onnx_proto import head_of_weight
 
 if TYPE_CHECKING:
     import onnx
 
 EMBEDDED_BYTES = 1 << 30  # larger models store their weights beside the file: a serialised ModelProto ends at 2 GB
+_MOST_EMBEDDED = EMBEDDED_BYTES  # whatever a caller allows
 
 
 def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int = EMBEDDED_BYTES) -> None:
@@ -25,10 +27,26 @@ def save(model: ModelLike, path: str | os.PathLike[str], *, embedded_bytes: int 
     """
     if not isinstance(model, ir.Model):
         model = read(model)
-    if weight_bytes(model) > embedded_bytes:
+    if weight_bytes(model) > min(embedded_bytes, _MOST_EMBEDDED):
         ir.save(model, path, external_data=data_path(path).name)
     else:
-        Path(path).write_bytes(to_bytes(model))
+        _save_whole(model, path)
+
+
+def _save_whole(model: ir.Model, path: str | os.PathLike[str]) -> None:
+    """Write the model with all weights inside. A serialised model is extended by appending (`onnx_proto`)."""
+    found = {name: value.const_value for name, value in model.graph.initializers.items()}
+    copied = {name: tensor for name, tensor in found.items() if isinstance(tensor, ir.ExternalTensor)}
+    rest = model.clone()
+    for name in copied:
+        del rest.graph.initializers[name]
+    change_tensors(rest, resident)
+    start = to_bytes(rest)
+    with Path(path).open("wb") as file:
+        file.write(start)
+        for name, tensor in copied.items():
+            file.write(head_of_weight(name, int(tensor.dtype), list(tensor.shape), tensor.nbytes))
+            tensor.tofile(file)
 
 
 def data_path(path: str | os.PathLike[str]) -> Path:
@@ -42,7 +60,8 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     if size > EMBEDDED_BYTES:
         raise UsageError(f"a model with {size >> 20} MiB of weights does not fit into one file; save it instead")
     if any(isinstance(tensor, ir.ExternalTensor) for tensor in weights(model)):
-        model = ir.external_data.load_to_model(model.clone())
+        model = model.clone()
+        change_tensors(model, resident)
     return ir.to_proto(model)
 
 

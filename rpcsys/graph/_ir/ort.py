@@ -7,7 +7,9 @@ run at that level compute the same bits as the whole. Higher levels fuse nodes a
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ import onnx_ir as ir
 
 from rpcsys.errors import ModelError, one_line
 from rpcsys.graph._ir import models
-from rpcsys.module.kinds.onnx_model import read
+from rpcsys.module.kinds.onnx_model import AnchoredTensor, change_tensors, read, resident
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -31,17 +33,27 @@ def rewritten(model: ir.Model) -> ir.Model:
 
     Raises `ModelError` if onnxruntime cannot load it.
     """
-    with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder:
-        target = Path(folder, "optimised.onnx")
-        open_session(model, target)
-        result = read(target)
-        if models.weight_bytes(result) <= models.EMBEDDED_BYTES:
-            ir.external_data.load_to_model(result)
-        else:  # mapped now, the weights stay readable after the folder is deleted
-            for tensor in models.weights(result):
-                tensor.numpy()
+    folder = _Folder()
+    target = Path(folder.path, "optimised.onnx")
+    open_session(model, target)
+    result = read(target)
+    large = models.weight_bytes(result) > models.EMBEDDED_BYTES
+
+    def kept(tensor: Any) -> Any:
+        external = isinstance(tensor, ir.ExternalTensor)
+        return AnchoredTensor(tensor.path, tensor, folder) if external and large else resident(tensor)
+
+    change_tensors(result, kept)
     result.ir_version = model.ir_version
     return result
+
+
+class _Folder:
+    """A temporary folder; it is deleted when nothing refers to this object any more."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="rpcsys-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def open_session(

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.graph._ir.ort import open_session
-from rpcsys.module.kinds.onnx_model import MAP_TYPE, type_text
+from rpcsys.module.kinds.onnx_model import MAP_TYPE, change_tensors, resident, type_text
 from rpcsys.wire.dtypes import item_bytes
 
 _LARGE_WEIGHT = 1024  # bytes; shape inference skips larger weights: no operator takes its output's shape from them
@@ -138,4 +138,5 @@ def _skeleton(model: ir.Model) -> ir.Model:
             value.const_value = None
             if value not in graph.inputs:
                 graph.inputs.append(value)
+    change_tensors(copy, resident)
     return copy

@@ -1,13 +1,13 @@
 """Separates an ONNX model from its weights, for a library: on the host, with the packages onnx and onnx-ir.
 
 Weights inside the bodies of If and Loop, and large constants, first become weights of the whole model, so that they are
-separated, too. Weights that lie in files of their own stay there until the library is written.
+separated, too. Weights that lie in files of their own stay there until the library is written, which names no file.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import onnx
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from rpcsys.errors import UsageError, one_line
+from rpcsys.module import external
 from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.module.kinds.onnx_session import Model
 from rpcsys.wire.tensor import Tensor, as_tensor
@@ -50,6 +51,7 @@ def parts(
     apart = _weights(whole)
     for name in apart:
         whole.graph.initializers.pop(name)
+    change_tensors(whole, resident)  # of element types that are not separated
     taken = {name for name in apart if shared and name in shared and _same(shared[name], apart[name])}
     try:
         proto = bytes(ir.to_proto(whole).SerializeToString(deterministic=True))
@@ -69,9 +71,14 @@ def parts(
 def read(model: ModelLike) -> ir.Model:
     """Read ``model``, a path, bytes, or a model of onnx or onnx-ir, into a copy that the caller may change.
 
-    Weights that lie in files of their own stay there. Raises `UsageError` if it cannot be read as a model.
+    Weights that lie in files of their own stay there, and are found from any working folder. Raises `UsageError` if
+    it cannot be read as a model, or if a file that it names is missing, too short, or outside its folder.
     """
     whole = model.clone() if isinstance(model, ir.Model) else _opened(model)
+    folder, name = "", "the model"
+    if isinstance(model, (str, os.PathLike)):
+        folder, name = os.path.split(os.path.abspath(os.fspath(model)))
+    change_tensors(whole, lambda tensor: _anchored(tensor, folder, name))
     if whole.ir_version < _WEIGHTS_ALONE:
         for value in [value for value in whole.graph.inputs if value.name in whole.graph.initializers]:
             whole.graph.inputs.remove(value)
@@ -159,6 +166,57 @@ def _element(number: int) -> str:
         return "unknown"
 
 
+def change_tensors(model: ir.Model, change: Callable[[Any], Any]) -> None:
+    """Replace every weight of the model, also in bodies, by ``change(weight)``. Tensors in attributes are read."""
+    graphs = [*model.graphs(), *(graph for each in model.functions.values() for graph in each.subgraphs())]
+    for value in [value for graph in graphs for value in graph.initializers.values()]:
+        if value.const_value is not None:
+            value.const_value = change(value.const_value)
+    for node in [node for each in (model.graph, *model.functions.values()) for node in each.all_nodes()]:
+        for name, attribute in list(node.attributes.items()):
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.TENSOR:
+                node.attributes[name] = ir.AttrTensor(name, resident(change(attribute.value)))
+            elif attribute.type == ir.AttributeType.TENSORS:
+                node.attributes[name] = ir.AttrTensors(name, [resident(change(tensor)) for tensor in attribute.value])
+
+
+def resident(tensor: Any) -> Any:
+    """The tensor in memory. Raises `UsageError` if its file cannot be read."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    return ir.Tensor(_array(tensor).copy(), dtype=tensor.dtype, name=tensor.name, doc_string=tensor.doc_string)
+
+
+def _anchored(tensor: Any, folder: str, name: str) -> Any:
+    """The tensor with the whole path of its file, which lies in ``folder`` if that is given."""
+    if not isinstance(tensor, ir.ExternalTensor) or isinstance(tensor, AnchoredTensor):
+        return tensor
+    place = external.Place(os.fspath(tensor.location), tensor.offset or 0, tensor.length or tensor.nbytes)
+    path = external.found_at(folder or os.path.abspath(tensor.base_dir), place, name)
+    return AnchoredTensor(path, tensor)
+
+
+class AnchoredTensor(ir.ExternalTensor):  # type: ignore[misc]  # onnx-ir's classes have no types
+    """A tensor in a file, by the file's whole path. ``owner``: what must live as long as it does."""
+
+    def __init__(self, path: str, tensor: ir.ExternalTensor, owner: Any = None) -> None:
+        super().__init__(
+            path, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=tensor.name,
+            doc_string=tensor.doc_string,
+        )  # fmt: skip
+        self.owner = owner
+
+
+def _array(tensor: Any) -> Any:
+    """The tensor's array, mapped if it is in a file."""
+    try:
+        return np.asarray(tensor.numpy())
+    except (OSError, ValueError) as error:  # what a file holds does not fit the model
+        raise UsageError(f"the weight {tensor.name!r} cannot be read: {one_line(error, 300)}") from None
+
+
 def _weights(model: ir.Model) -> Dict[str, Tensor]:
     """The weights that can be separated, as views of their memory or file."""
     found = {}
@@ -167,7 +225,7 @@ def _weights(model: ir.Model) -> Dict[str, Tensor]:
         if held is None or held.nbytes < APART_BYTES or value.is_graph_input() or value.is_graph_output():
             continue
         if held.dtype != ir.DataType.STRING and str(held.dtype.numpy().name) in NUMBERS:
-            found[name] = as_tensor(np.asarray(held.numpy()))
+            found[name] = as_tensor(_array(held))
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 

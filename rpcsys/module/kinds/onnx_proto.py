@@ -34,10 +34,24 @@ def external_weight(name: str, dtype: str, shape: Sequence[int], location: str, 
     return _field(7, _field(5, tensor))  # ModelProto.graph, GraphProto.initializer
 
 
+def head_of_weight(name: str, number: int, shape: Sequence[int], size: int) -> bytes:
+    """Bytes to append to a serialised ModelProto before the ``size`` bytes of a weight; ``number`` is its data type."""
+    tensor = b"".join(_field(1, extent) for extent in shape) + _field(2, number) + _field(8, name.encode())
+    head = _begun(9, size)  # TensorProto.raw_data
+    for message, field in ((tensor, 5), (b"", 7)):  # GraphProto.initializer, ModelProto.graph
+        head = _begun(field, len(message) + len(head) + size) + message + head
+    return head
+
+
+def _begun(number: int, size: int) -> bytes:
+    """The beginning of a field, before its ``size`` bytes."""
+    return _varint(number << 3 | _BYTES) + _varint(size)
+
+
 def _field(number: int, value: Union[int, bytes]) -> bytes:
     if isinstance(value, int):
         return _varint(number << 3 | _VARINT) + _varint(value)
-    return _varint(number << 3 | _BYTES) + _varint(len(value)) + value
+    return _begun(number, len(value)) + value
 
 
 def _varint(value: int) -> bytes:

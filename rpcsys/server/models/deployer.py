@@ -16,7 +16,8 @@ import tempfile
 import time
 from typing import Any, Callable
 
-from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError, printable
+from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError, UsageError, printable
+from rpcsys.module import external
 from rpcsys.server.capabilities import capabilities
 from rpcsys.server.models.store import SUFFIXES, Store, Version, is_name
 from rpcsys.server.sandbox import messages
@@ -71,12 +72,13 @@ class Deployer:
         self._store = Store(job.options["deploy"])
         self._stream = Stream(sock, FrameReader(max_body=frames.MAX_CHUNK))
         self._out = Outgoing(self._stream)
-        self._files = Files(self._out, Directory(folder))
+        self._files = Files(self._out, Directory(folder), job.options.get("cache"))
         self._functions: dict[str, Callable[..., Any]] = {
             "deploy.put": taking("deploy.put", self._put, str, str),
             "deploy.list": taking("deploy.list", self._list),
             "deploy.remove": taking("deploy.remove", self._remove, str),
             "deploy.rollback": taking("deploy.rollback", self._rollback, str),
+            "session.offer": taking("session.offer", self._files.offer, str, int, str),
         }
         self._handlers: dict[int, Callable[[Frame], None]] = {
             frames.CHUNK: self._files.chunk,
@@ -88,7 +90,8 @@ class Deployer:
     def run(self) -> str:
         """Serve until the client closes the connection; return the outcome."""
         try:
-            able = capabilities(pickle=self._job.options["allow_pickle"])
+            options = self._job.options
+            able = capabilities(pickle=options["allow_pickle"], cache=bool(options.get("cache")))
             if able["numpy"] and able["onnx"]:  # a single model runs without onnxruntime, too
                 able["loads"] = sorted({*able["loads"], ".onnx"})
             about = hello.fields(self._job, able, 1, frames.MAX_CHUNK)
@@ -135,12 +138,13 @@ class Deployer:
         if not file.endswith(SUFFIXES):
             raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES))
         source = self._files.directory.existing(file)
+        beside = _named_by(source, file)
         _, pieces = self._files.directory.pieces(file)
         digest = hashed(pieces, lambda piece: None)["sha256"]
         with self._store.replacing(name):
             self._store.prune(name)
             try:
-                version = self._store.stage(name, source, os.path.basename(file), digest)
+                version = self._store.stage(name, source, os.path.basename(file), digest, beside)
                 self._try_and_switch(version)
             except BaseException:
                 self._store.prune(name)
@@ -196,3 +200,13 @@ class Deployer:
         if not data:
             raise Ended("the server is gone")
         return json.loads(data)[answer]
+
+
+def _named_by(source: str, file: str) -> list[str]:
+    """The uploaded files that the model ``source`` names, from its folder. Raises `ModelError` if one is missing."""
+    try:
+        found = external.files_of(source)
+    except UsageError:
+        text = f"{file} keeps weights in files that did not come with it"
+        raise ModelError(f"{text}; deploy it with a client that sends them, or as a library (.so)") from None
+    return [os.path.relpath(data.path, os.path.dirname(source)) for data in found if data.path != source]

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
 from rpcsys.errors import ConfigError, RemoteFileError
@@ -46,7 +46,8 @@ class Store:
         ROOT/NAME/lock                held while NAME is replaced
         ROOT/NAME/current             one line of JSON: the version that is served, and the one before it;
                                       written beside it, then renamed
-        ROOT/NAME/0003-1f2e3d…/FILE   a version: its number, and the beginning of its SHA-256
+        ROOT/NAME/0003-1f2e3d…/FILE   a version: its number, and the beginning of its SHA-256; files that FILE names
+                                      lie beside it
     """
 
     def __init__(self, root: str) -> None:
@@ -115,15 +116,19 @@ class Store:
         finally:
             os.close(lock)
 
-    def stage(self, name: str, source: str, file: str, sha256: str) -> Version:
-        """Make a version of the file ``source``, which is moved; call it while `replacing`."""
+    def stage(self, name: str, source: str, file: str, sha256: str, beside: Iterable[str] = ()) -> Version:
+        """Make a version of the file ``source``, which is moved; call it while `replacing`.
+
+        ``beside``: the files that it names, as paths from its folder; they are moved, too.
+        """
         folder = os.path.join(self.root, name)
         numbers = [int(found[1]) for found in map(_VERSION.match, os.listdir(folder)) if found]
         version = Version(name, f"{max(numbers, default=0) + 1:04d}-{sha256[:12]}", file, sha256)
-        _sync(source)
-        os.mkdir(os.path.join(folder, version.version))
-        os.rename(source, self.path(version))
-        _sync(os.path.dirname(self.path(version)))
+        path = self.path(version)
+        os.mkdir(os.path.dirname(path))
+        for each in beside:
+            _moved(os.path.join(os.path.dirname(source), each), os.path.join(os.path.dirname(path), each))
+        _moved(source, path)
         _sync(folder)
         return version
 
@@ -167,6 +172,14 @@ def _locked(path: str) -> Optional[int]:
         return lock
     os.close(lock)
     return None
+
+
+def _moved(old: str, new: str) -> None:
+    """Move a file, through to the disk; the folder it goes to is made."""
+    _sync(old)
+    os.makedirs(os.path.dirname(new), exist_ok=True)
+    os.rename(old, new)
+    _sync(os.path.dirname(new))
 
 
 def _sync(path: str) -> None:

@@ -88,6 +88,7 @@ class DeploymentsIo:
     def _be_deployer(self, child: int, conn: int, peer: str) -> None:
         folder = os.path.join(self._store.root, "incoming")
         options = {"deploy": self._store.root, "allow_pickle": self._config.allow_pickle}
+        options["cache"] = self._config.cache_options
         job = Job(DEPLOYER, self._clients.answer(conn, True), folder, self._config.key, peer, options=options)
         self._give(child, job, self._clients.descriptor(conn))
 

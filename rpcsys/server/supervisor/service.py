@@ -302,7 +302,7 @@ def _session_options(config: ServerConfig) -> dict[str, Any]:
         "imports": list(config.imports),
         "allow_pickle": config.allow_pickle,
         "log": True,
-        "cache": [config.cache, config.cache_bytes] if config.cache else None,
+        "cache": config.cache_options,
         "deploy": bool(config.deploy),
     }
 

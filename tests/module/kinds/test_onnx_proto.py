@@ -30,6 +30,14 @@ def test_appending_a_weight_changes_nothing_else(name, dtype, shape, location, o
     assert after == before
 
 
+@given(st.text(), st.lists(st.integers(0, 200), max_size=3), st.integers(0, 300))
+def test_the_head_of_a_weight_comes_before_its_bytes(name, shape, size):
+    before = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []), ir_version=9)
+    whole = before.SerializeToString() + onnx_proto.head_of_weight(name, 3, shape, size) + bytes(size)
+    (weight,) = onnx.load_from_string(whole).graph.initializer
+    assert (weight.name, list(weight.dims), weight.data_type, weight.raw_data) == (name, shape, 3, bytes(size))
+
+
 def test_numbers_are_those_of_onnx():
     for name, number in onnx_proto.NUMBERS.items():
         assert onnx.helper.tensor_dtype_to_np_dtype(number).name == name

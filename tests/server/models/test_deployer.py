@@ -143,6 +143,39 @@ def test_a_module_that_cannot_be_loaded_is_not_served(served, store, supervisor)
     assert sorted(os.listdir(os.path.join(store.root, "head"))) == [before[0].version, "current", "lock"]
 
 
+def naming(location: str, size: int) -> bytes:
+    """A serialised ModelProto with one weight, in a file."""
+
+    def field(tag: int, value: bytes) -> bytes:
+        return bytes([tag, len(value)]) + value
+
+    said = {"location": location, "length": str(size)}
+    entries = b"".join(
+        field(0x6A, field(0x0A, key.encode()) + field(0x12, value.encode())) for key, value in said.items()
+    )
+    return field(0x3A, field(0x2A, entries + bytes([0x70, 1])))
+
+
+def test_files_that_a_model_names_go_with_it(served, store, supervisor):
+    client, _, _ = served
+    client.upload("in/weights", b"heavy")
+    client.upload("m.onnx", naming("in/weights", 5))
+    client.call("deploy.put", "head", "m.onnx")
+    (current,) = store.current()
+    with open(os.path.join(os.path.dirname(store.path(current)), "in/weights"), "rb") as file:
+        assert file.read() == b"heavy"
+
+
+@pytest.mark.parametrize(("location", "size"), [("weights", 5), ("sent", 6), ("../sent", 1), ("/etc/passwd", 1)])
+def test_a_model_whose_files_did_not_come_is_not_served(served, store, supervisor, location, size):
+    client, _, _ = served
+    client.upload("sent", b"heavy")
+    client.upload("m.onnx", naming(location, size))
+    kind, message = client.call("deploy.put", "head", "m.onnx")
+    assert (kind, store.current(), supervisor.asked) == ("ModelError", [], [])
+    assert message.startswith("m.onnx keeps weights in files that did not come with it; deploy it with a client that")
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

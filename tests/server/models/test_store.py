@@ -58,6 +58,20 @@ def test_a_version_is_current_after_the_switch(store):
         store.withdraw("head")
 
 
+def test_files_that_a_model_names_lie_beside_it(store):
+    incoming = Path(store.root, "incoming", "upload")
+    (incoming / "in").mkdir(parents=True)
+    for name in ("m.onnx", "weights", "in/more"):
+        (incoming / name).write_text(name)
+    with store.replacing("head"):
+        version = store.stage("head", str(incoming / "m.onnx"), "m.onnx", "ab" * 32, ["weights", "in/more"])
+    folder = Path(store.path(version)).parent
+    assert {name: (folder / name).read_text() for name in ("m.onnx", "weights", "in/more")} == {
+        name: name for name in ("m.onnx", "weights", "in/more")
+    }
+    assert not list(incoming.glob("*.onnx")) + list(incoming.glob("in/*"))
+
+
 def test_pruning_removes_all_but_the_current_version(store):
     first, second = put(store, "head", "one"), put(store, "head", "two")
     store.switch(first)
