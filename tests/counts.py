@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.test_layers import MODULES, PACKAGE, ROOT, imported
 
 #: The limits. Only a feature that needs more lines raises `LINES`.
-LINES = 41_790
+LINES = 42_500
 CIRCLES = 0
 TWICE = 0
 UNTESTED = 0
@@ -95,6 +95,8 @@ def main() -> int:
         sep="; ",
     )
     too_many = [kind for kind, some in names.items() if len(some) > most[kind]]
+    if lines > LINES:
+        print(f"{lines - LINES} lines too many: shorten, or raise LINES in tests/counts.py and say why in the commit")
     for kind in names if "--names" in sys.argv else too_many:
         print(f"{kind}: {', '.join(names[kind])}")
     return int(bool(too_many) or lines > LINES)
