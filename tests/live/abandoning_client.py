@@ -80,14 +80,16 @@ class AbandoningClient:
         _read(server, struct.unpack("<i", _read(server, 4))[0])
         server.sendall(session_frame(_HELLO, 0, {"version": 1}))
         board = _call(server, 1, "fault.workdir").rpartition("/session-")[0]
-        since = time.monotonic()
+        since = until = time.monotonic()
         yield "session open"
         if last == "call running":
             server.sendall(session_frame(_CALL, 2, {"f": self._chance.choice(self.endless), "a": []}))
             time.sleep(self._chance.random() * 0.1)
         else:
             _call(server, 2, "fault.pid")
-        self.held.append(Held(board, since, time.monotonic(), "raw"))
+            until = time.monotonic()
+            _call(server, 3, "fault.pid")  # its reply shows that the session lived until then
+        self.held.append(Held(board, since, until, "raw"))
         yield "call running"
         server.sendall(session_frame(_GOODBYE, 0, {}))
         yield "session closing"

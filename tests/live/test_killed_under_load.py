@@ -22,7 +22,7 @@ SEED = 5
 TIMES = 100
 PAUSE_S = (0.1, 1.0)
 #: The least calls and leases between two kills of the tracker, and the limit in seconds for them: a load must run.
-BETWEEN, BETWEEN_S = 10, 10.0
+BETWEEN, BETWEEN_S = 10, 4.0
 SERVERS = tuple(BOARDS)
 
 
