@@ -15,6 +15,7 @@ pytest.importorskip("tvm")
 KEY = "board"
 AT_ONCE = 4
 CANDIDATES = 8
+TRIALS = 16  # of the tuner
 
 
 @pytest.mark.timeout(300)
@@ -48,3 +49,38 @@ def test_rpc_runner_measures_four_at_a_time(
         assert len(result.run_secs) == 2
         assert all(0 < float(seconds) < 1 for seconds in result.run_secs)
     wait_free(tracker, KEY, AT_ONCE, START_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_function_is_tuned_on_a_leased_board(daemons: Daemons, tmp_path: Path) -> None:
+    import tvm
+    from tvm import te
+    from tvm.s_tir import meta_schedule as ms
+
+    tracker = daemons.tracker()
+    daemons.server(KEY, tracker=tracker)
+    left, right = (te.placeholder((64, 64), name=name) for name in ("left", "right"))
+    inner = te.reduce_axis((0, 64), name="inner")
+    product = te.compute((64, 64), lambda i, j: te.sum(left[i, inner] * right[inner, j], axis=inner), name="product")
+    host, port = tracker.address
+    runner = ms.runner.RPCRunner(
+        ms.runner.RPCConfig(tracker_host=host, tracker_port=port, tracker_key=KEY, session_timeout_sec=60),
+        ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=10),
+        max_workers=1,
+    )
+    database = ms.tune_tir(
+        te.create_prim_func([left, right, product]),
+        tvm.target.Target({"kind": "llvm", "num-cores": 1}),
+        str(tmp_path),
+        max_trials_global=TRIALS,
+        num_trials_per_iter=TRIALS,
+        runner=runner,
+        cost_model="random",
+        num_tuning_cores=1,
+        seed=1,
+    )
+    records = database.get_all_tuning_records()
+    assert len(records) == TRIALS
+    assert any(float(seconds) < 1 for record in records for seconds in record.run_secs)
+    wait_free(tracker, KEY, 1, START_S)
