@@ -329,7 +329,7 @@ class Link(Closeable):
     def _unreachable(self, reason: str) -> TrackerUnreachable:
         host, port = self.address
         return TrackerUnreachable(
-            f"no tracker at {host}:{port} ({reason}): start one with `python -m rpcsys.tracker --port {port}`, "
+            f"no tracker at {host}:{port} ({reason}): start one with `rpcsys tracker --port {port}`, "
             "or check the address"
         )
 

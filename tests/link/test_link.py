@@ -129,7 +129,7 @@ def test_without_a_tracker_the_link_is_refused():
         address = listener.getsockname()
     with pytest.raises(TrackerUnreachable, match="Connection refused"):
         Link.open(address)
-    with pytest.raises(TrackerUnreachable, match=r"python -m rpcsys\.tracker"):
+    with pytest.raises(TrackerUnreachable, match=r"`rpcsys tracker --port 9190`"):
         Link.open("no-such-host.invalid:9190")
 
 

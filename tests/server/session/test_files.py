@@ -181,6 +181,8 @@ def test_an_unfinished_upload_leaves_nothing(device, end):
     raw = device.raw()
     raw.call(1, "session.upload", "f", 10)
     raw.send(frames.CHUNK, 1, body=b"half")
+    raw.call(2, "session.listdir")
+    assert answer(raw) == (frames.RESULT, 2, [])  # while a call still runs, the watcher reads and ends the process
     end(raw)
     assert "served" in device.reports()[-1]
     assert names(device.workdir) == []
