@@ -141,6 +141,11 @@ def _first(places: List[str], name: str) -> Optional[str]:
     return next((path for path in paths if os.path.isfile(path)), None)
 
 
+def to_open(path: str) -> str:
+    """``path`` as dlopen takes it for a file: it looks for a name without a folder in the system's folders only."""
+    return path if os.path.dirname(path) else os.path.join(os.curdir, path)
+
+
 def _open(path: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(path, ctypes.RTLD_GLOBAL)

@@ -33,6 +33,7 @@ class Library:
 
     def __init__(self, path: str, lacking: Optional[Lacking] = None) -> None:
         """Raises OSError with the missing symbol or library, and `NativeError` if it cannot work without libtvm_ffi."""
+        path = ffi.to_open(path)
         if lacking is None:
             self._library = ctypes.CDLL(path)
             return

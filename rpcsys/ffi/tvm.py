@@ -39,13 +39,13 @@ class TvmModule:
 def load_module(path: str) -> TvmModule:
     """Load a file with TVM's loader for its ending. Raises `NativeError`, also if TVM is missing."""
     library.load_runtime()
-    return TvmModule(get_global("ffi.ModuleLoadFromFile").raw(path))
+    return TvmModule(get_global("ffi.ModuleLoadFromFile").raw(library.to_open(path)))
 
 
 def load_library(path: str) -> TvmModule:
     """Load the shared library at ``path``, with any ending. Raises `NativeError`."""
     library.load_runtime()
-    return TvmModule(get_global("ffi.Module.load_from_file.so").raw(path, "so"))
+    return TvmModule(get_global("ffi.Module.load_from_file.so").raw(library.to_open(path), "so"))
 
 
 def loads(kind: str) -> bool:

@@ -33,6 +33,7 @@ def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = Fals
 
 def load_file(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line."""
+    path = _absolute(path)
     if path.endswith(".onnx"):
         try:
             from rpcsys.module.kinds import onnx
@@ -50,6 +51,7 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     from rpcsys.module import container
     from rpcsys.module.kinds import native
 
+    path = _absolute(path)
     try:
         file = File.map(path)
         inside = container.parse(file.mapping)
@@ -63,6 +65,11 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     native.check(inside.elf, name)
     context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file)
     return tree.load(inside.records, context)
+
+
+def _absolute(path: str) -> str:
+    """``path`` from any working folder: parts of a file are opened at their first use."""
+    return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
 
 def kinds(installed: Callable[[str], bool]) -> List[str]:

@@ -56,6 +56,11 @@ def test_without_any_tvm_library(version: str, board: Path, functions_so: Path) 
     ]
 
 
+def test_a_bare_name_is_a_file_of_the_working_folder(functions_so: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(functions_so.parent)
+    assert Library(functions_so.name).function("add")(1, 2) == 3
+
+
 def test_a_library_that_binds_all_functions_at_loading_is_refused(board: Path, tmp_path: Path) -> None:
     path = compiled(FUNCTIONS, tmp_path / "now.so", "-Wl,-z,now")
     output = bare(board, ALONE, path)

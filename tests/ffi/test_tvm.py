@@ -33,6 +33,12 @@ def test_a_library_that_tvm_built(artefacts: Artefacts) -> None:
         module.function("addtwo")
 
 
+def test_a_bare_name_is_a_file_of_the_working_folder(artefacts: Artefacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(artefacts.addone.parent)
+    assert tvm.load_module(artefacts.addone.name).function("addone").__name__ == "addone"
+    assert tvm.load_library(artefacts.addone.name).kind == "library"
+
+
 def test_a_relax_program(artefacts: Artefacts) -> None:
     module = tvm.load_module(str(artefacts.relax))
     assert module.kind == tvm.EXECUTABLE

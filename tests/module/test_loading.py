@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -52,6 +53,24 @@ def test_the_error_names_a_missing_package(missing):
     done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout.startswith("ModelError model.onnx needs onnxruntime on the device"), done.stderr
     assert done.stdout.rstrip().endswith("pip install onnxruntime there")
+
+
+@pytest.mark.parametrize("name", ["functions.so", "libc.so", "./functions.so"])
+def test_a_library_is_loaded_by_its_bare_name(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(compiled(FUNCTIONS, tmp_path / name, "-mavx").parent)
+    for loaded in (module.load_module(name), loading.load_file(name, "f"), loading.load_library(name, "f")):
+        assert loaded["add"](1, 2) == 3
+
+
+def test_a_tree_loaded_by_its_bare_name_works_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    compiled(FUNCTIONS, tmp_path / "inner.so", "-mavx")
+    source = shutil.copy(FUNCTIONS, tmp_path / "own.c")
+    module.export_library(module.group([module.Sources([source], ["-mavx"]), module.library("inner.so")]), "tree.so")
+    tree = module.load_module("tree.so")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert [each["add"](1, 2) for each in tree.imports] == [3, 3]
 
 
 def test_loading_imports_nothing_before_it_is_needed():
