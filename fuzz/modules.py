@@ -76,6 +76,9 @@ _CUDA = (
     + struct.pack("<Q", 1)
     + _string(b"tag") * 2
 )
+#: A count, one name and one weight of two float32.
+_WEIGHTS_OLDER = struct.pack("<2Q", 1, 1) + _string(b"w") + struct.pack("<QQiii", 0xDD5E40F096B4A13F, 0, 1, 0, 1)
+_WEIGHTS_OLDER += b"\2\x20\1\0" + struct.pack("<q", 2) + _string(bytes(8))
 _EDGES = struct.pack("<5Q", 3, 0, 1, 1, 1) + struct.pack("<Q", 1)
 _ROWS = ("_import_tree", _EDGES)
 
@@ -83,7 +86,8 @@ TREES = (_tree(*_MODULES), _tree(_MODULES[3]), _tree(("a", (1, 2), b"x"), ("b", 
 OLDER = (
     _older(("a", _string(b"x")), ("_lib", b""), _ROWS),
     _older(("cuda", _CUDA)),
-    _older(("metadata", _string(b"weights")), ("hip", _CUDA)),
+    _older(("other", _string(b"weights")), ("hip", _CUDA)),
+    _older(("GraphExecutorFactory", _string(b"{}") + _WEIGHTS_OLDER + _string(b"name")), ("_lib", b"")),
 )
 MODULES = tuple(kind.encode() + b"\0" + data for kind, _, data in _MODULES if data)
 

@@ -59,13 +59,15 @@ def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) 
                 f"{called} is built for {machine} ({bits} bits), and the device is "
                 "{} ({} bits); build it for the device".format(*target)
             )
-    kinds = {record.kind for record in library.records}
-    missing = {kind for each in (kinds, *(each[3] for each in inner)) for kind in _missing(each, capabilities)}
+    # TVM's runtime no longer loads its older layout.
+    own = {**capabilities, "tvm_runtime": capabilities.get("tvm_runtime") is True and not library.older}
+    missing = {*_missing({record.kind for record in library.records}, own)}
+    missing.update(kind for each in inner for kind in _missing(each[3], capabilities))
     if missing:
         hint = (
             " (Python functions: only where the server was started with --allow-pickle)" if _PYTHON in missing else ""
         )
-        more = ", and what TVM's runtime there knows" if capabilities.get("tvm_runtime") else ""
+        more = ", and what TVM's runtime there knows" if own["tvm_runtime"] else ""
         raise ModelError(
             f"{name} holds {', '.join(sorted(missing))}, which this device cannot load{hint}; "
             f"it loads {', '.join(capabilities['kinds'])}{more}"

@@ -35,6 +35,12 @@ class Container(NamedTuple):
         """The kinds of its modules, sorted, without ``_lib``."""
         return sorted({record.kind for record in self.records} - {LIBRARY})
 
+    def older_functions(self) -> List[str]:
+        """The functions of a library that was compiled before tvm-ffi, sorted; none if it has TVM-FFI functions."""
+        if not self.older or functions_of(self.elf):
+            return []
+        return sorted(s.name for s in self.elf.symbols.values() if s.section and not s.name.startswith("_"))
+
 
 def read(path: str) -> Container:
     """Read the library at ``path``; its modules' bytes keep it mapped. Raises `ElfError`, `FormatError`, OSError."""

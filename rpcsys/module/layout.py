@@ -6,8 +6,9 @@ checked against the bytes that remain before it is used.
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from typing import Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
 
@@ -133,12 +134,11 @@ def in_order(records: Sequence[Record]) -> List[int]:
 # not a module: it holds the two vectors from above. Without it, the library is the root and imports all others.
 # (Source: TVM 0.6 to 0.20, ``src/runtime/library_module.cc``.)
 #
-# Limitation: only a kind's own loader knew where its bytes end. Most kinds wrote one string, and the kinds of GPUs
-# (`_GPU_KINDS`) also their functions. Behind a module of any other kind the rest cannot be decoded, and is refused.
+# Limitation: only a kind's own loader knew where its bytes end. Most kinds wrote one string, those in `_FORMS` more.
+# Behind a module of any other kind the rest cannot be decoded, and is refused.
 _TREE = "_import_tree"
-#: Kinds that wrote a string, their functions and another string (``cuda_module.cc``, ``rocm_module.cc``, …).
-_GPU_KINDS = ("cuda", "hip", "opencl")
 _DTYPE_BYTES = 4
+_WEIGHT = 0xDD5E40F096B4A13F  # the number that precedes a weight (``ndarray.h``)
 
 
 def decode_older(blob: memoryview) -> List[Record]:
@@ -147,11 +147,16 @@ def decode_older(blob: memoryview) -> List[Record]:
     found: List[Tuple[str, Optional[memoryview]]] = []
     imports: Optional[List[Tuple[int, ...]]] = None
     for _ in range(reader.count("modules", MAX_MODULES)):
-        kind = reader.kind()
-        if kind == _TREE:
-            imports = reader.imports()
-        else:
-            found.append((kind, None if kind == LIBRARY else _own(reader, kind)))
+        with _unsure_behind(found):
+            kind = reader.kind()
+            if not kind.isprintable():  # these are bytes of the module before it
+                raise FormatError("is broken (a kind's name is no name)")
+            if kind == _TREE:
+                imports = reader.imports()
+                continue
+        found.append((kind, None))
+        with _unsure_behind(found):
+            found[-1] = (kind, None if kind == LIBRARY else _own(reader, kind))
     if imports is None:
         found.insert(0, (LIBRARY, None))
         imports = [tuple(range(1, len(found))), *[()] * (len(found) - 1)]
@@ -162,15 +167,40 @@ def decode_older(blob: memoryview) -> List[Record]:
     return records
 
 
+@contextlib.contextmanager
+def _unsure_behind(found: Sequence[Tuple[str, object]]) -> Iterator[None]:
+    """Name the last module in an error: its kind may have another form than the one that was read."""
+    try:
+        yield
+    except FormatError as error:
+        kind = next((kind for kind, _ in reversed(found) if kind != LIBRARY), "")
+        hint = f", or its module of kind {kind[:200]!r} has a form that is not known here" if kind else ""
+        raise FormatError(f"{error}{hint}") from None
+
+
 def _own(reader: _Cursor, kind: str) -> memoryview:
     """A module's bytes as its kind wrote them; for a kind that wrote one string, the bytes of that string."""
-    if kind not in _GPU_KINDS:
+    skips = _FORMS.get(kind)
+    if skips is None:
         return reader.string("a module's bytes")
     start = reader.at
-    reader.string("a module's bytes")
-    _skip_functions(reader)
-    reader.string("a module's bytes")
+    for skip in skips:
+        skip(reader)
     return reader.since(start)
+
+
+def _skip_string(reader: _Cursor) -> None:
+    reader.string("a module's bytes")
+
+
+def _skip_strings(reader: _Cursor) -> None:
+    for _ in range(reader.count("names")):
+        reader.string("a module's names")
+
+
+def _skip_lists(reader: _Cursor) -> None:
+    for _ in range(reader.count("lists of names")):
+        _skip_strings(reader)
 
 
 def _skip_functions(reader: _Cursor) -> None:
@@ -179,8 +209,41 @@ def _skip_functions(reader: _Cursor) -> None:
         reader.string("a function's name")
         reader.string("a function's name")
         reader.take(_DTYPE_BYTES * reader.count("arguments"), "a function's arguments")
-        for _ in range(reader.count("tags")):
-            reader.string("a function's tags")
+        _skip_strings(reader)
+
+
+def _skip_weights(reader: _Cursor) -> None:
+    for _ in range(reader.count("weights")):
+        _skip_weight(reader)
+
+
+def _skip_named_weights(reader: _Cursor) -> None:
+    """Skip a count, as many names (with a count of their own), and as many weights."""
+    count = reader.count("weights")
+    _skip_strings(reader)
+    for _ in range(count):
+        _skip_weight(reader)
+
+
+def _skip_weight(reader: _Cursor) -> None:
+    """Skip an array: two numbers of 64 bits, device, rank and element type, extents, length and bytes."""
+    if reader.number() != _WEIGHT:
+        raise FormatError("is broken (a weight does not begin as weights do)")
+    reader.take(_WORD.size + 2 * 4, "a weight's device")
+    rank = struct.unpack("<I", reader.take(4, "a weight's rank"))[0]
+    reader.take(_DTYPE_BYTES + rank * _WORD.size, "a weight's extents")
+    reader.string("a weight's bytes")
+
+
+#: Kinds that wrote more than one string -> what skips the parts of it, in order.
+#: (Sources: ``cuda_module.cc``, ``graph_executor_factory.cc``, ``const_loader_module.cc``, ``static_library.cc``, …)
+_FORMS: Dict[str, Tuple[Callable[[_Cursor], None], ...]] = {
+    **dict.fromkeys(("cuda", "hip", "opencl"), (_skip_string, _skip_functions, _skip_string)),
+    **dict.fromkeys(("metadata", "const_loader"), (_skip_strings, _skip_weights, _skip_strings, _skip_lists)),
+    **dict.fromkeys(("GraphExecutorFactory", "GraphRuntimeFactory"), (_skip_string, _skip_named_weights, _skip_string)),
+    "AotExecutorFactory": (_skip_named_weights, _skip_string),
+    "static_library": (_skip_string, _skip_strings),
+}
 
 
 # ------------------------------------------------------------------ both

@@ -7,7 +7,7 @@ never read take no memory.
 from __future__ import annotations
 
 import os
-from typing import Callable, Dict, List, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Dict, List, Tuple, Union
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import elf, registry, tree
@@ -15,8 +15,12 @@ from rpcsys.module.layout import FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
 
+if TYPE_CHECKING:
+    from rpcsys.module.container import Container
+
 #: Ending of a file -> the packages needed to load it.
 SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so": ()}
+_NAMED = 12  # functions that a message names
 
 
 def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = False) -> Module:
@@ -58,9 +62,8 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     except (elf.ElfError, FormatError) as error:
         raise ModelError(f"{name} {error}") from None
     if inside.older:
-        text = f"{name} is in the layout that TVM had before tvm-ffi, which nothing here loads"
-        raise ModelError(f"{text}; compile it again with a newer TVM")
-    if set(inside.kinds).isdisjoint(registry.known()):  # TVM loads files whose kinds are all unknown here
+        _check_older(inside, name)
+    elif set(inside.kinds).isdisjoint(registry.known()):  # TVM loads files whose kinds are all unknown here
         return native.load(path, name, inside.kinds)
     native.check(inside.elf, name)
     context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file)
@@ -70,6 +73,21 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
 def _absolute(path: str) -> str:
     """``path`` from any working folder: parts of a file are opened at their first use."""
     return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+
+
+def _check_older(inside: Container, name: str) -> None:
+    """Raise `ModelError` if a library in the layout before tvm-ffi holds what only its time could load or call."""
+    since = f"{name} is in the layout that TVM had before tvm-ffi, and"
+    for kind in inside.kinds:
+        if kind not in registry.known():
+            known = ", ".join(registry.known())
+            text = f"{since} holds a module of kind {kind[:200]!r}, which nothing here can load; known are {known}"
+            raise ModelError(f"{text}; compile it again with a newer TVM")
+    other = inside.older_functions()
+    if other:
+        named = ", ".join(other[:_NAMED]) + (", …" if len(other) > _NAMED else "")
+        text = f"{since} its functions have the calling convention of that time ({named})"
+        raise ModelError(f"{text}; compile it again with a newer TVM")
 
 
 def kinds(installed: Callable[[str], bool]) -> List[str]:

@@ -66,6 +66,17 @@ def test_kinds_that_tvms_runtime_may_have_pass(tmp_path):
         capabilities.check_loadable(carrying("rpcsys.other"), "model.so", {**DEVICE, "tvm_runtime": True})
 
 
+def test_kinds_in_the_older_layout_are_not_left_to_tvms_runtime():
+    there = {**DEVICE, "tvm_runtime": True}
+    blobs = [libraries.older((kind, libraries.string(b"x"))) for kind in ("rpcsys.params", "relax.Executable")]
+    ours, theirs = (libraries.library(blob, elf.here(), "__tvm_dev_mblob") for blob in blobs)
+    capabilities.check_loadable(ours, "model.so", there)
+    with pytest.raises(
+        ModelError, match=r"holds relax\.Executable, which this device cannot load; it loads [^;]*params$"
+    ):
+        capabilities.check_loadable(theirs, "model.so", there)
+
+
 @pytest.mark.usefixtures("bytes_kind")
 def test_an_unknown_kind_beside_ours_is_refused(tmp_path):
     path = exported(tmp_path, group([Holder(b"")]))

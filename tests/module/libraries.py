@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,3 +57,31 @@ CUDA = (
     + string(b"blockIdx.x")
     + string(b".version 7.0 and so on")
 )
+
+
+def strings(*texts: bytes) -> bytes:
+    return struct.pack("<Q", len(texts)) + b"".join(map(string, texts))
+
+
+def weight(*extents: int, item: bytes = bytes(4)) -> bytes:
+    """An array of float32 as TVM saves it: number, reserved, device, rank, element type, extents, length, bytes."""
+    head = struct.pack("<QQiii", 0xDD5E40F096B4A13F, 0, 1, 0, len(extents)) + b"\2\x20\1\0"
+    return head + struct.pack(f"<{len(extents)}q", *extents) + string(item * math.prod(extents))
+
+
+#: Bytes of kinds that wrote more than one string, as TVM 0.8 to 0.20 did.
+FACTORY = string(b'{"nodes": []}') + struct.pack("<Q", 2) + strings(b"p0", b"p1") + weight(2, 3) + weight()
+FACTORY += string(b"default")
+CONSTANTS = strings(b"c") + struct.pack("<Q", 1) + weight(4) + strings(b"f", b"g") + struct.pack("<Q", 2)
+CONSTANTS += strings(b"c") + strings()
+OLDER_KINDS = {
+    "cuda": CUDA,
+    "hip": CUDA,
+    "opencl": CUDA,
+    "GraphExecutorFactory": FACTORY,
+    "GraphRuntimeFactory": FACTORY,
+    "AotExecutorFactory": FACTORY[len(string(b'{"nodes": []}')) :],
+    "const_loader": CONSTANTS,
+    "metadata": CONSTANTS,
+    "static_library": string(b"\x7fELF and so on") + strings(b"f", b"g"),
+}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import struct
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.module import layout
 from rpcsys.module.layout import FormatError, Record
-from tests.module.libraries import CUDA, TREE, older, string, vector
+from tests.module.libraries import CUDA, OLDER_KINDS, TREE, older, string, strings, vector, weight
 
 #: TVM 0.27's bytes for a Relax program with kernels: the executable (here 3 bytes of it) imports the library.
 RELAX = (
@@ -152,15 +153,15 @@ def decoded_older(blob: bytes) -> list[Record]:
 
 
 def test_older_with_an_import_tree() -> None:
-    blob = older(("GraphExecutorFactory", string(b"{...}")), ("_lib", b""), TREE)
-    assert decoded_older(blob) == [Record("GraphExecutorFactory", (1,), memoryview(b"{...}")), Record("_lib", ())]
+    blob = older(("acme.graph", string(b"{...}")), ("_lib", b""), TREE)
+    assert decoded_older(blob) == [Record("acme.graph", (1,), memoryview(b"{...}")), Record("_lib", ())]
 
 
 def test_in_an_older_one_without_a_tree_the_library_is_the_root() -> None:
-    blob = older(("metadata", string(b"weights")), ("cuda", CUDA))
+    blob = older(("acme.weights", string(b"weights")), ("cuda", CUDA))
     assert decoded_older(blob) == [
         Record("_lib", (1, 2)),
-        Record("metadata", (), memoryview(b"weights")),
+        Record("acme.weights", (), memoryview(b"weights")),
         Record("cuda", (), memoryview(CUDA)),
     ]
 
@@ -189,6 +190,44 @@ def test_an_empty_older_one_is_the_library_alone() -> None:
 def test_a_broken_older_layout_is_an_error(blob: bytes, words: str) -> None:
     with pytest.raises(FormatError, match=words):
         decoded_older(blob)
+
+
+@pytest.mark.parametrize("kind", OLDER_KINDS)
+def test_the_end_of_each_older_kind_is_found(kind: str) -> None:
+    data = OLDER_KINDS[kind]
+    blob = older((kind, data), ("_lib", b""), ("last", string(b"x")))
+    assert decoded_older(blob)[1:] == [
+        Record(kind, (), memoryview(data)),
+        Record("_lib", ()),
+        Record("last", (), memoryview(b"x")),
+    ]
+    for size in range(8, len(blob) - 8):
+        with pytest.raises(FormatError):
+            decoded_older(string(blob[8:size]))
+
+
+def test_the_weights_that_tvm_saves_have_the_form_that_is_skipped() -> None:
+    """TVM still saves them so, below a number of its own, names and a count."""
+    runtime = pytest.importorskip("tvm").runtime
+    saved = bytes(runtime.save_param_dict({"w": runtime.tensor(np.ones((2, 3), "f4"))}))
+    head = 16 + len(strings(b"w")) + 8
+    assert saved[head:] == weight(2, 3, item=struct.pack("<f", 1))
+
+
+def test_an_older_kind_of_unknown_form_is_named() -> None:
+    blob = older(("acme", string(b"x")), ("metal", CUDA), ("_lib", b""))
+    with pytest.raises(FormatError, match=r"is broken .*, or its module of kind 'metal' has a form .* not known here"):
+        decoded_older(blob)
+
+
+@given(st.sampled_from(sorted(OLDER_KINDS)), st.data())
+def test_any_bytes_of_an_older_kind_are_read_or_refused(kind: str, data: st.DataObject) -> None:
+    damaged = bytearray(OLDER_KINDS[kind])
+    place = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[place : data.draw(st.integers(place, len(damaged)))] = data.draw(st.binary(max_size=16))
+    with contextlib.suppress(FormatError):
+        for record in decoded_older(older((kind, bytes(damaged)), ("last", string(b"x")))):
+            assert record.data is None or len(record.data) <= len(damaged) + 64
 
 
 @given(st.binary(max_size=200))

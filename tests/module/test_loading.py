@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rpcsys import module
 from rpcsys.errors import ModelError, UsageError
-from rpcsys.module import loading
+from rpcsys.module import elf, elfwriter, loading, registry
+from rpcsys.module.module import Module, walk
 from tests.device_files import ROOT
 from tests.module import libraries
 from tests.native import FUNCTIONS, compiled
@@ -101,11 +103,92 @@ def test_a_tree_of_every_kind_without_code_comes_back_to_the_same_file(tmp_path)
     assert (tmp_path / "again.so").read_bytes() == (tmp_path / "model.so").read_bytes()
 
 
-def test_a_library_of_an_older_tvm_is_refused(tmp_path):
-    blob = libraries.older(("a", libraries.string(b"x")))
-    (tmp_path / "model.so").write_bytes(libraries.library(blob, symbol="__tvm_dev_mblob"))
-    with pytest.raises(ModelError, match=r"model\.so is in the layout that TVM had before tvm-ffi"):
-        module.load_module(tmp_path / "model.so")
+def older_file(folder: Path, *parts: tuple[str, bytes]) -> Path:
+    path = folder / "model.so"
+    path.write_bytes(libraries.library(libraries.older(*parts), elf.here(), "__tvm_dev_mblob"))
+    return path
+
+
+def of_kinds(root: Module) -> list[tuple[str, bytes]]:
+    """The parts of the older layout for a tree: each module of ours writes one string."""
+    modules = list(walk(root))
+    parts = [
+        (each.kind, libraries.string(b"".join(registry.find(each.kind).save_to_bytes(each, 0)))) for each in modules
+    ]
+    rows, children = [0], []
+    for each in modules:
+        children += [modules.index(child) for child in each.imports]
+        rows.append(len(children))
+    return [*parts, ("_import_tree", libraries.vector(*rows) + libraries.vector(*children))]
+
+
+def test_a_library_in_the_older_layout_is_loaded_where_its_kinds_are_known(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper = onnx.helper
+    weight = onnx.numpy_helper.from_array(np.arange(1000, dtype="f4"), "w")
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1000]) for name in ("x", "y")]
+    add = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight])
+    network = helper.make_model(add, ir_version=10)
+    shared = module.params({**module.weights_of(network), "scale": np.ones(3)})
+    stage = module.onnx_module(network, params=shared)
+    graph = module.graph([module.Stage("add", stage, ["x"], ["y"])], [{"name": "x"}], [{"name": "y"}])
+    library = module.library(compiled(FUNCTIONS, tmp_path / "functions.so"))
+    path = older_file(tmp_path, *of_kinds(module.group([graph, library, shared])))
+    assert module.inspect(path).layout == "tvm"
+    with module.load_module(path) as again:
+        assert (again(np.ones(1000, "f4")) == np.arange(1000) + 1).all()
+        assert again["add"](1, 2) == 3
+        assert list(again["get_param"]("scale")) == [1, 1, 1]
+
+
+def test_without_an_import_tree_the_older_library_imports_its_modules(tmp_path):
+    (part, _) = of_kinds(module.params({"w": np.ones(3)}))
+    with module.load_module(older_file(tmp_path, part)) as again:
+        assert (again.kind, list(again["get_param"]("w"))) == ("_lib", [1, 1, 1])
+
+
+@pytest.mark.parametrize("kind", libraries.OLDER_KINDS)
+def test_an_unknown_kind_in_the_older_layout_is_refused_by_name(tmp_path, kind):
+    (part, _) = of_kinds(module.params({"w": np.ones(3)}))
+    path = older_file(tmp_path, (kind, libraries.OLDER_KINDS[kind]), part)
+    words = rf"model\.so is in the layout that TVM had before tvm-ffi, and holds a module of kind '{kind}', which"
+    with pytest.raises(
+        ModelError, match=rf"{words} nothing here can load; known are _lib, .*; compile it again"
+    ) as why:
+        module.load_module(path)
+    assert "\n" not in str(why.value)
+
+
+def test_functions_of_an_older_calling_convention_are_refused_by_name(tmp_path):
+    body = ", ".join(str(byte) for byte in libraries.older(("_lib", b""), ("_import_tree", TREE_OF_ONE)))
+    convention = "void *values, int *codes, int count, void *result, int *code, void *resource"
+    source = tmp_path / "f.c"
+    source.write_text(
+        f"const unsigned char __tvm_dev_mblob[] = {{{body}}};\nint fused_add({convention}) {{ return 0; }}\n"
+    )
+    path = compiled(source, tmp_path / "model.so")
+    with pytest.raises(ModelError, match=r"its functions have the calling convention of that time \(fused_add\); comp"):
+        module.load_module(path)
+
+
+TREE_OF_ONE = libraries.vector(0, 0) + libraries.vector()
+
+
+@pytest.mark.parametrize("damage", ["cut", "circle", "machine"])
+def test_a_broken_older_library_is_one_line(tmp_path, damage):
+    (part, tree) = of_kinds(module.params({"w": np.ones(3)}))
+    if damage == "circle":
+        tree = ("_import_tree", libraries.vector(0, 1) + libraries.vector(0))
+    path = older_file(tmp_path, part, tree)
+    content = path.read_bytes()
+    if damage == "machine":
+        other = next(machine for machine in elfwriter.MACHINES if machine != elf.here())
+        content = libraries.library(libraries.older(part), other, "__tvm_dev_mblob")
+    path.write_bytes(content[:-9] if damage == "cut" else content)
+    words = {"cut": "cut off", "circle": "in a circle", "machine": "compile it for this device"}
+    with pytest.raises(ModelError, match=rf"model\.so .*{words[damage]}") as why:
+        module.load_module(path)
+    assert "\n" not in str(why.value)
 
 
 def test_a_missing_file_is_an_error(tmp_path):
