@@ -13,7 +13,7 @@ from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnre
 from rpcsys.link.address import parse_address
 from rpcsys.link.tcp import tune
 from rpcsys.stream import Ended, Stream
-from rpcsys.wire import frames, handshake
+from rpcsys.wire import first_bytes, frames, handshake
 from rpcsys.wire.reader import FrameReader
 
 VERSION = 1
@@ -125,6 +125,10 @@ def _answer(
                     "stopping".format(*address)
                 )
             answer = reader.receive(data)
+    except first_bytes.OtherProtocol as error:
+        what = error.kind or "no RPC server or proxy"
+        ports = "give the port of a device server, by default 9090"
+        raise ProtocolError("{}:{} is {}; {}, or lease a device by its key".format(*address, what, ports)) from None
     except socket.timeout:
         raise ServerUnreachable(
             "{}:{} did not answer in time: all slots of the server may be taken (wait longer with timeout=…, or lease "

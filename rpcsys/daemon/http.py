@@ -19,6 +19,7 @@ from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler
 
 from rpcsys.daemon.acceptor import Acceptor, ConnectionLimit, descriptor_limit
+from rpcsys.wire.first_bytes import PAGE, answer, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +88,26 @@ def health_page() -> tuple[str, bytes]:
 
 
 class CountedStream(IOStream):
-    """A connection that is counted until it is closed, or `uncount` is called."""
+    """A connection that is counted until it is closed, or `uncount` is called.
+
+    A peer that wanted a tracker or a server here gets an answer at once, as it waits for one.
+    """
 
     def __init__(self, sock: socket.socket, address: str, limit: ConnectionLimit, max_buffer_size: int) -> None:
         self._limit: ConnectionLimit | None = limit
         self._address = address
+        self._begun = False
         super().__init__(sock, max_buffer_size=max_buffer_size)
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        count = super().read_from_fd(buf)
+        if not self._begun and count:
+            self._begun = True
+            refusal = answer(PAGE, kind_of(buf[: min(count, 4)]))
+            if refusal:
+                self.write_to_fd(memoryview(refusal))
+                return 0  # as at the peer's end: the stream is closed
+        return count
 
     def uncount(self) -> None:
         """Stop counting this connection."""

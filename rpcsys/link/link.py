@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Se
 
 from rpcsys import __version__, errors
 from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import DEFAULT_TRACKER, parse_address
 from rpcsys.link.dialling import Dialling
 from rpcsys.link.tcp import acknowledge_at_once
 from rpcsys.wire import tracker
 from rpcsys.wire.control import Hello
+from rpcsys.wire.first_bytes import OtherProtocol
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,6 +33,8 @@ MAX_UNREAD = 64
 MAX_MESSAGE = 4000  # characters of a tracker's message for people
 
 _CHUNK = 1 << 16
+_UNKNOWN = "it does not speak the tracker's protocol"
+_CLOSES = ", as TVM's device servers and proxies do"
 Address = Union[str, Tuple[str, int]]
 
 
@@ -240,7 +243,8 @@ class Link(Closeable):
             self._receive()
             self._flush()
         if self.ours is None and time.monotonic() >= self._expires:
-            raise self._unreachable("no answer in time")
+            silent = "no answer in time"
+            raise self._unreachable(silent if self._sock is None else f"{silent}; is it another program's port?")
 
     def _connect(self, dialling: Dialling) -> None:
         try:
@@ -270,7 +274,7 @@ class Link(Closeable):
             except OSError as error:
                 raise self._lost(error.strerror or "error") from None
             if not data:
-                raise self._lost("it closed the connection")
+                raise self._lost("it closed the connection" + (_CLOSES if self.ours is None else ""))
             acknowledge_at_once(self._sock)
             self.received += len(data)
             self._take(data)
@@ -292,9 +296,11 @@ class Link(Closeable):
                     self._take_hello(message)
                 else:
                     self._inbox.append(message)
+        except OtherProtocol as error:
+            raise self._unreachable(_UNKNOWN, error.kind) from None
         except ProtocolError:
             if self.ours is None:
-                raise self._unreachable("it does not speak the tracker's protocol") from None
+                raise self._unreachable(_UNKNOWN) from None
             raise
 
     def _take_hello(self, reply: Any) -> None:
@@ -326,8 +332,12 @@ class Link(Closeable):
         if self._selector.get_key(self._sock).events != events:
             self._selector.modify(self._sock, events)
 
-    def _unreachable(self, reason: str) -> TrackerUnreachable:
+    def _unreachable(self, reason: str, kind: Optional[str] = None) -> TrackerUnreachable:
+        """The error for a hello without an answer. ``kind``: what is at the address, where that is known."""
         host, port = self.address
+        if kind is not None:
+            own = f"give the tracker's own port (by default {DEFAULT_TRACKER[1]})"
+            return TrackerUnreachable(f"no tracker at {host}:{port}: that is {kind}; {own}")
         return TrackerUnreachable(
             f"no tracker at {host}:{port} ({reason}): start one with `rpcsys tracker --port {port}`, "
             "or check the address"

@@ -27,7 +27,7 @@ from rpcsys.proxy.tracker_link import ProxyTrackerLink
 from rpcsys.proxy.upstream import Upstream
 from rpcsys.proxy.websocket import serve_websockets
 from rpcsys.serve import Signals, announce, bind, notify
-from rpcsys.wire import handshake, tracker
+from rpcsys.wire import first_bytes, handshake, tracker
 from rpcsys.wire.control import NO_CONTROL_LINK
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,8 @@ class ProxyService:
         try:
             whole = stream.read_opening()
         except ProtocolError as error:
-            self._drop_opening(stream, str(error))
+            wanted = error.kind if isinstance(error, first_bytes.OtherProtocol) else None
+            self._drop_opening(stream, str(error), first_bytes.answer(first_bytes.SESSION, wanted))
         except (EOFError, OSError):
             self._drop_opening(stream, "")
         else:
@@ -99,10 +100,10 @@ class ProxyService:
                 self.loop.remove_reader(stream.sock.fileno())
                 self._opened(stream)
 
-    def _drop_opening(self, stream: ProxyStream, reason: str) -> None:
+    def _drop_opening(self, stream: ProxyStream, reason: str, last_words: bytes = b"") -> None:
         del self.openings[stream]
         self.loop.remove_reader(stream.sock.fileno())
-        stream.sock.close()
+        drain_and_close(stream.sock, last_words)
         if reason:
             self.metrics.dropped += 1
             log.info("stream from %s dropped: %s", stream.where, reason, extra={"stranger": stream.address})

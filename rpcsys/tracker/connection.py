@@ -17,6 +17,7 @@ from rpcsys.tracker.heartbeats import ASKED
 from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.summary import MAX_CHARACTERS
 from rpcsys.wire.control import Answer
+from rpcsys.wire.first_bytes import TRACKER, OtherProtocol, answer
 from rpcsys.wire.tracker import FAIL, MAGIC_BYTES, MAX_FRAME, SUCCESS, TrackerFrameReader, encode
 
 log = logging.getLogger(__name__)
@@ -158,6 +159,8 @@ class PeerConnection:
                     self._service.received(self, frame)
                 drained = frame is None or not reader.partial
         except ProtocolError as error:
+            if isinstance(error, OtherProtocol):
+                self.send(answer(TRACKER, error.kind))
             self._service.flush()
             self.drop(str(error), politely=True)
             return

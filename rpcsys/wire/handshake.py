@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Callable, Generic, TypeVar, Union
 
 from rpcsys.errors import LimitExceeded, ProtocolError, UsageError
+from rpcsys.wire import first_bytes
 
-MAGIC = 0xFF271
-DUPLICATE = 0xFF272
-MISMATCH = 0xFF273
+MAGIC = first_bytes.SESSION_MAGIC
+DUPLICATE = first_bytes.DUPLICATE
+MISMATCH = first_bytes.MISMATCH
 
 #: The value of ``-session=`` for the protocol of :mod:`rpcsys.wire.frames`.
 SESSION = "rpcsys/1"
@@ -111,7 +112,7 @@ def _opening(data: bytes) -> Union[Greeting, int]:
     if data[:1] == b"\x16":
         raise ProtocolError("a TLS connection, and this port does not speak TLS")
     if not _MAGIC_BYTES.startswith(data[:4]):
-        raise ProtocolError(f"not the opening of a session: it starts with {data[:4].hex()}")
+        raise first_bytes.OtherProtocol(first_bytes.SESSION, data)
     greeting = _greeting(data)
     if isinstance(greeting, Greeting) and not greeting.role:
         raise ProtocolError("a session opens with client:KEY or server:KEY")
@@ -123,7 +124,7 @@ def _answer(data: bytes) -> Union[HandshakeAnswer, int]:
         return 4
     code = _NAMES.get(_INT.unpack_from(data)[0])
     if code is None:
-        raise ProtocolError("the peer is no RPC server or proxy: its answer has no known code")
+        raise first_bytes.OtherProtocol(first_bytes.SESSION, data)
     if code != _NAMES[MAGIC]:
         return HandshakeAnswer(code)
     greeting = _greeting(data)

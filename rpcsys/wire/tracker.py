@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Iterable, Union
 
 from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
-from rpcsys.wire import checks, control
+from rpcsys.wire import checks, control, first_bytes
 from rpcsys.wire.control import Ask, Hello
 
-MAGIC = 0x2F271
+MAGIC = first_bytes.TRACKER_MAGIC
 MAGIC_BYTES = struct.pack("<i", MAGIC)
 #: Bytes of JSON in a frame: the limit of TVM's tracker.
 MAX_FRAME = 1 << 20
@@ -89,7 +89,7 @@ class TrackerFrameReader:
     def _take_magic(self) -> bool:
         held = bytes(self._buffer[:4])
         if not MAGIC_BYTES.startswith(held):
-            raise ProtocolError(f"not a tracker connection: it begins with {held!r}")
+            raise first_bytes.OtherProtocol(first_bytes.TRACKER, held)
         if len(held) < 4:
             return False
         self.magic_due = False

@@ -116,6 +116,18 @@ def test_connections_are_bounded_until_others_end(monkeypatch, caplog, of_addres
     assert len([row for row in caplog.records if "gets no more" in row.message]) == 1
 
 
+@pytest.mark.parametrize("said", [b"\x71\xf2\x02\x00", b"\x71\xf2\x0f\x00\x0a\0\0\0client:key"])
+def test_a_peer_that_wanted_a_tracker_or_a_server_is_answered_at_once(said) -> None:
+    def ask(port):
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+            sock.sendall(said)
+            return b"".join(iter(lambda: sock.recv(4096), b"")), status(port)
+
+    answer, after = served(lambda: ("text/plain", b"page"), ask)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert after == 200
+
+
 @pytest.mark.parametrize("said", [b"", b"GET /page HTTP/1.1\r\nHost: x\r\nX-Long: "])
 def test_a_slow_request_is_dropped(monkeypatch, said) -> None:
     monkeypatch.setattr(pages, "REQUEST_TIMEOUT_S", 1.0)

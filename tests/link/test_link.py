@@ -124,6 +124,21 @@ def test_a_peer_without_the_protocol_is_no_tracker(script):
             Link.open(tracker.address)
 
 
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"that is a page \(HTTP\); give the tracker's own port"),
+        (struct.pack("<i", 0xFF273), "that is a device server or a proxy; give the tracker's own port"),
+        (b"SSH-2.0-OpenSSH\r\n", "it does not speak the tracker's protocol"),
+        (b"", "it closed the connection, as TVM's device servers"),
+    ],
+)
+def test_what_is_at_the_address_is_named(answer, what):
+    with FakeTracker("magic", answer) as tracker, pytest.raises(TrackerUnreachable, match=what) as caught:
+        Link.open(tracker.address)
+    assert "\n" not in str(caught.value)
+
+
 def test_without_a_tracker_the_link_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()

@@ -101,7 +101,7 @@ def test_a_refusal_does_not_speak_rpcsys():
 @pytest.mark.parametrize(
     ("data", "error", "words"),
     [
-        (b"GET / HTTP/1.1\r\n", ProtocolError, "not the opening"),
+        (b"GET / HTTP/1.1\r\n", ProtocolError, "not the protocol of a device server or a proxy, but of a page"),
         (b"\x16\x03\x01\x02", ProtocolError, "TLS"),
         (opening("peer:k"), ProtocolError, "client:KEY"),
         (opening(""), ProtocolError, "client:KEY"),
@@ -125,7 +125,7 @@ def test_a_wrong_first_byte_is_refused():
 
 @pytest.mark.parametrize("code", [0, -1, MAGIC + 3])
 def test_an_answer_with_an_unknown_code_is_refused(code):
-    with pytest.raises(ProtocolError, match="no known code"):
+    with pytest.raises(ProtocolError, match="not the protocol of a device server"):
         read(AnswerReader(), io.BytesIO(struct.pack("<i", code)))
 
 

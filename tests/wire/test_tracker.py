@@ -66,11 +66,11 @@ def test_a_wrong_magic_is_refused_at_its_first_wrong_byte():
     assert reader.next() is None
     assert reader.magic_due
     reader.feed(b"\x01")
-    with pytest.raises(ProtocolError, match="not a tracker connection"):
+    with pytest.raises(ProtocolError, match="not the protocol of a tracker"):
         reader.next()
     reader = TrackerFrameReader()
     reader.feed(b"G")
-    with pytest.raises(ProtocolError, match="not a tracker connection"):
+    with pytest.raises(ProtocolError, match="not the protocol of a tracker"):
         reader.next()
 
 

@@ -6,6 +6,7 @@ connection whose client reads nothing, and shuts it down after the session, whic
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 
@@ -13,6 +14,8 @@ from rpcsys.errors import ProtocolError
 from rpcsys.link.tcp import KEEPALIVE_S, drain_and_close, keep_alive, tune
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
+from rpcsys.wire.first_bytes import SESSION as SERVER_PORT
+from rpcsys.wire.first_bytes import OtherProtocol, answer
 from rpcsys.wire.handshake import SERVER, SESSION, Greeting, OpeningReader, Options, encode_greeting, encode_mismatch
 
 BURST = 64  # connections accepted in one wake-up, before the loop serves other descriptors
@@ -134,6 +137,9 @@ class Clients:
             return
         except (ProtocolError, OSError) as error:
             self._loop.remove(sock.fileno())
+            if isinstance(error, OtherProtocol):
+                with contextlib.suppress(OSError):
+                    sock.send(answer(SERVER_PORT, error.kind), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             self._loop.post(ev.Broken, conn, str(error) if isinstance(error, ProtocolError) else "")
             return
         self._loop.remove(sock.fileno())

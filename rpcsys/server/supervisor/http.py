@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rpcsys.server.supervisor.loop import Loop
+from rpcsys.wire.first_bytes import PAGE, answer, kind_of
 
 MAX_HEAD = 8 << 10  # bytes of a request: probes send a few hundred
 MAX_ASKING = 16  # connections at a time; one more closes the oldest
@@ -74,10 +75,11 @@ class Web:
         except OSError:
             data = b""
         head += data
-        whole = b"\r\n\r\n" in head
+        other = answer(PAGE, kind_of(head))
+        whole = b"\r\n\r\n" in head or bool(other)
         if whole:
             try:
-                sock.send(self._reply(bytes(head)))
+                sock.send(other or self._reply(bytes(head)))
             except OSError:
                 pass  # the client hung up
         if whole or not data or len(head) > MAX_HEAD:
