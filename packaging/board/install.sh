@@ -122,6 +122,7 @@ uninstall_one() {
 
 uninstall() {
     stop_servers stop
+    made=$(cat "$base/folders" 2>/dev/null || :)
     if [ -n "$systemd" ]; then
         for each in $(names); do systemctl --quiet disable "rpcsys-server@$each" || :; done
     fi
@@ -132,7 +133,19 @@ uninstall() {
     rm -rf "$units"/rpcsys-server@*.service.d # of `systemctl edit`
     [ -n "$root" ] || [ -n "$systemd" ] || ! command -v update-rc.d >/dev/null || update-rc.d rpcsys-server remove
     [ -z "$systemd" ] || systemctl daemon-reload
+    for each in $made; do rmdir "$root$each" 2>/dev/null || :; done
     echo "rpcsys is removed"
+}
+
+record() { # the folders that are made here and at the start, inner ones first: they go with the last server, if empty
+    [ ! -f "$base/folders" ] || return 0
+    made=
+    for each in /opt /usr/local/bin /usr/local /usr /etc/init.d /etc /var/log /var /run /; do
+        [ -d "$root$each" ] || made="$made$each$newline"
+    done
+    mkdir -p "$base"
+    printf %s "$made" >"$base/folders.new"
+    replace "$base/folders.new" "$base/folders"
 }
 
 copy() { # the new version, completely or not at all
@@ -203,6 +216,7 @@ if [ -n "$tested" ] && [ -n "$start" ]; then
     said=$(PYTHONDONTWRITEBYTECODE=1 sh "$here/bin/rpcsys-server" --self-test 2>&1) || fail "this board cannot serve:$newline$said"
 fi
 before=$(readlink "$base/current" || :)
+record
 copy
 point
 configure

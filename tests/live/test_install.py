@@ -102,6 +102,7 @@ def versions_in_use(root: Path) -> set[str]:
 @pytest.mark.parametrize("program", SHELLS)
 def test_installs_upgrades_and_leaves_nothing(program: str, old: Path, new: Path, root: Path, daemons: Daemons) -> None:
     tracker = daemons.tracker()
+    (root / "usr/local").mkdir(parents=True)
     said = install(old, root, *served(tracker), program=program)
     assert said.startswith(f"rpcsys {rpcsys.__version__}-")
     wait_free(tracker, KEY, 1, START_S)
@@ -131,8 +132,7 @@ def test_installs_upgrades_and_leaves_nothing(program: str, old: Path, new: Path
     assert [path.name[:5] for path in (root / "opt/rpcsys/versions").iterdir()] == ["9.9.9"]
 
     run(*shell(program), root / "opt/rpcsys/current/install.sh", "--root", root, "--uninstall")
-    assert [path for path in root.rglob("*") if not path.is_dir()] == []
-    assert "rpcsys" not in " ".join(map(str, root.rglob("*"))).replace(str(root), "")
+    assert sorted(root.rglob("*")) == [root / "usr", root / "usr/local"], "what was there before"
     wait_until(lambda: not processes_below(root), START_S, "nothing runs")
     assert queue(tracker, KEY)["free"] == 0
 
@@ -229,6 +229,20 @@ def test_install_sh_installs_into_an_image_of_another_board(old: Path, root: Pat
     links = [path for path in root.rglob("*") if path.is_symlink()]
     assert links
     assert not any(os.readlink(link).startswith("/") for link in links)
+
+
+def test_removing_leaves_the_folders_that_were_there_before(old: Path, root: Path) -> None:
+    for before in ([], ["etc", "etc/init.d", "mine", "var"]):
+        for folder in before:
+            (root / folder).mkdir(parents=True, exist_ok=True)
+        run("sh", old / "install.sh", "--root", root, "--no-start", "--key", KEY)
+        run("sh", old / "install.sh", "--root", root, "--no-start", "--key", KEY, "--name", "second")
+        uninstall = ("sh", root / "opt/rpcsys/current/install.sh", "--root", root, "--uninstall")
+        run(*uninstall, "--name", "second")
+        assert (root / "usr/local/bin").is_dir()
+        run(*uninstall)
+        assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == before
+        assert root.exists() == bool(before)
 
 
 def test_wrong_flags_and_damaged_archives_are_refused(old: Path, root: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_install_sh_runs_under_busybox(shared: Path, daemons: Daemons, tmp_path:
         uninstall = root / "opt/rpcsys/current/install.sh"
         status, said = run(there, *busybox, uninstall, "--root", root, "--uninstall")
     assert status == 0, said
-    assert [path for path in root.rglob("*") if "rpcsys" in str(path.relative_to(root))] == []
+    assert list(root.rglob("*")) == []
 
 
 def test_a_packed_driver_is_loaded_for_tvms_clients(shared: Path, daemons: Daemons, tmp_path: Path) -> None:
