@@ -22,7 +22,8 @@ from rpcsys.wire.control import DeployedModule
 #: How long a key stays known after its last server left. Servers register again within 5 s of a restart, theirs or the
 #: tracker's.
 GRACE_S = 6.0
-#: Servers that are gone are listed for so long, and so many at most; beyond, the first that left is dropped.
+#: Servers that are gone, and keys without one, are listed for so long, and so many at most; beyond, the first that left
+#: is dropped.
 GONE_S, MAX_GONE = 7 * 86400.0, 1024
 POSITIONS_S = 1.0  # the shortest time between two position events of a request, so that a fast queue floods no client
 STEP_S, STEPS = 600.0, 3  # a request's effective priority rises by one every STEP_S, STEPS times: nothing starves
@@ -78,6 +79,14 @@ class Deadlines:
         self.next = self._heap[0][0] if self._heap else None
 
 
+def _add_last(table: dict[str, Any], name: str, value: object) -> None:
+    """Add an entry as the last one of at most `MAX_GONE`."""
+    table.pop(name, None)
+    table[name] = value
+    while len(table) > MAX_GONE:
+        del table[next(iter(table))]
+
+
 class Records:
     """All records, as of ``now``, the time of the last event. Two are equal when all their records are equal."""
 
@@ -103,6 +112,7 @@ class Records:
         self.missed: dict[str, str] = {}
         self.absent: dict[str, None] = {}
         self.gone: dict[str, GoneServer] = {}
+        self.unserved: dict[str, float] = {}  # keys that had servers -> when the last one left
         self.modules: dict[str, dict[int, DeployedModule]] = {}
         self.places = Places()
         self.tickets: dict[str, WaitingRequest] = {}
@@ -126,6 +136,7 @@ class Records:
     def serve(self, peer: Peer, key: str) -> Queue:
         """Note that the peer serves the key, until its connection ends."""
         peer.serves[key] = None
+        self.unserved.pop(key, None)
         queue = self.queue(key)
         queue.servers[peer.conn] = None
         return queue
@@ -141,10 +152,7 @@ class Records:
 
     def note_gone(self, name: str, gone: GoneServer) -> None:
         """Note that a server has gone."""
-        self.gone.pop(name, None)
-        self.gone[name] = gone
-        while len(self.gone) > MAX_GONE:
-            del self.gone[next(iter(self.gone))]
+        _add_last(self.gone, name, gone)
 
     def note_back(self, server: Server) -> None:
         """Note that a server has registered: it is not gone, under this name or an earlier one."""
@@ -156,6 +164,10 @@ class Records:
     def gone_lately(self, at: float) -> dict[str, GoneServer]:
         """The servers that have been gone for at most `GONE_S`, by name, the first to leave first."""
         return {name: gone for name, gone in self.gone.items() if at - gone.since <= GONE_S}
+
+    def unserved_lately(self, at: float) -> list[str]:
+        """The keys whose last server has been gone for at most `GONE_S`, the first to lose it first."""
+        return [key for key, since in self.unserved.items() if at - since <= GONE_S]
 
     def forget_server(self, peer: Peer) -> None:
         """Remove a server's registration from the indexes."""
@@ -196,6 +208,7 @@ class Records:
         queue.left_at = self.left_at = self.now
         if not queue.servers:
             self.deadlines.set(("forget", key), self.now + GRACE_S)
+            _add_last(self.unserved, key, self.now)
 
     def name_peer(self, peer: Peer, wanted: str, spare: str = "") -> str:
         """Give a server a unique name and return it: ``wanted``, else ``spare``, else one of them with a number."""

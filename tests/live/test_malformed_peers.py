@@ -185,7 +185,8 @@ def test_random_bytes_do_no_harm(lab: FaultLab, which: str, record_property):
     assert growth < GROWTH_MB
     with TrackerProbe(lab.tracker.address) as probe:
         summary = probe.summary()
-    assert summary["queue_info"] == {KEY: {"free": 2, "pending": 0}}
+    served = {key: row for key, row in summary["queue_info"].items() if row != {"free": 0, "pending": 0}}
+    assert served == {KEY: {"free": 2, "pending": 0}}
     assert {row["key"] for row in summary["server_info"]} == {f"server:{KEY}"}
     assert "Traceback" not in daemon.stderr()
     lab.still_serves()

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from tests.live.artefacts import LENGTH, Artefacts, relax_weights
-from tests.live.daemons import SERVERS, Daemon, Daemons, queue, wait_free
+from tests.live.daemons import SERVERS, Daemon, Daemons, queue, wait_free, wait_until
 
 tvm = pytest.importorskip("tvm")
 rpc = pytest.importorskip("tvm.rpc")
@@ -171,6 +171,17 @@ def test_while_leased_the_server_is_not_free(lab: TargetLab):
     assert queue(lab.tracker, KEY) == {"free": 0, "pending": 0}
     del remote
     lab.wait_free()
+
+
+@pytest.mark.parametrize("target", TARGETS[:3], ids=str)
+def test_a_key_stays_in_the_summary_after_its_server_has_gone(daemons: Daemons, target: Target):
+    tracker = daemons.tracker(flavour=target.tracker)
+    server = daemons.server(KEY, tracker=tracker, flavour=target.server)
+    wait_free(tracker, KEY, 1, FREE_AGAIN_S)
+    client = rpc.connect_tracker(*tracker.address)
+    server.destroy()
+    wait_until(lambda: client.summary()["queue_info"][KEY]["free"] == 0, FREE_AGAIN_S, "the server is gone")
+    assert client.summary()["server_info"] == []
 
 
 def test_request_and_run_returns_the_result(lab: TargetLab):

@@ -1,6 +1,7 @@
 """The summary: the current queues, servers and leases. Ours has pages, each of which fits a frame.
 
-What comes or ends between two pages may be missing. TVM's summary is one text: its client reads any length.
+What comes or ends between two pages may be missing. TVM's summary is one text: its client reads any length. A key stays
+in it after its last server left, because programs for TVM's tracker, which keeps every key, look it up without a check.
 """
 
 from __future__ import annotations
@@ -138,20 +139,21 @@ class SummaryText:
             view = self._views[place] = _View()
         if at - view.made_at < FRESH_S:
             return view.text
-        text = _make(records, viewer, view)
+        text = _make(records, at, viewer, view)
         if len(text) >= LARGE:
             view.made_at, view.text = at, text
         return text
 
 
-def _make(records: Records, viewer: Peer, view: _View) -> str:
+def _make(records: Records, at: float, viewer: Peer, view: _View) -> str:
     room = MAX_CHARACTERS - _SPARE
     view.rows = dict(_rows(records, viewer, view.rows))
     texts = sorted((text for _, text in view.rows.values() if text), key=lambda row: len(row) >= _LONG)
     served, room = _fit(_queues(records, served=True), room)
     servers, room = _fit(texts, room)
-    waited_for, _ = _fit(_queues(records, served=False), room)
-    return f'[0,{{"queue_info":{{{",".join(served + waited_for)}}},"server_info":[{",".join(servers)}]}}]'
+    waited_for, room = _fit(_queues(records, served=False), room)
+    unserved, _ = _fit(_unserved(records, at), room)
+    return f'[0,{{"queue_info":{{{",".join(served + waited_for + unserved)}}},"server_info":[{",".join(servers)}]}}]'
 
 
 def _rows(
@@ -170,6 +172,13 @@ def _queues(records: Records, *, served: bool) -> Iterator[str]:
     for key, queue in records.queues.items():
         if bool(queue.servers) == served and shown(queue):
             yield f'{_dense(key)}:{{"free":{records.free_offers.count(key)},"pending":{len(queue.waiting)}}}'
+
+
+def _unserved(records: Records, at: float) -> Iterator[str]:
+    for key in records.unserved_lately(at):
+        queue = records.queues.get(key)
+        if key and (queue is None or not shown(queue)):
+            yield f'{_dense(key)}:{{"free":0,"pending":0}}'
 
 
 def _fit(texts: Iterable[str], room: int) -> tuple[list[str], int]:

@@ -143,6 +143,32 @@ def test_a_row_for_each_slot_and_a_queue_for_each_key(scene):
     assert told["server_info"] == [row, row, {"key": "server:pixel", "addr": ["10.0.0.7", 7000]}]
 
 
+def test_a_key_whose_servers_are_gone_stays_for_a_week(scene):
+    made, viewer, client = SummaryText(), scene.connect(), scene.connect()
+    board, silent = scene.server(), scene.tvm_server("pixel", 7000)
+    scene.put(silent, "pixel:1")
+    for leaving in (board, silent):
+        scene.leave(leaving)
+    nobody = {"free": 0, "pending": 0}
+    assert said(scene, viewer, made) == {"queue_info": {"rpi4": nobody, "pixel": nobody}, "server_info": []}
+    scene.say(client, [4, "pixel", "", 1])
+    assert said(scene, viewer, made)["queue_info"] == {"rpi4": nobody, "pixel": {"free": 0, "pending": 1}}
+    scene.leave(client)
+    scene.wait(7 * 86400.0)
+    assert said(scene, viewer, made)["queue_info"] == {"rpi4": nobody, "pixel": nobody}
+    scene.server()
+    scene.wait(1.0)
+    assert list(said(scene, viewer, made)["queue_info"]) == ["rpi4"]
+    assert "pixel" not in joined(pages(scene, viewer))["queue_info"]
+
+
+def test_the_keys_of_gone_servers_are_bounded(scene):
+    for number in range(1025):
+        scene.leave(scene.tvm_server(f"k{number}", 7000))
+    told = said(scene, scene.connect())["queue_info"]
+    assert list(told) == [f"k{number}" for number in range(1, 1025)]
+
+
 def test_each_viewer_gets_addresses_that_it_can_reach():
     scene, made = Scene(), SummaryText()
     scene.server(at="127.0.0.1")
