@@ -76,10 +76,14 @@ def release_pages(libraries: Sequence[str]) -> int:
 
 
 def _clean_mappings(libraries: Tuple[str, ...]) -> Iterator[Tuple[int, int]]:
-    """Start and end of the libraries' unchanged read-only mappings; none if the system does not show them."""
+    """Start and end of the libraries' unchanged read-only mappings; none if the system does not show them.
+
+    qemu-user translates addresses in `maps` alone: `smaps` has those of the host, where another page may lie.
+    """
     found: Optional[Tuple[int, int]] = None
-    with contextlib.suppress(OSError), open("/proc/self/smaps") as maps:
-        for line in maps:
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps, open("/proc/self/smaps") as detailed:
+        own_addresses = set(maps)
+        for line in detailed:
             fields = line.split()
             if fields[0] in ("Private_Dirty:", "Shared_Dirty:") and fields[1] != "0":
                 found = None
@@ -88,4 +92,5 @@ def _clean_mappings(libraries: Tuple[str, ...]) -> Iterator[Tuple[int, int]]:
             elif not fields[0].endswith(":"):
                 start, _, end = fields[0].partition("-")
                 ours = len(fields) == 6 and os.path.basename(fields[5]).startswith(libraries)
-                found = (int(start, 16), int(end, 16)) if ours and fields[1][1] == "-" else None
+                ours = ours and fields[1][1] == "-" and line in own_addresses
+                found = (int(start, 16), int(end, 16)) if ours else None
