@@ -84,9 +84,9 @@ class Module:
         main = self.own("main")
         assert main is not None
         result = main(*self._by_place(inputs))
-        several = isinstance(result, (tuple, list))
-        results = list(result) if several else [result]
         names = [value["name"] for value in self.outputs]
+        several = isinstance(result, tuple) or (isinstance(result, list) and len(names) != 1)  # one list: a sequence
+        results = list(result) if several else [result]
         if len(names) != len(results):
             names = [f"output{place}" for place in range(len(results))] if several else ["output"]
         named = dict(zip(names, results))

@@ -45,6 +45,8 @@ def test_run_takes_and_returns_arrays_by_name():
     assert two.run({"y": 1, "x": 5}) == {"a": 5, "b": 1}
     assert two.run({"y": 1, "x": 5}, ["b"]) == {"b": 1}
     assert Module("testing", imports=[two]).run({"y": 1, "x": 5}, ["a"]) == {"a": 5}
+    sequence = Module("testing", {"main": lambda x, y: [x, y]}, inputs=inputs, outputs=[{"name": "s"}])
+    assert sequence.run({"y": 1, "x": 5}) == {"s": [5, 1]}
     with pytest.raises(RemoteArgumentError, match="no output 'c'; it has a, b"):
         two.run({"x": 1, "y": 1}, ["c"])
     with pytest.raises(RemoteArgumentError, match="main takes x, y, and got x, z"):

@@ -62,7 +62,8 @@ class _Extractor:
         gives = [self._given(place, wanted) for place in places]
         for part, given in zip(self._parts, gives, strict=True):
             if not given:
-                raise UsageError(f"{part.name} would have nothing to do: no output of the model needs it")
+                left = ", once onnxruntime has left out what it can" if self._exact else ""
+                raise UsageError(f"{part.name} would have nothing to do: no output of the model needs it{left}")
         infer_missing_types(self._flow.model, wanted)
         stages = map(self._stage, places, takes, gives)
         return Stages(stages, map(describe, self._graph.inputs), map(describe, self._graph.outputs), exact=self._exact)

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from rpcsys.errors import UsageError
 from rpcsys.graph._ir.models import bodies, functions_of
 
 #: Operators that draw random numbers: those in the onnx operator list that take a seed.
@@ -22,9 +21,9 @@ _RANDOM = {"Bernoulli", "Dropout", "Multinomial"} | {
 
 
 class Dataflow:
-    """The main graph of ``model``; a node is identified by its index in the graph.
+    """The main graph of ``model``, whose nodes are in topological order (`read` sorts them).
 
-    Raises `UsageError` if the nodes are not topologically sorted.
+    A node is identified by its index in the graph.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -38,9 +37,6 @@ class Dataflow:
         self.after: list[list[int]] = [[] for _ in self.nodes]
         for index, makers in enumerate(self.before):
             for maker in makers:
-                if maker >= index:
-                    order = f"{self.name(index)} stands before {self.name(maker)}, which makes what it takes"
-                    raise UsageError(f"the model is not sorted: {order}; onnx_ir's TopologicalSortPass sorts it")
                 self.after[maker].append(index)
         #: The nodes that lead to an output of the model, and the nodes whose results differ from call to call.
         self.useful = reached(self._makers(model.graph.outputs), self.before)

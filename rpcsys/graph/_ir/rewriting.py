@@ -7,6 +7,7 @@ fuses with another or computes in another type keeps its name. So the nodes are 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from rpcsys.errors import UsageError
@@ -32,13 +33,18 @@ def optimised(flow: Dataflow) -> tuple[Dataflow, Origins]:
         node.name = f"rpcsys#{index}"
     makers = {value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name}
     new = Dataflow(rewritten(marked))
+    marks = [_MARK.match(node.name or "") for node in new.nodes]
+    times = Counter(mark[1] for mark in marks if mark)
     origins: Origins = []
-    for node in new.nodes:
-        mark = _MARK.match(node.name or "")
-        by_name = {int(mark.group(1))} if mark else set()
-        origins.append(sorted(by_name | {makers[value.name] for value in node.outputs if value.name in makers}))
+    for node, mark in zip(new.nodes, marks, strict=True):
+        found = {makers[value.name] for value in node.outputs if value.name in makers}
         if mark:
-            node.name = flow.nodes[int(mark.group(1))].name
+            # The output of a node that was left out is made by the node before it, which stays where it was.
+            found = {index for index in found if flow.nodes[index].op_type not in _OMITTED} | {int(mark[1])}
+            name = flow.nodes[int(mark[1])].name or ""
+            # onnxruntime refuses two nodes of one name, and copies some: each copy's name has an end of its own.
+            node.name = name + mark.string[mark.end(1) :] if name and times[mark[1]] > 1 else name
+        origins.append(sorted(found))
     _restore_names(flow, new, origins)
     return new, origins
 

@@ -71,10 +71,12 @@ def parts(
 def read(model: ModelLike) -> ir.Model:
     """Read ``model``, a path, bytes, or a model of onnx or onnx-ir, into a copy that the caller may change.
 
-    Weights that lie in files of their own stay there, and are found from any working folder. Raises `UsageError` if
-    it cannot be read as a model, or if a file that it names is missing, too short, or outside its folder.
+    Weights that lie in files of their own stay there, and are found from any working folder. Nodes that are not in
+    topological order are sorted: onnxruntime runs such models, and converters to float16 write them. Raises
+    `UsageError` if it cannot be read as a model, or if a file that it names is missing, too short, or outside its
+    folder.
     """
-    whole = model.clone() if isinstance(model, ir.Model) else _opened(model)
+    whole = _copied(model) if isinstance(model, ir.Model) else _sorted(_opened(model))
     folder, name = "", "the model"
     if isinstance(model, (str, os.PathLike)):
         folder, name = os.path.split(os.path.abspath(os.fspath(model)))
@@ -96,7 +98,7 @@ def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.M
             proto = onnx.load_from_string(model)
         else:
             proto = onnx.load(path, load_external_data=False)
-        whole, maps = _without_maps(proto)
+        whole, maps = _without_maps(_with_dense_weights(proto, os.path.dirname(path)))
         opened = ir.from_proto(whole)
     except UsageError:
         raise
@@ -112,6 +114,49 @@ def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.M
             if value.name in maps:
                 value.meta[MAP_TYPE] = maps[value.name]
     return opened
+
+
+def _copied(model: ir.Model) -> ir.Model:
+    _check_made(model)
+    try:
+        return model.clone()
+    except RuntimeError:  # onnx-ir copies nodes in their order
+        raise UsageError("the model's nodes are not in the order in which they run: call model.graph.sort()") from None
+
+
+def _sorted(model: ir.Model) -> ir.Model:
+    """The model, with nodes moved as little as topological order needs."""
+    _check_made(model)
+    try:
+        model.graph.sort()
+    except ValueError:
+        raise UsageError("the model is broken: a node takes what is made of its own results") from None
+    return model
+
+
+def _check_made(model: ir.Model) -> None:
+    """Raise `UsageError` if a node takes a value that nothing makes; onnx-ir reads such a model."""
+    for node in model.graph.all_nodes():
+        for value in node.inputs:
+            if value is not None and value.producer() is None and value.graph is None:
+                name = repr(node.name) if node.name else node.op_type
+                raise UsageError(f"the model is broken: {name} takes {value.name!r}, and nothing in it makes that")
+
+
+def _with_dense_weights(proto: onnx.ModelProto, folder: str) -> onnx.ModelProto:
+    """The model with its sparse weights written out, as onnxruntime does when it loads one; onnx-ir has none."""
+    if not proto.graph.sparse_initializer:
+        return proto
+    dense = onnx.ModelProto()
+    dense.CopyFrom(proto)
+    dense.graph.ClearField("sparse_initializer")
+    for weight in proto.graph.sparse_initializer:
+        values, places = (onnx.numpy_helper.to_array(each, folder) for each in (weight.values, weight.indices))
+        array = np.zeros(tuple(weight.dims), values.dtype)
+        where = np.unravel_index(places, array.shape) if places.ndim == 1 else tuple(places.T)
+        array[where] = values
+        dense.graph.initializer.append(onnx.numpy_helper.from_array(array, weight.values.name))
+    return dense
 
 
 def _innermost(error: BaseException) -> BaseException:

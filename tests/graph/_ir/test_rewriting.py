@@ -92,6 +92,30 @@ def test_a_quantised_model_is_cut_where_it_was_asked(tmp_path: Path, form: str) 
         assert_same(run_stages(exact, feeds), run(model, feeds))
 
 
+def test_a_node_that_onnxruntime_copies_keeps_its_name_once(tmp_path: Path) -> None:
+    """A DequantizeLinear with two takers becomes two; onnxruntime loads no model with two nodes of one name."""
+    scale = {"s": np.float32(0.1), "w": numbers(2, 2, 1, 1)}
+    nodes = [
+        node("QuantizeLinear", "x s", "q", name="q"), node("DequantizeLinear", "q s", "d", name="d"),
+        node("Relu", "d", "r", name="r"), node("Conv", "d w", "c", name="c"), node("Add", "r c", "y", name="y"),
+    ]  # fmt: skip
+    model = make(nodes, values("x", shape=(1, 2, 4, 4)), values("y", shape=(1, 2, 4, 4)), weights=scale)
+    stages = graph.split(model, "r", exact=True)
+    called = [each.name for stage in stages for each in stage.model.graph]
+    assert "d" in called
+    assert len(set(called)) == len(called) > len(nodes)
+    feeds = {"x": numbers(1, 2, 4, 4)}
+    assert_same({"y": graph.build(stages)(feeds["x"])}, run(model, feeds))
+
+
+def test_a_node_stays_where_it_was_if_the_one_behind_it_is_left_out() -> None:
+    """What makes the output of the model then has the output's name."""
+    nodes = [node("Neg", "x", "a"), node("Relu", "a", "b"), node("Identity", "b", "y"), node("Abs", "a", "z")]
+    stages = graph.split(make(nodes, values("x"), values("y", "z")), 2, exact=True)
+    assert [ops(stage) for stage in stages] == [["Neg", "Relu"], ["Abs"]]
+    assert names(stages[0].outputs) == ["y", "a"]
+
+
 @pytest.mark.parametrize(("cut", "kept"), [(1, ["Abs"]), (2, ["Abs", "Relu", "Tanh", "Neg"])])
 def test_what_a_function_holds_stays_with_its_call(cut: int, kept: list[str]) -> None:
     model = function_in_a_chain()

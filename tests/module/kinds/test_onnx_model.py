@@ -117,6 +117,38 @@ def test_the_innermost_reason_is_shown():
         onnx_model.read(model)
 
 
+@pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])
+def test_sparse_weights_are_written_out(places):
+    values = onnx.numpy_helper.from_array(np.float32([2, 3]), "w")
+    sparse = h.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.array(places)), [2, 3])
+    x, y = value("x", shape=[2, 3]), value("y", shape=[2, 3])
+    model = made([h.make_node("Add", ["x", "w"], ["y"])], [x], [y])
+    model.graph.sparse_initializer.append(sparse)
+    np.testing.assert_array_equal(onnx_module(model)(np.zeros((2, 3), "f4")), [[0, 2, 0], [0, 0, 3]])
+    assert len(model.graph.sparse_initializer) == 1
+    del model.graph.sparse_initializer[0].dims[:]
+    with pytest.raises(UsageError, match="cannot be read as an ONNX model"):
+        onnx_module(model)
+
+
+def test_nodes_in_any_order():
+    nodes = [h.make_node("Neg", ["a"], ["y"]), h.make_node("Abs", ["x"], ["a"])]
+    model = made(nodes, [value("x")], [value("y")])
+    assert [node.op_type for node in onnx_model.read(model).graph] == ["Abs", "Neg"]
+    with pytest.raises(UsageError, match=r"nodes are not in the order in which they run: call model.graph.sort\(\)$"):
+        onnx_model.read(ir.from_proto(model))
+    nodes[1].input[0] = "y"
+    with pytest.raises(UsageError, match="a node takes what is made of its own results"):
+        onnx_model.read(made(nodes, [value("x")], [value("y")]))
+
+
+def test_a_value_that_nothing_makes_is_named():
+    model = made([h.make_node("Add", ["x", "w"], ["y"])], [value("x")], [value("y")])
+    for given in (model, ir.from_proto(model)):
+        with pytest.raises(UsageError, match=r"^the model is broken: Add takes 'w', and nothing in it makes that$"):
+            onnx_model.read(given)
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [

@@ -1,0 +1,1 @@
+"""A corpus of small models as other tools make them, for the tests of what a model goes through here."""
