@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -50,18 +50,27 @@ def print_boards(summary: Mapping[str, Any]) -> None:
     gone, servers = summary.get("gone", []), summary.get("servers", [])
     if not gone and not any(row["limits"] for row in servers):
         return
-    holders: dict[str, list[str]] = {}
+    leases: dict[str, list[Any]] = {}
     for lease in summary["leases"]:
-        holders.setdefault(lease["server"], []).append(who(lease["holder"], lease["address"]))
-    rows = [{**row, "state": _state(row, len(holders.get(row["name"], ())))} for row in servers]
-    rows += [{**row, "state": "gone"} for row in gone]
-    for row in rows:
-        row["holder"] = ", ".join(holders.get(row["name"], ())) or "-"
+        leases.setdefault(lease["server"], []).append(lease)
+    rows = [_board(row, leases.get(row["name"], [])) for row in servers]
+    rows += [{**row, "state": "gone", "holder": "-"} for row in gone]
     click.echo("\nBoards")
-    print_rows(sorted(rows, key=lambda row: (str(row.get("key")), row["name"])), _BOARD)
+    print_rows(sorted(rows, key=lambda row: (row["key"], row["name"])), _BOARD)
 
 
-def _state(row: dict[str, Any], held: int) -> str:
+def _board(row: Mapping[str, Any], leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A server's row: its holders, and the seconds since the first of them got it."""
+    return {
+        "name": row["name"],
+        "key": str(row.get("key", "-")),  # earlier trackers do not send it
+        "state": _state(row, len(leases)),
+        "holder": ", ".join(who(lease["holder"], lease["address"]) for lease in leases) or "-",
+        "since_s": max((lease["since_s"] for lease in leases), default=None),
+    }
+
+
+def _state(row: Mapping[str, Any], held: int) -> str:
     if row["state"] != "ok" or (not held and row["free"]):
         return "free" if row["state"] == "ok" else str(row["state"])
     return "preparing" if not held else "busy" if held >= row["slots"] else "partly busy"
@@ -143,7 +152,7 @@ _LEASE: Columns = {
 }
 _BOARD: Columns = {
     **{field: field for field in ("name", "key", "state", "holder")},
-    "since": lambda row: "-" if row.get("since_s") is None else span(row["since_s"]),
+    "since": lambda row: "-" if row["since_s"] is None else span(row["since_s"]),
 }
 _MODULE: Columns = {
     "module": "name",

@@ -30,8 +30,8 @@ def test_help(args: list[str], status: int, message: str, rpcsys: Command) -> No
     ("args", "message"),
     [
         (["fly"], "No such command 'fly'"),
-        (["run", "model.onnx"], "Missing option '--key'"),
-        (["run", "--key", "cpu"], "Missing argument 'MODEL'"),
+        (["run", "model.onnx"], "give --key, the kind of device to lease"),
+        (["run", "--key", "cpu"], "give a MODEL to run, or --serve NAME"),
         (["run", "--key", "cpu", "--repeat", "0", "model.onnx"], "--repeat"),
         (["run", "--key", "cpu", "--repeat", "many", "model.onnx"], "--repeat"),
         (["run", "--key", "cpu", "nowhere.onnx"], "no such model: nowhere.onnx"),
