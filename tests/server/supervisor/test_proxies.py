@@ -105,7 +105,7 @@ def test_a_greeting_may_arrive_byte_by_byte(script):
     [
         (handshake.encode_duplicate(), "duplicate", "another --key"),
         (handshake.encode_mismatch(), "mismatch", "too long"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "lost", "no RPC server or proxy"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "lost", "of a page (HTTP)"),
         (b"\x71\xf2\x0f\x00\xff\xff\xff\x7f", "lost", "at most 4096"),
         (b"\x71\xf2\x0f\x00\xff\xff\xff\xff", "lost", "length -1"),
         (b"\x71\xf2\x0f\x00\x02\x00\x00\x00\xff\xfe", "lost", "UTF-8"),
