@@ -20,18 +20,23 @@ def pythons() -> dict[str, str]:
     """``{"3.8": "/path/to/python3.8", …}``: one interpreter per version, this one for its own version."""
     found = {f"{sys.version_info[0]}.{sys.version_info[1]}": sys.executable}
     for path in _candidates():
-        version = _version(path)
-        if version and _key(version) >= OLDEST:
-            found.setdefault(version, str(path))
+        named = path.name.removeprefix("python")
+        if named not in found and not (3,) < _key(named) < OLDEST:  # to start one takes long: pyenv's wrappers 0.2 s
+            version = _version(path)
+            if version and _key(version) >= OLDEST:
+                found.setdefault(version, str(path))
     return dict(sorted(found.items(), key=lambda item: _key(item[0])))
 
 
 def _candidates() -> list[Path]:
-    folders = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
-    folders += [Path("/usr/bin"), *sorted(Path.home().glob(".pyenv/versions/*/bin"))]
-    return [
-        path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()) if _NAME.match(path.name)
-    ]
+    folders = [*sorted(Path.home().glob(".pyenv/versions/*/bin")), Path("/usr/bin")]
+    folders += [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
+    files = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir(), reverse=True)]
+    unique: dict[Path, Path] = {}
+    for path in files:
+        if _NAME.match(path.name):
+            unique.setdefault(path.resolve(), path)
+    return list(unique.values())
 
 
 def _version(path: Path) -> str | None:
