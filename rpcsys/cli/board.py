@@ -19,7 +19,7 @@ from rpcsys.board.package import WHEELS, Packer
 from rpcsys.cli import options
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line
-from rpcsys.link.address import address_text, parse_address
+from rpcsys.link.address import address_text, parse_address, split_address
 from rpcsys.module import toolchain
 from rpcsys.query import terminal
 
@@ -78,7 +78,7 @@ rpcsys board add root@board --key rv --name rv1 -- --slots 2 --label a=b
 
 
 @board.command(help=_ADD, short_help="Install a server on a board, and wait until it serves.")
-@click.argument("destination", metavar="USER@HOST")
+@click.argument("destination", metavar="USER@HOST[:PORT]")
 @click.argument("flags", metavar="[-- SERVER'S FLAGS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--key", required=True, help="The kind of device, such as rpi4.")
 @click.option("--tracker", metavar="HOST:PORT",
@@ -97,6 +97,7 @@ def add(
 ) -> None:  # fmt: skip
     """The command; `_ADD` describes it."""
     where = address_text(*options.tracker_address(tracker, options.PORT))
+    destination, ssh["port"] = _split_port(destination, ssh["port"])
     if name:
         inventory.check_name(name)
     if root and not root.startswith("/"):
@@ -114,6 +115,17 @@ def add(
     with inventory.changing() as boards:
         boards[added.name] = added
     click.echo(f"{added.name} serves {key} with rpcsys {added.version}")
+
+
+def _split_port(destination: str, ports: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """A destination without a port behind its host, and the values of ssh's ``-p``: ssh takes the port there only."""
+    user, at, host = destination.rpartition("@")
+    name, port = split_address(host) if host else (host, None)
+    if port is None:
+        return destination, ports
+    if not port.isdigit() or any(other != port for other in ports):
+        raise UsageError(f"{destination}: write USER@HOST:PORT, with a number, or USER@HOST and one -p PORT")
+    return f"{user}{at}{name}", (port,)
 
 
 def _words(ssh: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -149,7 +161,7 @@ def _places(flags: Sequence[str]) -> list[tuple[str, int]]:
     if says.name:
         raise UsageError("--name belongs before the --: rpcsys board add --name NAME …")
     if says.through_proxy:
-        return [parse_address(host, says.port) for host in says.host or []]
+        return [parse_address(host, says.port or config.ServerConfig.port) for host in says.host or []]
     return [parse_address(says.tracker)]
 
 

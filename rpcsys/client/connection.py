@@ -10,7 +10,7 @@ from rpcsys.client import answers
 from rpcsys.client.calls import Channel
 from rpcsys.client.session import ServedModule, Session
 from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.link.tcp import tune
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import first_bytes, frames, handshake
@@ -57,7 +57,7 @@ def connect(
     Raises `ServerUnreachable`, `ServerRefused` (wrong key), `NotSupported` (a server without rpcsys/1),
     `ProtocolError`, `UsageError` (an invalid address).
     """
-    address = (host, port) if port is not None else parse_address(host)
+    address = parse_address(host) if port is None else _address(host, port)
     if serve:
         if session_timeout:
             raise UsageError("session_timeout is for a session of your own; a shared connection has no such limit")
@@ -93,6 +93,11 @@ def open_session(
     except BaseException:
         sock.close()
         raise
+
+
+def _address(host: str, port: int) -> Tuple[str, int]:
+    with_port = isinstance(host, str) and host.count(":") == 1 and not host.startswith(":")
+    return host_and_port(host, port, port) if with_port else (host, port)
 
 
 def _dial(address: Tuple[str, int], timeout: float) -> socket.socket:

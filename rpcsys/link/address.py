@@ -15,21 +15,47 @@ def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, i
 
     Raises ConfigError: no host, no port, or a port outside 1 to 65535.
     """
-    wanted = f"{text!r} is no address: write HOST:PORT, as in 10.0.0.1:9190 or [::1]:9190"
+    host, port = split_address(text)
+    if port is None and default_port is not None:
+        port = str(default_port)
+    if port is None or not _is_port(port):
+        raise _no_address(text)
+    return host, int(port)
+
+
+def split_address(text: str) -> Tuple[str, Optional[str]]:
+    """The host in ``text``, and its port as it is written; None where it has none. Raises ConfigError: no host."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         colon, port = rest[:1], rest[1:]
         if not bracket or colon not in ("", ":"):
-            raise ConfigError(wanted)
+            raise _no_address(text)
     elif text.count(":") > 1:  # a bare IPv6 address
         host, colon, port = text, "", ""
     else:
         host, colon, port = text.partition(":")
-    if not colon and default_port is not None:
-        port = str(default_port)
-    if not host or not _is_port(port):
-        raise ConfigError(wanted)
-    return host, int(port)
+    if not host:
+        raise _no_address(text)
+    return host, port if colon else None
+
+
+def host_and_port(host: str, port: Optional[int], default_port: int) -> Tuple[str, int]:
+    """The address of a ``host`` that may be HOST:PORT, and of a ``port`` that is given apart (None: it is not).
+
+    The port may be 0. Raises ConfigError: no address, or two ports that differ.
+    """
+    name, own = split_address(host)
+    if own is None:
+        return name, default_port if port is None else port
+    if not _is_port(own) and own != "0":
+        raise _no_address(host)
+    if port not in (None, int(own)):
+        raise ConfigError(f"{host} has another port than {port}, which is given apart: give the port once")
+    return name, int(own)
+
+
+def _no_address(text: str) -> ConfigError:
+    return ConfigError(f"{text!r} is no address: write HOST:PORT, as in 10.0.0.1:9190 or [::1]:9190")
 
 
 def address_text(host: str, port: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rpcsys.errors import ConfigError
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, end_of_ports, port_number
 
@@ -22,8 +22,9 @@ Address = tuple[str, int]
 class ProxyConfig:
     """A proxy's configuration. ``port_end`` is exclusive; ports of 0 are off, except ``port``; times are in seconds.
 
-    ``public``: the proxy's host for clients, None for the address that the tracker sees. ``next``: another proxy, to
-    which every stream is relayed. ``max_waiting...``: waiting streams in all, and of one address.
+    ``public``: the proxy's host for clients, None for the address that the tracker sees; ``public_port``: its port for
+    clients, 0 for its own. ``next``: another proxy, to which every stream is relayed. ``max_waiting...``: waiting
+    streams in all, and of one address.
     """
 
     host: str = "0.0.0.0"
@@ -34,6 +35,7 @@ class ProxyConfig:
     tracker: Address | None = None
     next: Address | None = None
     public: str | None = None
+    public_port: int = 0
     timeout_client: float = 600.0
     timeout_server: float = 600.0
     grace: float = 10.0
@@ -45,11 +47,14 @@ class ProxyConfig:
 
 
 def parse(arguments: Sequence[str] | None = None) -> ProxyConfig:
-    """The configuration of a command line; exits with 2 on a bad flag."""
+    """The configuration of a command line; exits with 2 on a bad flag. Raises ConfigError: an address is none."""
     parser = _parser()
     flags = parser.parse_args(arguments)
     if flags.tracker and flags.next:
         parser.error("give --tracker or --next: with --next, the other proxy has the tracker")
+    flags.host, flags.port = host_and_port(flags.host or ProxyConfig.host, flags.port, ProxyConfig.port)
+    if flags.public:
+        flags.public, flags.public_port = host_and_port(flags.public, None, 0)
     if flags.port_end is None:
         flags.port_end = end_of_ports(flags.port, _PORTS)
     return ProxyConfig(**{**vars(flags), "web_origins": tuple(flags.web_origins)})
@@ -57,9 +62,9 @@ def parse(arguments: Sequence[str] | None = None) -> ProxyConfig:
 
 def _parser() -> Parser:
     parser = Parser(NAME, description="Join clients with servers that dial out because clients cannot reach them.")
-    parser.set_defaults(**{**vars(ProxyConfig()), "port_end": None, "web_origins": []})
+    parser.set_defaults(**{**vars(ProxyConfig()), "port": None, "port_end": None, "web_origins": []})
     add = parser.add_argument
-    add("--host", help="address to listen on (default: %(default)s)")
+    add("--host", help="address to listen on, also as HOST:PORT (default: %(default)s)")
     add("--port", type=port_number, help="first port to try; 0 takes any free one")
     add("--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} from --port)")
     add("--web-port", type=port_number, help="port for WebSockets, at /ws (TVM: 8888); 0 is off")
@@ -69,7 +74,7 @@ def _parser() -> Parser:
     add("--http-port", type=port_number, help="/metrics and /healthz; 0 is off")
     add("--tracker", type=_address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
     add("--next", type=_address, metavar="HOST:PORT", help="relay every stream to another proxy")
-    where = "the host at which clients reach this proxy, which the tracker sends them"
+    where = "the host, or HOST:PORT, at which clients reach this proxy, which the tracker sends them"
     add("--custom-addr", dest="public", metavar="ADDR", help=where)
     for flag, text in (
         ("--timeout-client", "how long a client waits for its server, without a tracker"),

@@ -63,7 +63,8 @@ class ProxyService:
 
     def open(self, port: int) -> None:
         """Start: streams are accepted at ``port``. Connects to the tracker, if there is one."""
-        self.port = self._upstream.port = port
+        self.port = port
+        self._public_port = self._upstream.port = self.config.public_port or port
         if self.config.tracker is not None:
             self.tracker = self.metrics.tracker = ProxyTrackerLink(
                 self.config.tracker,
@@ -170,9 +171,9 @@ class ProxyService:
     def _send_tracker(self, link: ProxyTrackerLink, action: ev.OfferStream | ev.PresentKeys | ev.Reconnect) -> None:
         host = self.config.public
         if isinstance(action, ev.OfferStream):
-            link.give(tracker.Put(action.key, self.port, action.match_key, host))
+            link.give(tracker.Put(action.key, self._public_port, action.match_key, host))
         elif isinstance(action, ev.PresentKeys):
-            link.give(tracker.UpdateInfo(f"server:proxy[{','.join(action.keys)}]", host, self.port))
+            link.give(tracker.UpdateInfo(f"server:proxy[{','.join(action.keys)}]", host, self._public_port))
         else:
             self.loop.call_soon(link.reconnect)
 

@@ -26,7 +26,7 @@ Join = Callable[[socket.socket, socket.socket, str, Callable[[], None]], None]
 class Upstream:
     """Dials another daemon for a stream and joins the two: ``join(stream, connection, kind, callback at the end)``.
 
-    ``port`` is the proxy's own, which the tracker receives. The limits are those of waiting streams.
+    ``port`` is the proxy's for clients, which the tracker receives. The limits are those of waiting streams.
     """
 
     def __init__(self, config: ProxyConfig, join: Join) -> None:

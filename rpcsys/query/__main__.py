@@ -14,7 +14,7 @@ import click
 
 from rpcsys.client import Tracker, connect_tracker
 from rpcsys.client.listings import text_summary
-from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
+from rpcsys.link.address import DEFAULT_TRACKER, host_and_port, parse_address, tracker_defaults
 from rpcsys.query import reports
 from rpcsys.query.terminal import HELP, Decorator, print_json, run_command, say, with_options
 
@@ -101,7 +101,7 @@ def _address(*given: _Place) -> tuple[str, int]:
     host = next((place.host for place in given if place.host is not None), None)
     port = next((place.port for place in given if place.port is not None), None)
     default_host, default_port = tracker_defaults()
-    return (default_host, port or default_port) if host is None else parse_address(host, port or default_port)
+    return (default_host, port or default_port) if host is None else host_and_port(host, port, default_port)
 
 
 def _subcommand(name: str, text: str, report: Callable[..., None], *options: Decorator) -> None:

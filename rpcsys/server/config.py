@@ -14,7 +14,7 @@ from typing import Any
 from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.logs import FORMATS
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
@@ -40,6 +40,7 @@ class ServerConfig:
     key: str = ""
     tracker: tuple[str, int] | None = None
     custom_addr: str | None = None
+    custom_port: int = 0  # at which clients reach this device; 0: the one that it listens on
     load_library: tuple[str, ...] = ()
     fork: bool = True
     silent: bool = False
@@ -80,12 +81,21 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
     """
     flags = parser().parse_args(list(arguments))
     _check(flags)
-    proxies = _proxies(flags.host, flags.port) if flags.through_proxy else ()
+    host, port = ServerConfig.host, ServerConfig.port if flags.port is None else flags.port
+    proxies = _proxies(flags.host, port) if flags.through_proxy else ()
+    if not proxies and flags.host and flags.host[-1]:
+        host, port = host_and_port(flags.host[-1], flags.port, port)
+    custom, custom_port = host_and_port(flags.custom_addr, None, 0) if flags.custom_addr else (None, 0)
+    given_there = f"--custom-addr {flags.custom_addr}: give the port of a proxy at the proxy, as its own --custom-addr"
+    _refuse(proxies and custom_port, given_there)
     tvm_library = os.path.abspath(flags.tvm_library) if flags.tvm_library else None
     tvm, end = _tvm(flags.tvm, tvm_library), flags.port_end
     made = {
-        "port_end": end if end is not None else serve.end_of_ports(flags.port, _PORTS),
-        "host": ServerConfig.host if proxies or not flags.host else flags.host[-1],
+        "host": host,
+        "port": port,
+        "port_end": end if end is not None else serve.end_of_ports(port, _PORTS),
+        "custom_addr": custom,
+        "custom_port": custom_port,
         "proxies": proxies,
         "tracker": parse_address(flags.tracker) if flags.tracker and not proxies else None,
         "load_library": tuple(os.path.abspath(path) for path in flags.load_library.split(":") if path),
@@ -116,13 +126,15 @@ def parser() -> argparse.ArgumentParser:
     repeatable: dict[str, Any] = {"action": "append", "default": []}
     parser = serve.Parser(prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients.")
     add = parser.add_argument
-    add("--host", action="append", help="the address to listen on (default: all), or the proxy's (repeatable)")
-    add("--port", type=serve.port_number, default=9090, help="the first port to try; 0 takes any free one")
+    at = "the address to listen on (default: all), or the proxy's (repeatable); also as HOST:PORT"
+    add("--host", action="append", help=at)
+    add("--port", type=serve.port_number, help="the first port to try (default: 9090); 0 takes any free one")
     add("--port-end", type=int, metavar="N", help=f"the first port not to try (default: {_PORTS} on)")
     add("--key", default="", help="what kind of device this is, such as rpi4")
     add("--tracker", metavar="HOST:PORT", help="the tracker to register with")
     add("--through-proxy", action="store_true", help="wait for clients at the proxy at --host and --port")
-    add("--custom-addr", metavar="ADDR", help="the address at which clients reach this device, if it differs")
+    differs = "the host, or HOST:PORT, at which clients reach this device, if it differs"
+    add("--custom-addr", metavar="ADDR", help=differs)
     add("--load-library", default="", metavar="A.so:B.so", help="libraries to load in every TVM session")
     add("--no-fork", action="store_false", dest="fork", help="start a new interpreter for every session")
     add("--silent", action="store_true", help="log warnings and errors only")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 
+from rpcsys.link.address import host_and_port
 from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, end_of_ports, port_number
 from rpcsys.wire.keys import is_key
@@ -34,10 +35,10 @@ class TrackerConfig:
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
-    """Read the command line; exits with status 2 on a bad flag."""
+    """Read the command line; exits with status 2 on a bad flag. Raises ConfigError: ``--host`` is no address."""
     parser = Parser(NAME, description="Queue requests for devices by key, and match them with free servers.")
     add = parser.add_argument
-    add("--host", help="address to listen on (default: %(default)s)")
+    add("--host", help="address to listen on, also as HOST:PORT (default: %(default)s)")
     add("--port", type=port_number, help="first port to try; 0 takes any free one")
     add("--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)")
     pages = "serve a page of the lab at /, and /metrics, /healthz, /api/summary; 0 is off"
@@ -56,8 +57,10 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add("--max-connections-per-address", type=_count, metavar="N", help=most)
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
-    parser.set_defaults(**{**vars(TrackerConfig()), "port_end": None, "limits": [], "proxy_from": []})
+    parser.set_defaults(**{**vars(TrackerConfig()), "port": None, "port_end": None, "limits": [], "proxy_from": []})
     flags = vars(parser.parse_args(arguments))
+    default = TrackerConfig()
+    flags["host"], flags["port"] = host_and_port(flags["host"] or default.host, flags["port"], default.port)
     flags["limits"] = tuple(dict(flags["limits"]).items())
     flags["proxy_from"] = tuple(flags["proxy_from"])
     if flags["port_end"] is None:

@@ -10,6 +10,8 @@ import pytest
 
 from rpcsys.board import inventory
 from rpcsys.board.inventory import Entry
+from rpcsys.cli.board import _split_port
+from rpcsys.errors import UsageError
 from tests.cli.conftest import Command
 
 PI = Entry("pi", "pi@10.0.0.7", key="rpi4", tracker="127.0.0.1:1", target="aarch64-linux-gnu", version="0.1.0-12")
@@ -39,6 +41,27 @@ def test_list_shows_the_inventory(rpcsys: Command) -> None:
     assert json.loads(rpcsys("board", "list", "--offline", "--json").stdout)["tracker"] == "127.0.0.1:1"
     assert rpcsys("board", "remove", "pi", "--forget").stdout == "pi is forgotten\n"
     assert inventory.load() == {}
+
+
+@pytest.mark.parametrize(
+    ("destination", "ports", "split"),
+    [
+        ("pi@board", (), ("pi@board", ())),
+        ("pi@board", ("22",), ("pi@board", ("22",))),
+        ("pi@board:2222", (), ("pi@board", ("2222",))),
+        ("board:2222", ("2222",), ("board", ("2222",))),
+        ("pi@[fe80::1]:22", (), ("pi@fe80::1", ("22",))),
+        ("pi@fe80::1", (), ("pi@fe80::1", ())),
+    ],
+)
+def test_a_destination_may_have_sshs_port(destination: str, ports: tuple[str, ...], split: object) -> None:
+    assert _split_port(destination, ports) == split
+
+
+@pytest.mark.parametrize(("destination", "ports"), [("pi@board:ssh", ()), ("pi@board:22", ("23",)), ("pi@board:", ())])
+def test_a_destination_has_one_port(destination: str, ports: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="write USER@HOST:PORT"):
+        _split_port(destination, ports)
 
 
 ADD = ("add", "--key", "k", "--tracker", "h:1")

@@ -155,3 +155,10 @@ def test_an_invalid_address_string_is_a_usage_error(text):
 def test_an_invalid_key_is_refused(key):
     with pytest.raises(RpcsysError):
         open_session(("127.0.0.1", 1), key)
+
+
+def test_a_host_may_have_its_port():
+    with scripted_server(OURS + hello()) as (host, port), connect(f"{host}:{port}", port) as session:
+        assert session.address == (host, port)
+    with pytest.raises(UsageError, match="give the port once"):
+        connect("127.0.0.1:9090", 9091)

@@ -3,7 +3,44 @@
 import pytest
 
 from rpcsys.errors import ConfigError
-from rpcsys.link.address import address_text, parse_address, tracker_defaults
+from rpcsys.link.address import address_text, host_and_port, parse_address, split_address, tracker_defaults
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "address"),
+    [
+        ("0.0.0.0", None, ("0.0.0.0", 9090)),
+        ("0.0.0.0", 0, ("0.0.0.0", 0)),
+        ("0.0.0.0:9300", None, ("0.0.0.0", 9300)),
+        ("0.0.0.0:9300", 9300, ("0.0.0.0", 9300)),
+        ("lab:0", None, ("lab", 0)),
+        ("::", 9300, ("::", 9300)),
+        ("[::]:9300", None, ("::", 9300)),
+    ],
+)
+def test_a_host_may_have_its_port(host, port, address):
+    assert host_and_port(host, port, 9090) == address
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "words"),
+    [
+        ("lab:9300", 9400, "lab:9300 has another port than 9400, which is given apart: give the port once"),
+        ("lab:http", None, "'lab:http' is no address"),
+        ("lab:65536", None, "is no address"),
+        (":9300", None, "is no address"),
+    ],
+)
+def test_a_port_is_given_once(host, port, words):
+    with pytest.raises(ConfigError, match=words):
+        host_and_port(host, port, 9090)
+
+
+def test_addresses_are_split_as_they_are_written():
+    assert split_address("lab") == ("lab", None)
+    assert split_address("lab:") == ("lab", "")
+    assert split_address("[fe80::1]:x") == ("fe80::1", "x")
+    assert split_address("fe80::1") == ("fe80::1", None)
 
 
 @pytest.mark.parametrize(

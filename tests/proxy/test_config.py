@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rpcsys.errors import ConfigError
 from rpcsys.proxy.config import ProxyConfig, parse
 
 
@@ -14,6 +15,15 @@ def test_defaults_are_those_of_the_class() -> None:
 @pytest.mark.parametrize(("port", "end"), [(9300, 9409), (65530, 65536)])
 def test_the_end_of_the_ports_moves_along(port: int, end: int) -> None:
     assert parse(["--port", str(port)]).port_end == end
+
+
+def test_hosts_may_have_a_port() -> None:
+    config = parse(["--host", "10.0.0.1:9300", "--custom-addr", "lab.example:80"])
+    assert (config.host, config.port, config.port_end) == ("10.0.0.1", 9300, 9409)
+    assert (config.public, config.public_port) == ("lab.example", 80)
+    assert parse(["--host", ""]) == ProxyConfig()
+    with pytest.raises(ConfigError, match="give the port once"):
+        parse(["--host", "10.0.0.1:9300", "--port", "9301"])
 
 
 def test_every_flag() -> None:

@@ -149,14 +149,15 @@ def theirs():
 
 
 @pytest.mark.live
-def test_a_relayed_link_carries_its_address(daemons, ours) -> None:
-    proxy = daemons.proxy("--tracker", ours.where, "--custom-addr", "lab.example")
+@pytest.mark.parametrize(("port", "shown"), [("", None), (":19090", 19090)])
+def test_a_relayed_link_carries_its_address(daemons, ours, port, shown) -> None:
+    proxy = daemons.proxy("--tracker", ours.where, "--custom-addr", "lab.example" + port)
     ours.introduce(proxy)
     link = Probe(proxy.address)
     link.socket.sendall(struct.pack("<i", TRACKER_MAGIC) + frame(HELLO))
     relayed = ours.greeted()
     me = list(link.socket.getsockname())
-    assert read_frame(relayed) == {"op": "via", "address": me, "proxy": ["lab.example", proxy.address[1]]}
+    assert read_frame(relayed) == {"op": "via", "address": me, "proxy": ["lab.example", shown or proxy.address[1]]}
     assert read_frame(relayed) == HELLO
     assert link.read_int() == TRACKER_MAGIC
     relayed.socket.sendall(frame({"ok": True}))

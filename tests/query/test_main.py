@@ -109,6 +109,7 @@ def test_the_trackers_address_and_json_at_either_place(daemons):  # noqa: F811
         (["leases", "--tracker", where, "--json"], {}),
         (["--json", "leases"], {"RPCSYS_TRACKER": where}),
         (["--host", where, "leases", "--json"], {}),
+        (["--host", where, "--port", port, "leases", "--json"], {}),
         (["--host", "127.0.0.1", "--json", "leases", "--port", port], {"RPCSYS_TRACKER": "127.0.0.1:1"}),
     ):
         done = query(*arguments, env=env)

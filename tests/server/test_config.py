@@ -23,6 +23,13 @@ def test_the_end_of_the_ports_moves_along(port, end):
     assert parse(["--tvm", "off", "--port", str(port), "--port-end", "65535"]).port_end == 65535
 
 
+def test_hosts_may_have_a_port():
+    config = parse(["--tvm", "off", "--host", "10.0.0.7:9300", "--custom-addr", "board.lab:19090"])
+    assert (config.host, config.port, config.port_end) == ("10.0.0.7", 9300, 9409)
+    assert (config.custom_addr, config.custom_port) == ("board.lab", 19090)
+    assert parse(["--tvm", "off", "--host", ""]).host == "0.0.0.0"
+
+
 def test_every_flag(tmp_path):
     library = tmp_path / "lib.so"
     library.touch()
@@ -72,6 +79,9 @@ def test_every_flag(tmp_path):
         (["--tracker", "localhost:9190"], "--tracker needs --key"),
         (["--tracker", "host:nine", "--key", "k"], "nine"),
         (["--tracker", "nonsense", "--key", "k"], "nonsense"),
+        (["--host", "10.0.0.7:9300", "--port", "9301"], "10.0.0.7:9300 has another port than 9301"),
+        (["--host", "10.0.0.7:http"], "'10.0.0.7:http' is no address"),
+        (["--custom-addr", "board.lab:http"], "'board.lab:http' is no address"),
         (["--key", "a b"], "no space, comma or bracket"),
         (["--load-library", "/no/such.so"], "there is no such file"),
         (["--label", "colour"], "labels look like"),
@@ -93,6 +103,7 @@ def test_every_flag(tmp_path):
         (["--through-proxy", "--host", "h"], "--through-proxy needs --key"),
         (["--through-proxy", "--key", "k", "--host", "h:x", "--port", "1"], "HOST:PORT"),
         (["--through-proxy", "--key", "k", "--host", "h:9", "--host", "h", "--port", "9"], "given twice"),
+        (["--through-proxy", "--key", "k", "--host", "h:9", "--custom-addr", "h:80"], "give the port of a proxy at"),
         (["--deploy-workers", "2"], "need --deploy DIR"),
         (["--deploy-queue", "2"], "need --deploy DIR"),
     ],

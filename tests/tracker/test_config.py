@@ -2,6 +2,7 @@
 
 import pytest
 
+from rpcsys.errors import ConfigError
 from rpcsys.tracker.config import parse
 
 
@@ -33,6 +34,14 @@ def test_an_invalid_limit_is_refused(text, capsys):
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "write KEY=SECONDS" in line
+
+
+def test_the_host_may_have_the_port():
+    config = parse(["--host", "[::1]:9300"])
+    assert (config.host, config.port, config.port_end) == ("::1", 9300, 9309)
+    assert (parse([]).host, parse([]).port) == ("0.0.0.0", 9190)
+    with pytest.raises(ConfigError, match="give the port once"):
+        parse(["--host", "lab:9300", "--port", "9301"])
 
 
 @pytest.mark.parametrize(("port", "end"), [(9190, 9199), (9300, 9309), (65530, 65536)])

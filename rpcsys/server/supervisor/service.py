@@ -141,7 +141,7 @@ class DeviceServer:
             "name": name,
             "spare": "" if config.name else f"{name}:{self._port or config.key}",
             "slots": config.slots,
-            "port": self._port,
+            "port": self._port and (config.custom_port or self._port),
             "address": config.custom_addr,
             "labels": {**labels(name), **dict(config.labels)},
             "loads": (*loads(), *kinds(pickle=config.allow_pickle)),

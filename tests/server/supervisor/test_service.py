@@ -434,3 +434,11 @@ def test_a_port_is_in_no_name_that_was_given(daemons, flags, named):
     host = os.uname().nodename
     with rpcsys.connect_tracker(tracker.address) as asked:
         assert sorted(row["name"] for row in asked.summary()["servers"]) == (named or [host, f"{host}:{ports[1]}"])
+
+
+def test_clients_are_sent_the_address_that_is_given(daemons):
+    tracker = daemons.tracker()
+    daemons.server("k", *BARE, "--custom-addr", "board.example:19090", tracker=tracker)
+    with rpcsys.connect_tracker(tracker.address) as link:
+        (row,) = link.summary()["servers"]
+        assert (row["address"], row["port"]) == ("board.example", 19090)
