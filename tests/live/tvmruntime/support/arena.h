@@ -16,9 +16,22 @@ class Arena {
     return reinterpret_cast<T*>(blocks_.back().get());
   }
   void RecycleAll() { blocks_.clear(); }
+  void FreeAll() { blocks_.clear(); }
 
  private:
   std::vector<std::unique_ptr<std::byte[]>> blocks_;
+};
+
+// What a caller's own source of pages fills in.
+struct ArenaPageHeader {
+  size_t size, offset;
+};
+
+// The caller's source of pages is not used.
+template <typename Pages>
+class GenericArena : public Arena {
+ public:
+  explicit GenericArena(Pages) {}
 };
 
 }  // namespace support
