@@ -1,5 +1,7 @@
 """The tracker's web page in a real Chromium."""
 
+import re
+
 import pytest
 
 from tests.live.browser import DESKTOP, PHONE, Browser
@@ -71,7 +73,7 @@ def test_the_lab_is_shown_live(lab, page):
     lab.server("gpu", "tower", slots=2)
     page.go(lab.url)
     page.await_text("shelf-1")
-    assert "2 of 2 free, 0 leased" in page.text("#keys")
+    assert "2 of 2 slots free, 0 leased" in page.text("#keys")
     assert "board=rev2" in page.text("#boards")
     # The page updates itself, without a reload.
     lab.request("ann", "rpi4", session_timeout=600)
@@ -83,14 +85,21 @@ def test_the_lab_is_shown_live(lab, page):
     assert "ann @ 127.0.0.1" in shown
     assert "9 min" in shown
     assert "no limit" in shown
-    assert "0 of 2 free, 2 leased, 1 waiting" in page.text("#keys")
+    assert "0 of 2 slots free, 2 leased, 1 waiting" in page.text("#keys")
     assert "no server, 1 waiting" in page.text("#keys")
-    assert " ".join(page.text("#totals").split()) == "3 boards 2 free 2 leased 2 waiting 0 out of use"
+    assert page.text("#boards-head") == "Boards (3)"
+    assert page.text("#keys-head") == "Keys (3)"
+    assert totals(page) == "4 slots 2 slots free 2 slots leased 0 slots out of use 2 requests waiting"
     lab.hello("operator").send({"op": "drain", "id": 1, "server": "tower"})
     page.await_text("drained", "#boards")
+    assert totals(page) == "4 slots 0 slots free 2 slots leased 2 slots out of use 2 requests waiting"
     carol.close()
     wait_until(lambda: "carol" not in page.text("#keys"), 30, "carol is gone")
     assert page.console() == []
+
+
+def totals(page):
+    return " ".join(page.text("#totals").split())
 
 
 @pytest.mark.slow
@@ -102,7 +111,37 @@ def test_charts_and_ages_are_updated(lab, page):
     page.await_text("leased", ".legend", 60)  # the first sample comes after 5 s
     first = page.text("#boards .age")
     wait_until(lambda: page.text("#boards .age") != first, 30, "the age grows")
-    assert "devices leased" in page.run("return document.querySelector('svg title').textContent")
+    title = page.run("return document.querySelector('svg title').textContent")
+    assert re.fullmatch(r"rpi4, the last [12] min: [01]\.\d of at most 1 slots leased on average; .*", title)
+    assert re.match(r"[12] min ago\s", page.text(".scale"))
+    # The only step fills the picture.
+    assert page.run("return document.querySelector('path.slots').getBBox().width") == 288
+
+
+LONG_KEYS = ["k" * 255, "a-key-of-words-" * 16, "jetson-orin-nano-8gb-2"]
+
+
+@pytest.mark.parametrize("size", [DESKTOP, (1000, 800), (800, 900), PHONE], ids=str)
+def test_long_keys_do_not_break_the_layout(lab, page, size):
+    for number, key in enumerate([*LONG_KEYS, "rpi4"]):
+        lab.server(key, f"shelf-{number}")
+    lab.request("somebody-at-the-desk", "rpi4", session_timeout=600)
+    page.resize(*size)
+    page.go(lab.url)
+    page.await_text("somebody-at-the-desk", "#boards")
+    assert page.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    for selector in ("#keys h3", "#boards [data-head=Key] span"):
+        heights = page.run(LINES, selector)
+        assert heights == {"rpi4": 1, LONG_KEYS[0]: 3, LONG_KEYS[1]: 3, LONG_KEYS[2]: 1}, "a usual one is not broken"
+    overflowing = "return [...document.querySelectorAll('td')].filter((e) => e.scrollWidth > e.clientWidth).length"
+    assert page.run(overflowing) == 0
+
+
+#: The number of lines that each element shows, by its title.
+LINES = """
+    const lines = (e) => Math.round(e.clientHeight / parseFloat(getComputedStyle(e).lineHeight));
+    return Object.fromEntries([...document.querySelectorAll(arguments[0])].map((e) => [e.title, lines(e)]));
+"""
 
 
 def test_a_filter_and_a_selection_survive_updates(lab, page):

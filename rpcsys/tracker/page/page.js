@@ -11,7 +11,7 @@ const ODD = ["drained", "preparing"];
 
 const at = (id) => document.getElementById(id);
 let lab = null;
-let day = { keys: {} };
+let day = { begin: 0, step_s: 0, keys: {} };
 let dayAt = -Infinity;
 let reachedAt = null;
 let ahead = 0; // seconds by which the tracker's clock is ahead of ours
@@ -70,32 +70,42 @@ function setText(id, text) {
 // Totals and keys.
 
 function totals() {
-  const count = (state) => lab.servers.filter((server) => state.includes(server.state)).length;
-  const sum = (field) => lab.keys.reduce((total, key) => total + key[field], 0);
   const figures = [
-    [lab.servers.length + lab.more_servers, "boards"],
-    [sum("free"), "free"],
-    [sum("leased"), "leased"],
-    [sum("waiting"), "waiting"],
-    [count(BAD) + count(["drained"]), "out of use"],
+    [lab.totals.slots, "slots"],
+    [lab.totals.free, "slots free"],
+    [lab.totals.leased, "slots leased"],
+    [lab.totals.out_of_use, "slots out of use"],
+    [lab.totals.waiting, "requests waiting"],
   ];
   const drawTotal = ([number, word]) => make("li", {}, make("b", {}, String(number)), word);
   show(at("totals"), figures, ([, word]) => word, drawTotal);
 }
 
-function drawKey({ key, slots, free, leased, waiting, queue, steps }) {
-  const counts = slots ? [`${free} of ${slots} free`, `${leased} leased`] : ["no server"];
+/** Text of any length: its first lines, and all of it as a tooltip. */
+function long(element, text) {
+  return make(element, { className: "long", title: text }, text);
+}
+
+/** The time that the pictures show; a young lab's begins with its tracker. */
+function shownTime() {
+  const begin = day.begin + day.step_s > lab.started ? Math.max(day.begin, lab.started) : day.begin;
+  const minutes = Math.max(1, Math.round((lab.now - begin) / 60));
+  return minutes < 60 ? `${minutes} min` : `${Math.round(minutes / 60)} h`;
+}
+
+function drawKey({ key, slots, free, leased, waiting, queue, steps, time }) {
+  const counts = slots ? [`${free} of ${slots} slots free`, `${leased} leased`] : ["no server"];
   const card = make("article", { className: "card" },
-    make("h3", {}, key || "any key (by label)"),
+    long("h3", key || "any key (by label)"),
     make("p", {}, counts.join(", "), waiting ? `, ${waiting} waiting` : ""),
   );
   if (steps) {
-    const { svg, top } = picture(key, steps);
+    const { svg, top } = picture(key, steps, time);
     card.append(svg,
-      make("p", { className: "scale" }, make("span", {}, "24 h ago"), make("span", {}, `top: ${+top.toFixed(1)}`),
+      make("p", { className: "scale" }, make("span", {}, `${time} ago`), make("span", {}, `top: ${+top.toFixed(1)}`),
         make("span", {}, "now")),
       make("p", { className: "legend" }, make("i", { className: "leased" }), "leased",
-        make("i", { className: "slots" }), "there", make("i", { className: "waiting" }), "waiting"),
+        make("i", { className: "slots" }), "slots", make("i", { className: "waiting" }), "waiting"),
     );
   }
   if (queue.length) card.append(make("ol", {}, ...queue.map(drawWaiting)));
@@ -135,8 +145,8 @@ function drawBoard(server) {
     return rows.length ? cell(head, make("span", {}, ...rows)) : cell(head);
   };
   return make("tr", {},
-    cell("Board", make("span", {}, server.name, make("small", {}, labels(server)))),
-    cell("Key", server.key),
+    cell("Board", make("span", {}, long("span", server.name), long("small", labels(server)))),
+    cell("Key", server.key ? long("span", server.key) : null),
     cell("State", make("span", {}, make("span", { className: `state ${kind}` }, server.state),
       ...note.filter((part) => part).map((part) => make("small", {}, part)))),
     leases("Held by", holder),
@@ -182,8 +192,11 @@ function boards() {
 
 function draw() {
   totals();
-  const keys = lab.keys.map((key) => ({ ...key, steps: day.keys[key.key] ?? null }));
+  const time = shownTime();
+  const keys = lab.keys.map((key) => ({ ...key, steps: day.keys[key.key] ?? null, time }));
   show(at("keys"), keys, ({ key }) => key, drawKey);
+  at("keys-head").textContent = `Keys (${lab.keys.length + lab.more_keys})`;
+  at("boards-head").textContent = `Boards (${lab.servers.length + lab.more_servers})`;
   at("no-keys").hidden = lab.keys.length > 0;
   at("settling").hidden = !lab.settling;
   setText("more-keys", lab.more_keys ? `and ${lab.more_keys} more keys` : "");
@@ -221,7 +234,7 @@ function reached() {
   at("lab").classList.remove("stale");
   at("status").className = "live";
   at("status").textContent = `live, tracker up for ${span(lab.now - lab.started)}`;
-  document.title = `Device lab: ${lab.keys.reduce((sum, key) => sum + key.waiting, 0)} waiting`;
+  document.title = `Device lab: ${lab.totals.waiting} waiting`;
 }
 
 function unreachable(problem) {

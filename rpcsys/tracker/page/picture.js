@@ -1,4 +1,4 @@
-// The last day of a key as a picture: leased devices as an area, all devices and waiting requests as lines.
+// The last day of a key as a picture: leased slots as an area, all slots and waiting requests as lines.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 288;
@@ -38,17 +38,17 @@ function area(values, top) {
 }
 
 /** The picture's title, which screen readers read. */
-function words(key, slots, leased, waiting) {
+function words(key, time, slots, leased, waiting) {
   const known = leased.filter((value) => value !== null);
-  if (!known.length) return `${key}: no data of the last day yet`;
+  if (!known.length) return `${key}: no data of the last ${time}`;
   const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
   const most = (values) => Math.max(0, ...values);
-  return `${key}, the last day: ${mean.toFixed(1)} of at most ${most(slots).toFixed(0)} devices leased on average; `
+  return `${key}, the last ${time}: ${mean.toFixed(1)} of at most ${most(slots).toFixed(0)} slots leased on average; `
     + `at most ${most(waiting).toFixed(1)} waiting`;
 }
 
-/** The SVG of a key's `steps`: [slots, leased, waiting] or null for each ten minutes. */
-export function picture(key, steps) {
+/** The SVG of a key's `steps`, which last `time`: [slots, leased, waiting] or null for each ten minutes. */
+export function picture(key, steps, time) {
   const column = (index) => steps.map((step) => (step === null ? null : step[index]));
   const [slots, leased, waiting] = [column(0), column(1), column(2)];
   const top = Math.max(1, ...slots, ...leased, ...waiting);
@@ -56,7 +56,7 @@ export function picture(key, steps) {
     class: "picture", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img",
   });
   const title = shape("title", {});
-  title.textContent = words(key, slots, leased, waiting);
+  title.textContent = words(key, time, slots, leased, waiting);
   svg.append(title);
   for (const share of [0.25, 0.5, 0.75]) {
     svg.append(shape("line", { class: "rule", x1: share * WIDTH, x2: share * WIDTH, y1: 0, y2: HEIGHT }));

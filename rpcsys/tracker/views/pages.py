@@ -84,8 +84,8 @@ def _fresh_enough(make: Callable[[], Any], now: Callable[[], float]) -> Page:
 
 
 def lab(records: Records, at: float) -> dict[str, Any]:
-    """``keys`` with their queues, and ``servers`` with their leases; ``more_…`` count those that are not listed. Times
-    are seconds since 1970.
+    """``totals`` of all, ``keys`` with their queues, and ``servers`` with their leases; ``more_…`` count those that are
+    not listed. Times are seconds since 1970.
     """
     named = (peer for peer in records.peers.values() if peer.name)
     peers = sorted(named, key=lambda peer: (",".join(peer.serves), peer.name))
@@ -97,12 +97,28 @@ def lab(records: Records, at: float) -> dict[str, Any]:
         "now": at,
         "started": records.started_at,
         "settling": records.settling is not None,
+        "totals": _totals(records),
         "keys": [_queue(records, at, queue) for queue in queues[:MAX_KEYS]],
         "servers": [rows.server_on_page(records, at, peer) for peer in peers[:MAX_SERVERS]],
         "away": [{"server": lease.server_name, **rows.lease_on_page(lease)} for lease in away[:MAX_SERVERS]],
         "more_keys": max(0, len(queues) - MAX_KEYS),
         "more_servers": max(0, len(peers) - MAX_SERVERS),
     }
+
+
+def _totals(records: Records) -> dict[str, int]:
+    """Slots in all, free, leased and out of use (those not leased of a server that is not offered), and requests."""
+    totals = {"slots": 0, "free": 0, "leased": 0, "out_of_use": 0, "waiting": len(records.waiting)}
+    for peer in records.peers.values():
+        if peer.serves:
+            slots, leased = peer.slots, len(peer.serving)
+            totals["slots"] += slots
+            totals["leased"] += leased
+            totals["free"] += sum(offer.free for offer in peer.offers.values())
+            condition = records.condition(peer)
+            if condition is not None and not condition.open:
+                totals["out_of_use"] += max(0, slots - leased)
+    return totals
 
 
 def _queue(records: Records, at: float, queue: Queue) -> dict[str, Any]:

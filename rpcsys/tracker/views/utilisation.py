@@ -54,9 +54,13 @@ class Utilisation:
             self._steps.setdefault(begin, {})[key] = [looks, *(average * looks for average in averages)]
 
     def day(self, at: float) -> dict[str, Any]:
-        """The last day: ``begin`` (seconds since 1970) and ``step_s``; by key, for each step, averages or None."""
+        """The last day, or the time since the first sample: ``begin`` (seconds since 1970) and ``step_s``; by key, for
+        each step, averages or None.
+        """
         last = int(at) // STEP_S * STEP_S
-        begins = range(last - (STEPS - 1) * STEP_S, last + 1, STEP_S)
+        oldest = last - (STEPS - 1) * STEP_S
+        first = min((begin for begin, step in self._steps.items() if step and oldest <= begin <= last), default=last)
+        begins = range(first, last + 1, STEP_S)
         names = sorted({key for begin in begins for key in self._steps.get(begin, ()) if key})[:MAX_KEYS]
         keys = {key: [_averages(self._steps.get(begin, {}).get(key)) for begin in begins] for key in names}
         return {"begin": begins[0], "step_s": STEP_S, "keys": keys}

@@ -81,8 +81,23 @@ def test_the_lab_as_json(scene, monkeypatch):
     assert key["queue"][0]["since"] == scene.now - 5
     (shown,) = lab["servers"]
     assert (shown["state"], [lease["user"] for lease in shown["leases"]]) == ("partly busy", ["ann"])
+    assert lab["totals"] == {"slots": 2, "free": 0, "leased": 1, "out_of_use": 0, "waiting": 3}
     scene.leave(server)
     assert [lease["server"] for lease in pages.lab(scene.state.records, scene.now)["away"]] == ["board"]
+
+
+def test_the_totals_count_slots(scene):
+    for number in range(3):
+        board = scene.server("rpi4", f"board{number}", port=number + 1, slots=4)
+        for slot in range(4):
+            scene.put(board, f"rpi4:{number}.{slot}", port=number + 1)
+    scene.put(scene.tvm_server("pixel", 7000), "pixel:1")
+    for wants in ({"server": "board0"}, {"server": "board0"}, {"server": "board2"}):
+        scene.ask(scene.client(), "request", key="rpi4", labels=wants)
+    operator = scene.client("operator")
+    scene.ask(operator, "drain", server="board0")
+    totals = pages.lab(scene.state.records, scene.now)["totals"]
+    assert totals == {"slots": 13, "free": 8, "leased": 3, "out_of_use": 2, "waiting": 0}
 
 
 def test_servers_and_keys_beyond_the_list_are_counted(scene, monkeypatch):
@@ -92,3 +107,4 @@ def test_servers_and_keys_beyond_the_list_are_counted(scene, monkeypatch):
         scene.server(f"key{number}", f"board{number}", port=number + 1)
     lab = pages.lab(scene.state.records, scene.now)
     assert (len(lab["keys"]), lab["more_keys"], len(lab["servers"]), lab["more_servers"]) == (2, 3, 3, 2)
+    assert lab["totals"]["slots"] == 5

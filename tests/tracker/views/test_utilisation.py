@@ -23,9 +23,21 @@ def test_samples_become_averages():
     utilisation.sample(records(rpi4=(4, 2, 3), gpu=(1, 0, 0)), START + 5)
     assert utilisation.rows(START + 6) == [(START, "rpi4", 2, 4.0, 1.5, 1.5), (START, "gpu", 1, 1.0, 0.0, 0.0)]
     day = utilisation.day(START + 6)
-    assert day["begin"] == START - (STEPS - 1) * STEP_S
-    assert day["step_s"] == STEP_S
-    assert day["keys"]["rpi4"] == [None] * (STEPS - 1) + [[4.0, 1.5, 1.5]]
+    assert (day["begin"], day["step_s"]) == (START, STEP_S)
+    assert day["keys"]["rpi4"] == [[4.0, 1.5, 1.5]]
+
+
+def test_a_young_labs_day_begins_with_its_first_sample():
+    utilisation = Utilisation()
+    assert utilisation.day(START) == {"begin": START, "step_s": STEP_S, "keys": {}}
+    utilisation.sample(records(), START - STEP_S)
+    utilisation.sample(records(rpi4=(4, 1, 0)), START)
+    utilisation.sample(records(gpu=(1, 0, 0)), START + 3 * STEP_S)
+    day = utilisation.day(START + 3 * STEP_S + 7)
+    assert day["begin"] == START
+    assert day["keys"] == {"rpi4": [[4.0, 1.0, 0.0], None, None, None], "gpu": [None] * 3 + [[1.0, 0.0, 0.0]]}
+    later = utilisation.day(START + (STEPS + 2) * STEP_S)
+    assert (later["begin"], list(later["keys"])) == (START + 3 * STEP_S, ["gpu"])
 
 
 def test_averages_survive_a_restart():
