@@ -209,7 +209,7 @@ def _facts(value: Any) -> dict[str, Any]:
     if not hasattr(value, "dtype"):
         return {"text": terminal.value_text(value)}
     facts: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
-    if value.size and value.dtype.kind in "fiu":
+    if getattr(value.dtype, "kind", "") in "fiu" and value.size:
         numbers = {"min": float(value.min()), "mean": float(value.mean()), "max": float(value.max())}
         facts.update({name: number if math.isfinite(number) else None for name, number in numbers.items()})
     return facts
@@ -225,13 +225,15 @@ def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
     """Write arrays to an ``.npz`` file, by any names. Raises `UsageError` for what it cannot hold."""
     import numpy as np
 
-    arrays = {name: np.asarray(value) for name, value in outputs.items()}
-    for name, array in arrays.items():
-        if array.dtype.hasobject and all(isinstance(item, str) for item in array.flat):
-            arrays[name] = array.astype(str)
-    for name, array in arrays.items():
-        if array.dtype.hasobject:
-            raise UsageError(f"-o {path}: output {name!r} is no array of numbers or text, which .npz files hold")
+    arrays = {}
+    for name, value in outputs.items():
+        try:
+            array = np.asarray(value)
+        except ValueError:  # a list of arrays of unequal shapes
+            raise _no_array(path, name) from None
+        if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
+            raise _no_array(path, name)
+        arrays[name] = array.astype(str) if array.dtype.hasobject else array
     try:
         with zipfile.ZipFile(path, "w") as archive:  # numpy.savez takes no array of the name "file"
             for name, array in arrays.items():
@@ -239,6 +241,11 @@ def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
                     np.lib.format.write_array(file, array, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"-o {path} cannot be written: {error.strerror or error}") from None
+
+
+def _no_array(path: Path, name: str) -> UsageError:
+    why = f"output {name!r} is no array of numbers or text, and .npz files hold nothing else"
+    return UsageError(f"-o {path}: {why}; leave out -o")
 
 
 def load_inputs(path: Path) -> Arrays:

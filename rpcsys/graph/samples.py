@@ -153,16 +153,19 @@ def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...], graph: on
 def _random_array(rng: np.random.Generator, spec: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    name = spec["name"]
-    if spec.get("shape") is None or "dtype" not in spec:
+    name, kind = spec["name"], spec.get("dtype")
+    try:
+        dtype = np.dtype(object if kind in (None, "strings") else kind)
+    except (TypeError, ValueError, SyntaxError):  # a sequence, a map
+        dtype = np.dtype("V")
+    if dtype.kind == "V":  # bfloat16, too
+        what = f"input {name!r} is of type {kind}, and .npz files hold plain arrays alone"
+        raise UsageError(f"{what}: run the model from Python, with inputs of your own")
+    if spec.get("shape") is None or kind is None:
         raise UsageError(f"the model does not declare what array input {name!r} is: give the inputs as an .npz file")
     shape = [extent if isinstance(extent, int) else 1 for extent in spec["shape"]]
     if len(shape) > MAX_RANK or min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS:
         raise UsageError(f"input {name!r} has more than {MAX_ELEMENTS} elements: give the inputs as an .npz file")
-    try:
-        dtype = np.dtype(spec["dtype"])
-    except (TypeError, ValueError, SyntaxError):
-        dtype = np.dtype(object)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     if dtype.kind in "iub":

@@ -57,9 +57,9 @@ def steps(how: Any) -> Tuple[str, str]:
 
 
 def applies(how: str, dtype: str) -> bool:
-    """Whether arrays of ``dtype`` can be encoded as ``how``."""
+    """Whether arrays of ``dtype`` can be encoded as ``how``. Sequences and maps, ``seq(…)``, are no arrays."""
     rounds, _ = steps(how)
-    return dtype != "strings" and (not rounds or (dtype in FLOATING and rounds != dtype))
+    return dtype != "strings" and "(" not in dtype and (not rounds or (dtype in FLOATING and rounds != dtype))
 
 
 def known(installed: Callable[[str], bool]) -> List[str]:

@@ -197,6 +197,8 @@ def test_outputs_of_any_name_are_written(tmp_path: Path) -> None:
     assert {name: value.tolist() for name, value in loaded.items()} == {"file": [0, 1, 2], "a/b": ["text"], "one": 2.0}
     with pytest.raises(UsageError, match="output 'map' is no array of numbers or text"):
         save_outputs(tmp_path / "o.npz", {"map": np.array([{}], dtype=object)})
+    with pytest.raises(UsageError, match=r"output 's' is no array .* nothing else; leave out -o$"):
+        save_outputs(tmp_path / "o.npz", {"s": [np.zeros(2), np.zeros(3)]})
     with pytest.raises(UsageError, match="cannot be written: Is a directory"):
         save_outputs(tmp_path, outputs)
 

@@ -86,6 +86,13 @@ def test_a_type_without_random_values_needs_a_file() -> None:
         samples.random_inputs([{"name": "words", "dtype": "strings", "shape": [2]}])
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "seq(tensor(float))", "map(string,tensor(float))"])
+def test_what_no_file_holds_is_given_from_python(kind: str) -> None:
+    with pytest.raises(UsageError, match=r"files hold plain arrays alone: run the model from Python") as caught:
+        samples.random_inputs([{"name": "x", "dtype": kind}])
+    assert str(caught.value).startswith(f"input 'x' is of type {kind}, and ")
+
+
 @pytest.mark.parametrize("spec", [{"name": "x"}, {"name": "x", "dtype": "float32"}, {"name": "x", "shape": [1]}])
 def test_an_input_of_unknown_type_needs_a_file(spec: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=r"does not declare what array input 'x' is: give the inputs as an \.npz"):

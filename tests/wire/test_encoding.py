@@ -101,6 +101,12 @@ def test_an_unknown_encoding_is_refused(how):
         encoding.encode(FEATURES, how)
 
 
+def test_no_encoding_applies_to_sequences_and_maps():
+    assert encoding.applies("zlib", "int64")
+    kinds = ("strings", "seq(tensor(float))", "seq(map(int64,tensor(float32)))", "optional(tensor(float))")
+    assert not any(encoding.applies("zlib", kind) for kind in kinds)
+
+
 @pytest.mark.parametrize(
     ("value", "how", "says"),
     [

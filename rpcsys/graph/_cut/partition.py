@@ -41,7 +41,8 @@ def partition(model: ModelLike, region: Region | Annotation, *, exact: bool = Fa
     useful = wanted & flow.useful
     working = useful & flow.live or useful
     if not working:
-        raise UsageError("the region is empty: none of its nodes has work to do in this model")
+        left = ", once onnxruntime has left out what it can" if exact else ""
+        raise UsageError(f"the region is empty: none of its nodes has work to do in this model{left}")
     infer_shapes(flow.model)
     return extract(flow, _pieces(flow, working) if several else _around(flow, working), exact=exact)
 

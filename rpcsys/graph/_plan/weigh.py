@@ -17,6 +17,7 @@ from rpcsys.graph._ir.stage import Stages, signature_of
 from rpcsys.graph._plan.bench import timed
 from rpcsys.graph._show.show import ms_text, size_text, table
 from rpcsys.wire import encoding
+from rpcsys.wire.tensor import as_tensor
 
 Values = dict[str, Any]
 
@@ -119,14 +120,23 @@ def _by_pair(weight: Weight, value: Any, pair: CoderPair, repeat: int) -> tuple[
 def _loss(exact: Any, came: Any) -> float:
     try:
         wanted, have = np.asarray(exact, "f8"), np.asarray(came, "f8")
-    except (TypeError, ValueError):  # strings, sequences
-        return 0.0 if exact == came else math.nan
+    except (TypeError, ValueError):  # strings, sequences, maps
+        return 0.0 if _equal(exact, came) else math.nan
     if wanted.shape != have.shape:
         return math.nan
     if np.array_equal(wanted, have, equal_nan=True):
         return 0.0
     peak = float(np.max(np.abs(wanted)))
     return float(np.max(np.abs(wanted - have))) / peak if peak else math.inf
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    this, that = as_tensor(one), as_tensor(other)
+    if this is None or that is None:
+        return bool(one == other)
+    return (this.dtype, this.shape) == (that.dtype, that.shape) and np.array_equal(this.data, that.data)
 
 
 def _share(loss: float) -> str:

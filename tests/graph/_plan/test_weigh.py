@@ -74,6 +74,11 @@ def test_as_text_it_is_a_table(stages: graph.Stages) -> None:
         (np.ones(2), np.ones(3), math.nan),
         (["a"], ["a"], 0.0),
         (["a"], ["b"], math.nan),
+        (np.array(["a", "b"], object), np.array(["a", "b"], object), 0.0),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object), math.nan),
+        ([np.ones(2), np.ones(3)], [np.ones(2), np.ones(3)], 0.0),
+        ([np.ones(2), np.ones(3)], [np.ones(2), np.zeros(3)], math.nan),
+        ([{"a": 0.5}], [{"a": 0.5}], 0.0),
         (np.empty((0, 4)), np.empty((0, 4)), 0.0),
     ],
 )
