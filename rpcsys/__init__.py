@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rpcsys import client, errors, graph, lab, module, server
+    from rpcsys import aio, client, errors, graph, lab, module, server
     from rpcsys.client import connect, connect_tracker, empty, inout
     from rpcsys.errors import RpcsysError
 
@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "RpcsysError",
     "__version__",
+    "aio",
     "client",
     "connect",
     "connect_tracker",
@@ -41,8 +42,8 @@ _HOMES = {
     "RpcsysError": "rpcsys.errors",
     **dict.fromkeys(("connect", "connect_tracker", "empty", "inout"), "rpcsys.client"),
 }
-_PACKAGES = ("client", "errors", "graph", "lab", "module", "server")
-_HOST_ONLY = ("graph", "lab")
+_PACKAGES = ("aio", "client", "errors", "graph", "lab", "module", "server")
+_HOST_ONLY = ("aio", "graph", "lab")
 _HOST_PYTHON, _DEVICE_PYTHON = (3, 10), (3, 8)
 
 if sys.version_info < _DEVICE_PYTHON:

@@ -19,6 +19,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": (EVERYTHING,),
     "lab": (EVERYTHING,),
     "query": ("client",),
+    "aio": ("client",),
     "graph": ("graph._plan",),
     # The topics of graph, from the top down.
     "graph._plan": ("graph._pipeline", "graph._show", "graph.samples"),

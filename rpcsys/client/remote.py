@@ -35,6 +35,21 @@ class Caller:
         template, buffers = frames.template(frames.CALL, {"f": name, "a": list(args)})
         return self._result(self._channel.call(template, buffers, deadline_s))
 
+    def _submit_builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> CallFuture:
+        """Call a built-in function of the session without waiting."""
+        return self._submit(*frames.template(frames.CALL, {"f": name, "a": list(args)}), deadline_s=deadline_s)
+
+    def _submit(
+        self,
+        template: FrameTemplate,
+        buffers: Sequence[Buffer],
+        convert: Optional[Convert] = None,
+        deadline_s: Optional[float] = None,
+    ) -> CallFuture:
+        future = CallFuture(self._channel, convert or self._result)
+        self._channel.start(future, template, buffers, deadline_s)
+        return future
+
     def _result(self, frame: Frame) -> Any:
         """The result in a RESULT frame, converted for the user."""
         parsed = frame.parsed
@@ -94,9 +109,7 @@ class RemoteFunction:
         template, convert = session._heads.get(key), None
         if template is None:
             template, buffers, convert = self._encode(args, keep, key)
-        future = CallFuture(session._channel, convert or session._result)
-        session._channel.start(future, template, buffers, deadline_s)
-        return future
+        return session._submit(template, buffers, convert, deadline_s)
 
     def time_evaluator(
         self,
@@ -154,7 +167,14 @@ class TimeEvaluator:
 
     def __call__(self, *args: Any) -> TimingResult:
         """Measure the function. Warns with `RuntimeWarning` if a change of the board makes the results doubtful."""
-        return told(self._session._builtin("session.time", _target_head(self._target), list(args), self._options))
+        return told(self._session._builtin("session.time", *self._request(args)))
+
+    def submit(self, *args: Any) -> CallFuture:
+        """Measure without waiting; `told` makes the result from the future's."""
+        return self._session._submit_builtin("session.time", *self._request(args))
+
+    def _request(self, args: Sequence[Any]) -> Tuple[Any, ...]:
+        return _target_head(self._target), list(args), self._options
 
 
 class TimingResult:
@@ -237,12 +257,25 @@ class RemoteModule:
         self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None, *, keep: bool = False
     ) -> Dict[str, Any]:
         """Run ``main`` by names: inputs as a dict, the wanted outputs (all if None) as a dict. One round trip."""
+        return self._named(self._session._channel.call(*self._by_name(inputs, outputs, keep)))
+
+    def submit_run(
+        self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None, *, keep: bool = False
+    ) -> CallFuture:
+        """`run` without waiting, as `RemoteFunction.submit`."""
+        return self._session._submit(*self._by_name(inputs, outputs, keep), self._named)
+
+    def _by_name(
+        self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]], keep: bool
+    ) -> Tuple[FrameTemplate, Sequence[Buffer]]:
         fields: Dict[str, Any] = {"f": [self._id, "main"], "k": dict(inputs)}
         if outputs is not None:
             fields["outputs"] = list(outputs)
         if keep:
             fields["keep"] = True
-        frame = self._session._channel.call(*frames.template(frames.CALL, fields))
+        return frames.template(frames.CALL, fields)
+
+    def _named(self, frame: Frame) -> Dict[str, Any]:
         return answers.from_device(answers.RUN, self._session._result(frame), "main")  # type: ignore[no-any-return]
 
     def time_evaluator(

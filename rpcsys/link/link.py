@@ -7,6 +7,7 @@ too: a ping carries the hello, and TVM's tracker answers it as a plain ping (``L
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import selectors
 import socket
@@ -14,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
 
 from rpcsys import __version__, errors
-from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
+from rpcsys.errors import Cancelled, ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
 from rpcsys.link.address import DEFAULT_TRACKER, parse_address
 from rpcsys.link.dialling import Dialling
 from rpcsys.link.tcp import acknowledge_at_once
@@ -84,6 +85,7 @@ class Link(Closeable):
         self._sock: Optional[socket.socket] = None
         self._hello_sent = False
         self._closed = False
+        self._hung_up = False
         self._selector = selectors.DefaultSelector()
         self._dialling: Optional[Dialling] = Dialling(*self.address)
         self._watch(*self._dialling.awaited)
@@ -142,6 +144,13 @@ class Link(Closeable):
             self._dialling.close()
         if self._sock is not None:
             self._sock.close()
+
+    def hang_up(self) -> None:
+        """End the connection, from any thread: the thread that uses the link gets `Cancelled`, at once if it waits."""
+        self._hung_up = True
+        if self._sock is not None:
+            with contextlib.suppress(OSError):  # it has ended already
+                self._sock.shutdown(socket.SHUT_RDWR)
 
     # Blocking methods.
 
@@ -235,6 +244,8 @@ class Link(Closeable):
     # The connection, step by step.
 
     def _step(self) -> None:
+        if self._hung_up:
+            raise Cancelled("the request was cancelled")
         if self._closed:
             raise TrackerLost("the link to the tracker at {}:{} is closed".format(*self.address))
         if self._dialling is not None:
