@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from rpcsys.aio.calls import Calls
+from rpcsys.aio.calls import AsyncCalls
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator, TimingResult, told
 from rpcsys.wire.values import Ref
 
@@ -18,7 +18,7 @@ Measure = Callable[..., Coroutine[Any, Any, TimingResult]]
 class AsyncRemoteFunction:
     """A function on the device. Arguments, results and errors are those of `RemoteFunction`."""
 
-    def __init__(self, calls: Calls, function: RemoteFunction) -> None:
+    def __init__(self, calls: AsyncCalls, function: RemoteFunction) -> None:
         self._calls = calls
         self.blocking = function
         self.name = function.name
@@ -32,7 +32,7 @@ class AsyncRemoteFunction:
     async def submit(self, *args: Any, keep: bool = False, deadline_s: float | None = None) -> asyncio.Future[Any]:
         """Call without waiting for the result: returns its future when the call is sent.
 
-        Waits while the device's window is full. Calls run in the order of their submission.
+        Waits while the device's window is full. AsyncCalls run in the order of their submission.
         """
         start = functools.partial(self.blocking.submit, *args, keep=keep, deadline_s=deadline_s)
         return await self._calls.submit(start)
@@ -52,7 +52,7 @@ class AsyncRemoteFunction:
 class AsyncRemoteModule:
     """A model that is loaded on the device. Attributes as for `RemoteModule`."""
 
-    def __init__(self, calls: Calls, module: RemoteModule) -> None:
+    def __init__(self, calls: AsyncCalls, module: RemoteModule) -> None:
         self._calls = calls
         self.blocking = module
         self.kind = module.kind
@@ -94,7 +94,7 @@ class AsyncRemoteArray(RemoteArray):
 
     __slots__ = ("_calls",)
 
-    def __init__(self, calls: Calls, array: RemoteArray) -> None:
+    def __init__(self, calls: AsyncCalls, array: RemoteArray) -> None:
         Ref.__init__(self, array.id)
         self._calls = calls
         self._session, self._mine = array._session, array._mine
@@ -110,14 +110,14 @@ class AsyncRemoteArray(RemoteArray):
         return value.numpy() if hasattr(value, "numpy") else value
 
 
-def _measuring(calls: Calls, evaluator: TimeEvaluator) -> Measure:
+def _measuring(calls: AsyncCalls, evaluator: TimeEvaluator) -> Measure:
     async def measure(*args: Any) -> TimingResult:
         return told(await calls.run(functools.partial(evaluator.submit, *args)))
 
     return measure
 
 
-def for_tasks(calls: Calls, value: Any) -> Any:
+def for_tasks(calls: AsyncCalls, value: Any) -> Any:
     """A call's result, with the handles in it as tasks use them."""
     kind = type(value)
     if kind is list or kind is tuple:
@@ -128,7 +128,7 @@ def for_tasks(calls: Calls, value: Any) -> Any:
     return make(calls, value) if make is not None else value
 
 
-_FOR_TASKS: dict[type, Callable[[Calls, Any], Any]] = {
+_FOR_TASKS: dict[type, Callable[[AsyncCalls, Any], Any]] = {
     RemoteArray: AsyncRemoteArray,
     RemoteFunction: AsyncRemoteFunction,
     RemoteModule: AsyncRemoteModule,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError
 from typing import Any, Literal, TypeVar, overload
 
-from rpcsys.aio.calls import Calls
+from rpcsys.aio.calls import AsyncCalls
 from rpcsys.aio.handles import AsyncRemoteArray, AsyncRemoteFunction, AsyncRemoteModule, for_tasks
 from rpcsys.aio.threads import AsyncCloseable, in_loop, in_thread, threaded
 from rpcsys.client import capabilities, connection
@@ -70,7 +70,7 @@ class AsyncSession(AsyncCloseable):
     """
 
     def __init__(self, session: Session) -> None:
-        self._calls = Calls(session, for_tasks)
+        self._calls = AsyncCalls(session, for_tasks)
         self.blocking = session
         self.info = session.info
         self.lease = session.lease
@@ -177,7 +177,7 @@ class AsyncServedModule(AsyncRemoteModule, AsyncCloseable):
     """A deployed module over one connection of its own, for any number of tasks. Attributes as for `ServedModule`."""
 
     def __init__(self, served: ServedModule) -> None:
-        super().__init__(Calls(served._session, for_tasks), served)
+        super().__init__(AsyncCalls(served._session, for_tasks), served)
         self.name = served.name
         self.version = served.version
         self.info = served.info

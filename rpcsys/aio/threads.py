@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
-Job = Callable[[], object]
+Function = Callable[[], object]
 #: Seconds to wait for a thread whose session is closed. It takes milliseconds; a second where it sleeps.
 END_S = 10.0
 
@@ -37,39 +37,39 @@ class AsyncCloseable:
         await self.close()
 
 
-class Worker:
-    """A thread that does jobs in their order. The first job starts it; it ends with `close`, or when it is dropped."""
+class OrderedThread:
+    """A thread that runs functions in order. The first one starts it; it ends with `close`, or when it is dropped."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._functions: queue.SimpleQueue[Function | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def do(self, job: Job) -> None:
-        """Do a job, which must not raise, after those before it. For one thread at a time."""
-        self._jobs.put(job)
+    def run(self, function: Function) -> None:
+        """Run a function, which must not raise, after those before it. For one thread at a time."""
+        self._functions.put(function)
         if self._thread is None:
-            self._thread = start_thread(functools.partial(_work, self._jobs), self._name)
+            self._thread = start_thread(functools.partial(_run_all, self._functions), self._name)
 
     def close(self) -> None:
-        """End the thread after the last job, and wait for that."""
-        self._jobs.put(None)
+        """End the thread after the last function, and wait for that."""
+        self._functions.put(None)
         if self._thread is not None:
             self._thread.join(END_S)
 
     def __del__(self) -> None:
-        self._jobs.put(None)
+        self._functions.put(None)
 
 
-def _work(jobs: queue.SimpleQueue[Job | None]) -> None:
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # what it refers to may be dropped while the thread waits
+def _run_all(functions: queue.SimpleQueue[Function | None]) -> None:
+    while (function := functions.get()) is not None:
+        function()
+        del function  # what it refers to may be dropped while the thread waits
 
 
-def start_thread(job: Job, name: str = "rpcsys-aio") -> threading.Thread:
-    """Run ``job`` in a new thread, for which the end of the process does not wait."""
-    thread = threading.Thread(target=job, name=name, daemon=True)
+def start_thread(function: Function, name: str = "rpcsys-aio") -> threading.Thread:
+    """Run ``function`` in a new thread, for which the end of the process does not wait."""
+    thread = threading.Thread(target=function, name=name, daemon=True)
     thread.start()
     return thread
 
@@ -93,9 +93,9 @@ def _settle(future: asyncio.Future[Any], value: object, error: BaseException | N
 
 
 async def in_thread(
-    job: Callable[[], Result], *, stop: Job | None = None, drop: Callable[[Result], object] | None = None
+    function: Callable[[], Result], *, stop: Function | None = None, drop: Callable[[Result], object] | None = None
 ) -> Result:
-    """The result of ``job``, which runs in a thread of its own. A cancelled task does not wait for its end.
+    """The result of ``function``, which runs in a thread of its own. A cancelled task does not wait for its end.
 
     ``stop`` is called when the task is cancelled, and must not block. ``drop`` is called in a thread with a result
     that comes nevertheless.
@@ -114,7 +114,7 @@ async def in_thread(
     def run() -> None:
         error: BaseException | None = None
         try:
-            kept.append(job())
+            kept.append(function())
         except BaseException as problem:  # noqa: BLE001 - whatever it is, it belongs to the task
             error = problem
         if not tell(done, kept, error) or done.cancelled():

@@ -354,7 +354,9 @@ class Link(Closeable):
             "or check the address"
         )
 
-    def _lost(self, reason: str) -> errors.ConnectError:
+    def _lost(self, reason: str) -> errors.RpcsysError:
+        if self._hung_up:
+            return Cancelled("the request was cancelled")
         if self.ours is None:
             return self._unreachable(reason)
         return TrackerLost("the tracker at {}:{} is gone ({})".format(*self.address, reason))

@@ -199,6 +199,8 @@ def test_running_by_name(model):
     out = model.run({"a": A, "b": B}, outputs=["double"])
     assert list(out) == ["double"]
     assert np.array_equal(out["double"], 2 * A)
+    futures = [model.submit_run({"a": A * number, "b": B}, ["double"]) for number in range(20)]
+    assert [future.result()["double"][1, 1] for future in futures] == [6 * number for number in range(20)]
 
 
 def test_an_array_stays_on_the_device(shared, model):
@@ -270,6 +272,7 @@ def test_timing(shared, model):
     result = model.time_evaluator("main", number=3, repeat=4)(A, B)
     assert len(result.results) == 4
     assert 0 < result.min <= result.median <= result.max
+    assert len(told(model.time_evaluator("main", number=3, repeat=4).submit(A, B).result()).results) == 4
     nop = shared.get_function("testing.nop").time_evaluator(number=2, repeat=2, min_repeat_ms=1)
     assert len(nop().results) == 2
     cold = model.time_evaluator("main", number=1, repeat=2, cache_flush_bytes=8 << 20)(A, B)

@@ -10,7 +10,15 @@ import time
 import pytest
 
 from rpcsys import link as link_module
-from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, TrackerUnreachable, UnknownKey, WaitTimeout
+from rpcsys.errors import (
+    Cancelled,
+    ProtocolError,
+    TrackerError,
+    TrackerLost,
+    TrackerUnreachable,
+    UnknownKey,
+    WaitTimeout,
+)
 from rpcsys.link.link import Link, TvmCommands, error_of
 from rpcsys.wire import tracker as wire
 
@@ -104,6 +112,28 @@ def test_the_magic_is_sent_alone():
             with pytest.raises(TimeoutError):
                 conn.recv(100)
         link.close()
+
+
+def test_another_thread_ends_a_wait():
+    with FakeTracker(*OURS, "frame", "end") as tracker, Link.open(tracker.address) as link:
+        caught = []
+
+        def wait():
+            try:
+                link.ask("request", timeout=None)
+            except Cancelled as error:
+                caught.append(str(error))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while len(tracker.got) < 2:  # it asks
+            time.sleep(0.01)
+        link.hang_up()
+        thread.join(30)
+        assert caught == ["the request was cancelled"]
+        link.hang_up()
+        with pytest.raises(Cancelled):
+            link.ask("request", timeout=None)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,8 @@ class Channel:
             call.call_id = call_id
             receiver.bytes_under_way += size
             receiver.pending[call_id] = call
+            if receiver.broken is not None:
+                receiver.break_(receiver.broken)  # this call, too: nothing may wait for it
             if self._freed:
                 # Held apart from the call: it is sent before it, and even if the call is cancelled.
                 self._held[-call_id] = b"".join(self._free_frame())

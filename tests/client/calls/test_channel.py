@@ -148,6 +148,16 @@ def test_callbacks_run_when_the_device_is_lost(device, session):
     assert isinstance(found[0], SessionLost)
 
 
+def test_no_future_of_a_lost_session_waits(device, session):
+    echo = session.get_function("testing.echo")
+    device.process.kill()
+    with pytest.raises(SessionLost):
+        echo(1)
+    for _ in range(20):  # more than are sent at once
+        with pytest.raises(SessionLost):
+            echo.submit(1)
+
+
 def test_callbacks_run_while_the_sockets_are_full(shared):
     echo = shared.get_function("testing.echo")
     found = []
