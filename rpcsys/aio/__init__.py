@@ -5,7 +5,7 @@
         model = await session.load_module("model.onnx")
         y = await model(x)
 
-AsyncCalls under way need no threads of their own: a session has one that sends and one that reads, for any number of tasks.
+Calls under way need no threads of their own: a session has one that sends and one that reads, for any number of tasks.
 Everything else that blocks (a request in the queue, a transfer) has a thread while it lasts. A cancelled task cancels
 its call on the device, its transfer, or its request.
 """

@@ -59,7 +59,7 @@ class AsyncCalls:
         return await self.run(functools.partial(self.session._submit_builtin, name, *args, deadline_s=deadline_s))
 
     async def close(self) -> None:
-        """Close the session and end the threads. AsyncCalls under way end with `SessionClosed`."""
+        """Close the session and end the threads. Calls under way end with `SessionClosed`."""
         self._closing = True  # first: nothing follows the threads' last function
         await in_thread(self._end)
 

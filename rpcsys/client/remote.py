@@ -37,16 +37,11 @@ class Caller:
 
     def _submit_builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> CallFuture:
         """Call a built-in function of the session without waiting."""
-        return self._submit(*frames.template(frames.CALL, {"f": name, "a": list(args)}), deadline_s=deadline_s)
+        return self._submit({"f": name, "a": list(args)}, self._result, deadline_s)
 
-    def _submit(
-        self,
-        template: FrameTemplate,
-        buffers: Sequence[Buffer],
-        convert: Optional[Convert] = None,
-        deadline_s: Optional[float] = None,
-    ) -> CallFuture:
-        future = CallFuture(self._channel, convert or self._result)
+    def _submit(self, fields: Dict[str, Any], convert: Convert, deadline_s: Optional[float] = None) -> CallFuture:
+        template, buffers = frames.template(frames.CALL, fields)
+        future = CallFuture(self._channel, convert)
         self._channel.start(future, template, buffers, deadline_s)
         return future
 
@@ -109,7 +104,9 @@ class RemoteFunction:
         template, convert = session._heads.get(key), None
         if template is None:
             template, buffers, convert = self._encode(args, keep, key)
-        return session._submit(template, buffers, convert, deadline_s)
+        future = CallFuture(session._channel, convert or session._result)
+        session._channel.start(future, template, buffers, deadline_s)
+        return future
 
     def time_evaluator(
         self,
@@ -257,23 +254,22 @@ class RemoteModule:
         self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None, *, keep: bool = False
     ) -> Dict[str, Any]:
         """Run ``main`` by names: inputs as a dict, the wanted outputs (all if None) as a dict. One round trip."""
-        return self._named(self._session._channel.call(*self._by_name(inputs, outputs, keep)))
+        template, buffers = frames.template(frames.CALL, self._by_name(inputs, outputs, keep))
+        return self._named(self._session._channel.call(template, buffers))
 
     def submit_run(
         self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None, *, keep: bool = False
     ) -> CallFuture:
         """`run` without waiting, as `RemoteFunction.submit`."""
-        return self._session._submit(*self._by_name(inputs, outputs, keep), self._named)
+        return self._session._submit(self._by_name(inputs, outputs, keep), self._named)
 
-    def _by_name(
-        self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]], keep: bool
-    ) -> Tuple[FrameTemplate, Sequence[Buffer]]:
+    def _by_name(self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]], keep: bool) -> Dict[str, Any]:
         fields: Dict[str, Any] = {"f": [self._id, "main"], "k": dict(inputs)}
         if outputs is not None:
             fields["outputs"] = list(outputs)
         if keep:
             fields["keep"] = True
-        return frames.template(frames.CALL, fields)
+        return fields
 
     def _named(self, frame: Frame) -> Dict[str, Any]:
         return answers.from_device(answers.RUN, self._session._result(frame), "main")  # type: ignore[no-any-return]
