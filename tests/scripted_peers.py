@@ -79,6 +79,7 @@ class ScriptedTracker:
         self.replies: Replies = replies or (lambda asked: [])
         self.received: list[Any] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
         self.address: tuple[str, int] = self._listener.getsockname()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -86,6 +87,7 @@ class ScriptedTracker:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self._listener.accept()
+                self._connections.append(sock)
                 threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
@@ -108,6 +110,9 @@ class ScriptedTracker:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        for sock in self._connections:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:

@@ -113,7 +113,7 @@ def test_a_limit_by_key_ends_a_tvm_session_with_its_own_error(daemons: Daemons, 
     assert (lease["limit_s"], lease["holder"]) == (3, "127.0.0.1")
     remote.upload(str(artefacts.session_faults))
     nap = remote.load_module(artefacts.session_faults.name)["nap"]
-    with pytest.raises(Exception, match="session_timeout") as caught:
+    with pytest.raises(Exception, match="time limit of 3 s .*--max-session") as caught:
         nap()
     assert type(caught.value).__name__ == "RPCSessionTimeoutError"
     assert 2 < time.monotonic() - began < 15
@@ -149,11 +149,11 @@ def test_labels_select_one_board_or_boards_of_a_kind(daemons: Daemons):
         daemons.server(KEY, *flags, tracker=tracker, offers=offers)
     with connect(tracker) as mine:
         with mine.request(KEY, labels={"name": "two"}) as session:
-            assert session.lease["server"].startswith("two:")
+            assert session.lease["server"] == "two"
             with pytest.raises(WaitTimeout):
                 mine.request(labels={"rev": "2"}, wait_timeout=0.2)
             with mine.request(labels={"rev": "1", "cores": ">=1", "arch": os.uname().machine}) as other:
-                assert other.lease["server"].startswith("one:")
+                assert other.lease["server"] == "one"
         with pytest.raises(UnknownKey, match="rev=3"):
             mine.request(KEY, labels={"rev": "3"}, wait_timeout=10)
 
