@@ -35,6 +35,7 @@ STOP_TIMEOUT_S = 8.0  # the grace and a daemon's clean-up; then the daemon is ki
 POLL_S = 0.05
 READY_LINE_LIMIT = 64 * 1024  # a ready line has a few hundred bytes
 LOG_TAIL_LINES = 15
+_BUSY = "this machine is too busy to start it, or an import hangs; try again, with fewer servers or with --preload none"
 
 # Reads "+pid" and "-pid". When the pipe ends for any reason, the guard stops the processes that are left (SIGTERM, then
 # SIGKILL) and removes the lab's folder.
@@ -159,10 +160,10 @@ class Lab:
         return connect_tracker(self.tracker_address)
 
     def _start(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="rpcsys-lab-"))
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, str(self._folder)], stdin=subprocess.PIPE, start_new_session=True
-        )
+        with _uninterrupted():
+            self._folder = Path(tempfile.mkdtemp(prefix="rpcsys-lab-"))
+            guard = [sys.executable, "-I", "-S", "-c", _GUARD, str(self._folder)]
+            self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
         deadline = time.monotonic() + START_TIMEOUT_S
         self._spawn("tracker", "rpcsys.tracker", self._tracker_args)
         self._await_ready(self.daemons, deadline)
@@ -201,7 +202,7 @@ class Lab:
                 events = selector.select(deadline - time.monotonic())
                 if not events:
                     late = next(iter(selector.get_map().values())).data
-                    raise _failed(late, f"printed no ready line within {START_TIMEOUT_S:g} s")
+                    raise _failed(late, f"printed no ready line within {START_TIMEOUT_S:g} s: {_BUSY}")
                 for key, _ in events:
                     daemon = key.data
                     data = os.read(key.fd, 4096)
@@ -224,7 +225,7 @@ class Lab:
                         raise _failed(daemon, _ending(daemon))
                 if time.monotonic() > deadline:
                     late = f"the lab's servers did not register with its tracker within {START_TIMEOUT_S:g} s"
-                    raise ConnectError(late)
+                    raise ConnectError(f"{late}: {_BUSY}")
                 time.sleep(POLL_S)
 
     def _notify_guard(self, line: str) -> None:
@@ -236,19 +237,21 @@ class Lab:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until a started daemon is recorded: else `close` would not stop it."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:
-        yield  # Ctrl-C raises in the main thread only
+    """Delay Ctrl-C and SIGTERM until a started process is recorded: else `close` would not stop it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if threading.current_thread() is not threading.main_thread() or None in before.values():
+        yield  # signals raise in the main thread only
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    for number in before:
+        signal.signal(number, lambda number, _frame: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for late in dict.fromkeys(came):
+            signal.raise_signal(late)
 
 
 def _environment() -> dict[str, str]:

@@ -9,7 +9,9 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,23 +38,27 @@ _ADVICE = (
     ("a longer session_timeout", "more time"),
 )
 
-INTERRUPTED = 130  # a shell's exit status for a command that Ctrl-C ended
+INTERRUPTED, TERMINATED = 130, 143  # a shell's exit statuses for commands that Ctrl-C and SIGTERM ended
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
     """Run a command with ``arguments`` (None: the process's own); return its exit status.
 
-    Every error becomes one line on standard error.
+    Every error becomes one line on standard error. SIGTERM ends a command as Ctrl-C does: it removes its files.
     """
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
     try:
-        status = command.main(arguments, name, standalone_mode=False)
+        with _terminable():
+            status = command.main(arguments, name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except _Terminated:
+        click.echo(f"{name}: terminated", err=True)
+        return TERMINATED
     except (click.Abort, KeyboardInterrupt):
         click.echo(f"{name}: interrupted", err=True)
         return INTERRUPTED
@@ -64,6 +70,34 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status if isinstance(status, int) else 0
+
+
+class _Terminated(Exception):
+    """SIGTERM came, and the command has ended."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Raise KeyboardInterrupt in the command at the first SIGTERM, and `_Terminated` behind it; a second one kills."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    came: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except BaseException as error:
+        if came:
+            raise _Terminated from error
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _fail(name: str, message: str, status: int) -> int:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,3 +48,21 @@ def test_without_onnxruntime_the_error_names_the_package(
     assert error.count("\n") == 1
     assert "onnxruntime" in error
     assert "pip install 'rpcsys[graph]'" in error
+
+
+@pytest.mark.live
+def test_sigterm_leaves_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "rpcsys", "demo"]
+    pipe: Any = subprocess.PIPE
+    demonstration = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+    assert demonstration.stdout is not None
+    for line in demonstration.stdout:
+        if line.startswith("A lab on this machine"):
+            break
+    assert list(tmp_path.glob("rpcsys-demo-*"))
+    demonstration.terminate()
+    _, errors = demonstration.communicate(timeout=60)
+    assert demonstration.returncode == 143
+    assert errors.splitlines()[-1] == "rpcsys: terminated"
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sys
+import time
 
 import click
 import numpy as np
@@ -188,3 +191,21 @@ def test_the_advice_that_is_replaced_is_in_the_code():
     code = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py") if path.name != "terminal.py")
     for python, _ in terminal._ADVICE:
         assert all(part in code for part in python.split("Check the key")), python
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does(capsys):
+    cleaned = []
+
+    @click.command()
+    def waits():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            cleaned.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_command(waits, "waits", []) == 143
+    assert cleaned == [signal.SIG_DFL]  # a second one kills
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert capsys.readouterr().err.endswith("waits: terminated\n")
