@@ -88,7 +88,7 @@ def test_a_failed_start_shows_the_log_and_leaves_nothing() -> None:
 def test_a_slow_start_names_the_cause_and_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rpcsys.lab.START_TIMEOUT_S", 1.0)
     hangs = ["--import", "tests.server.sleeper", "--preload", "none"]
-    with pytest.raises(RpcsysError, match="within 1 s: this machine is too busy to start it, or an import hangs; try"):
+    with pytest.raises(RpcsysError, match=r"within 1 s: this machine is too busy to start it, or an import hangs; try"):
         Lab({"cpu": 1}, server_args=hangs).start()
 
 

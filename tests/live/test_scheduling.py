@@ -113,7 +113,7 @@ def test_a_limit_by_key_ends_a_tvm_session_with_its_own_error(daemons: Daemons, 
     assert (lease["limit_s"], lease["holder"]) == (3, "127.0.0.1")
     remote.upload(str(artefacts.session_faults))
     nap = remote.load_module(artefacts.session_faults.name)["nap"]
-    with pytest.raises(Exception, match="time limit of 3 s .*--max-session") as caught:
+    with pytest.raises(Exception, match=r"time limit of 3 s .*--max-session") as caught:
         nap()
     assert type(caught.value).__name__ == "RPCSessionTimeoutError"
     assert 2 < time.monotonic() - began < 15
