@@ -42,10 +42,7 @@ class AsyncRemoteFunction:
         return AsyncRemoteFunction(self._calls, self.blocking.encoding(results))
 
     def time_evaluator(self, number: int = 10, repeat: int = 1, **options: float) -> Measure:
-        """Measure this function on the device: ``await evaluator(*args)``. Options of `RemoteFunction.time_evaluator`.
-
-        A cancelled measurement ends the session, as any call that runs.
-        """
+        """Measure this function: ``await evaluator(*args)``. Options as for `RemoteFunction.time_evaluator`."""
         return _measuring(self._calls, self.blocking.time_evaluator(number, repeat, **options))  # type: ignore[arg-type]
 
 

@@ -65,7 +65,9 @@ def test_a_missing_python_is_reported(top: Path) -> None:
     assert "there is no no-python here; install Python 3.8" in done.stderr
 
 
-@pytest.mark.parametrize("use", ["rpcsys.graph", "rpcsys.lab", "rpcsys.module.export_library", "rpcsys.module.Sources"])
+@pytest.mark.parametrize(
+    "use", ["rpcsys.aio", "rpcsys.graph", "rpcsys.lab", "rpcsys.module.export_library", "rpcsys.module.Sources"]
+)
 def test_a_part_that_is_not_packed_is_an_error_with_advice(use: str, top: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(top / 'python')!r}); import rpcsys; {use}"
     done = run(sys.executable, sys.executable, "-I", "-S", "-c", code)
