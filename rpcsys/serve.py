@@ -66,8 +66,7 @@ def bind(host: str, port: int, port_end: int, flag: str = "--port") -> socket.so
     ``flag``: the one that sets ``port``; errors name it. Raises `PortRangeError` (every port of the range is taken),
     `ConfigError` (no such host here, no right to the port, or an empty range).
     """
-    if port == 0:
-        port_end = 1
+    port_end = 1 if port == 0 else min(port_end, 65536)
     if port >= port_end:
         raise ConfigError(f"no port in [{port}, {port_end}): {flag}-end is exclusive")
     try:

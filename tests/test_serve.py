@@ -46,6 +46,11 @@ def test_bind_reports_a_full_range():
         assert caught.value.exit_status == 3
 
 
+def test_bind_tries_no_port_above_the_last():
+    with serve.bind("127.0.0.1", 65535, 65536), pytest.raises(PortRangeError, match="65536"):
+        serve.bind("127.0.0.1", 65535, 70000)
+
+
 def test_bind_names_the_flag_to_change():
     with serve.bind("127.0.0.1", 0, 0) as taken:
         port = taken.getsockname()[1]

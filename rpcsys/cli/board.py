@@ -82,7 +82,7 @@ rpcsys board add root@board --key rv --name rv1 -- --slots 2 --label a=b
 @click.argument("flags", metavar="[-- SERVER'S FLAGS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--key", required=True, help="The kind of device, such as rpi4.")
 @click.option("--tracker", metavar="HOST:PORT",
-              help="The tracker's address for the board (else RPCSYS_TRACKER_HOST and _PORT).")  # fmt: skip
+              help="The tracker's address for the board (default: RPCSYS_TRACKER).")  # fmt: skip
 @click.option("--name", default="", help="The server's name in the lab (default: the board's own).")
 @click.option("--root", default="", metavar="DIR",
               help="Install below DIR there, which needs no root and starts nothing at boot.")  # fmt: skip

@@ -1,0 +1,48 @@
+"""Prometheus's own tool reads what our daemons serve, and the alert rules, without a complaint."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import urllib.request
+
+import pytest
+
+import rpcsys
+from tests.live.daemons import ROOT, Daemons, free_port
+
+ENDS_S = 60.0
+
+
+@pytest.fixture
+def promtool() -> str:
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("no promtool here: it is in Debian's package prometheus")
+    return found
+
+
+def test_metrics_have_no_complaint(daemons: Daemons, promtool: str) -> None:
+    pages = [free_port() for _ in range(3)]
+    tracker = daemons.tracker("--http-port", str(pages[0]), "--state-dir", str(daemons.folder / "state"))
+    proxy = daemons.proxy("--http-port", str(pages[1]), "--tracker", tracker.where)
+    daemons.server("board", "--preload", "none", "--http-port", str(pages[2]), tracker=tracker)
+    with rpcsys.connect_tracker(tracker.address) as link:
+        link.request("board", wait_timeout=ENDS_S).close()
+    with pytest.raises(rpcsys.errors.RpcsysError):
+        rpcsys.connect(*proxy.address, key="nobody", timeout=1)
+    for port in pages:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=ENDS_S) as reply:
+            text = reply.read()
+        assert b"\n# HELP rpcsys_" in b"\n" + text
+        command = [promtool, "check", "metrics"]
+        done = subprocess.run(command, input=text, capture_output=True, timeout=ENDS_S, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_alert_rules_are_valid(promtool: str) -> None:
+    rules = ROOT / "docs" / "monitoring" / "prometheus-rules.yml"
+    command = [promtool, "check", "rules", str(rules)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SUCCESS" in done.stdout
