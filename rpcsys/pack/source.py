@@ -29,8 +29,9 @@ def device_files() -> dict[str, Path]:
 
 
 def blanked(source: str) -> str:
-    """``source`` without docstrings, comments and annotations of functions, with one space for each indentation.
+    """``source`` without docstrings, comments and what only type checkers read, with one space for each indentation.
 
+    Annotations of attributes in classes stay: dataclasses are made from these.
     Every statement stays at its line, with its names: a traceback from a board names the lines of the repository.
     Raises SyntaxError if it is not Python.
     """
@@ -43,12 +44,19 @@ def blanked(source: str) -> str:
 
 
 def _spans(source: str, lines: list[bytes]) -> Iterator[Span]:
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    attributes = {each for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for each in node.body}
+    for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             yield from _docstrings(body)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield _ends(node.body[0])[0], _ends(node.body[-1])[1], b"pass"
         if isinstance(node, ast.arg) and node.annotation is not None:
             yield from _annotation(b": ", node.annotation, lines)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None and node not in attributes:
+            if node.lineno == node.annotation.end_lineno:
+                yield from _annotation(b": ", node.annotation, lines)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:
             yield from _annotation(b" -> ", node.returns, lines)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

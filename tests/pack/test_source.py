@@ -39,7 +39,10 @@ def is_docstring(node: ast.AST) -> bool:
 
 
 class Plain(ast.NodeTransformer):
-    """A program without docstrings and annotations of functions."""
+    """A program without docstrings, annotations outside of classes, and what only type checkers read."""
+
+    def __init__(self) -> None:
+        self.attributes: set[ast.AST] = set()
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         if isinstance(getattr(node, "body", None), list):
@@ -49,6 +52,20 @@ class Plain(ast.NodeTransformer):
     def visit_arg(self, node: ast.arg) -> ast.AST:
         node.annotation = None
         return node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        if ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+        return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.attributes.update(node.body)
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node in self.attributes or node.value is None or node.annotation.end_lineno != node.lineno:
+            return node
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -104,7 +121,15 @@ def frames(root: Path) -> list[tuple[str, int]]:
         ('"""Two\nlines."""\nx = "#"\n', '\n\nx = "#"\n'),
         ('def f(x: int, *y: "str", z: int = 3) -> int:\n    """Says ä."""\n', "def f(x, *y, z = 3):\n pass\n"),
         ("def f(\n    x: Dict[\n        str, int\n    ],\n): return x\n", "def f(\n x\n\n,\n): return x\n"),
-        ("x: int = 1\nif x:\n    y = '''a\\n    b'''\n", "x: int = 1\nif x:\n y = '''a\\n    b'''\n"),
+        ("x: int = 1\nif x:\n    y = '''a\\n    b'''\n", "x = 1\nif x:\n y = '''a\\n    b'''\n"),
+        (
+            "class C:\n    x: int = 1\n\n    def f(self):\n        self.y: int = 2\n        z: int\n",
+            "class C:\n x: int = 1\n\n def f(self):\n  self.y = 2\n  z: int\n",
+        ),
+        (
+            "if TYPE_CHECKING:\n    import a  # why\n    import b\nelse:\n    c = 1\n",
+            "if TYPE_CHECKING:\n pass\n\nelse:\n c = 1\n",
+        ),
         ("if x:\n    y = '''a\n    b'''\n", "if x:\n y = '''a\n    b'''\n"),
         ('x = "ä"; "prose"  # ö\n', 'x = "ä";\n'),
         ("class A:\n    x: int = 1  # kept\n    '''why'''\n", "class A:\n x: int = 1\n\n"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -127,6 +128,37 @@ def test_every_public_name_of_numpy_is_there() -> None:
 def test_no_name_that_numpy_has_not() -> None:
     names = ask(sys.executable, "import numpy; print(*numpy._functions.FUNCTIONS)", STUB).split()
     assert [name for name in names if not hasattr(np, name)] == []
+
+
+REMOVED = """
+import numpy, sys
+for name in [*numpy._NUMPY_1, *sys.argv[1:]]:
+    try:
+        getattr(numpy, name)
+        print(name, "is there")
+    except AttributeError as error:
+        print(name, str(error).replace("numpy 2 has no numpy.%s: write " % name, ""), sep="|")
+"""
+
+
+@pytest.mark.parametrize("version", pythons())
+def test_a_name_of_numpy_1_is_an_error_with_the_name_to_use(version: str) -> None:
+    lines = ask(pythons()[version], REMOVED, STUB, args=("quux",)).splitlines()
+    *instead, quux = (line.split("|") for line in lines)
+    assert ["float_", "numpy.float64"] in instead
+    assert ["float", "float"] in instead
+    assert quux == ["quux", "rpcsys' stub of numpy has no numpy.quux"]
+    for name, use in instead:
+        assert name not in vars(np)
+        assert eval(use, {"numpy": np}) is not None  # what to write is there
+        if name in np.__expired_attributes__:
+            assert use.replace("numpy.", "np.") in np.__expired_attributes__[name]
+
+
+def test_every_type_that_numpy_2_has_no_more_is_known() -> None:
+    known = ask(sys.executable, "import numpy; print(*numpy._NUMPY_1)", STUB).split()
+    types = re.compile(r"Use `np\.(float|complex|bytes|str)\w+` instead")
+    assert {name for name, text in np.__expired_attributes__.items() if types.match(text)} < set(known)
 
 
 def test_the_real_numpy_wins() -> None:

@@ -2,7 +2,7 @@
 
 Code that imports numpy for annotations, ``isinstance`` and ``dtype`` works; code that needs an array raises `StubError`
 with the package to install. ``numpy.__rpcsys_stub__`` marks the stub; an installed numpy always comes first.
-``hasattr`` gives the same results as for numpy 2.
+``hasattr`` gives the same results as for numpy 2: a name that only numpy 1 has is an error with the name to use.
 """
 
 import sys
@@ -20,11 +20,24 @@ nan, inf, pi, e, euler_gamma = (float("nan"), float("inf"), 3.141592653589793, 2
 True_, False_ = True, False
 little_endian = sys.byteorder == "little"
 
+#: Names of types and constants that only numpy 1 has -> what to write instead.
+_NUMPY_1 = {
+    "float_": "numpy.float64", "complex_": "numpy.complex128", "singlecomplex": "numpy.complex64",
+    "cfloat": "numpy.complex128", "string_": "numpy.bytes_", "unicode_": "numpy.str_", "bool8": "numpy.bool_",
+    "Inf": "numpy.inf", "Infinity": "numpy.inf", "NaN": "numpy.nan", "int": "int", "float": "float",
+    "complex": "complex", "object": "object", "str": "str",
+}  # fmt: skip
 _SETTINGS = ("seterr", "seterrcall", "setbufsize", "set_printoptions")
 _MODULES = (
     "_core", "char", "core", "ctypeslib", "dtypes", "emath", "exceptions", "f2py", "fft", "lib", "linalg", "ma",
     "polynomial", "random", "rec", "strings", "testing", "typing",
 )  # fmt: skip
+
+
+def __getattr__(name):
+    """Raise AttributeError with what to write instead."""
+    instead = "numpy 2 has no numpy.%s: write " % name + _NUMPY_1[name] if name in _NUMPY_1 else ""
+    raise AttributeError(instead or "rpcsys' stub of numpy has no numpy.%s" % name)
 
 
 def _ignored(*args, **kwargs):
