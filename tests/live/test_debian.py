@@ -58,6 +58,8 @@ def test_commands_have_manual_pages_and_completions(packages: dict[str, Path]) -
         assert f"/usr/share/zsh/vendor-completions/_{command}" in names
         assert f"/usr/share/fish/vendor_completions.d/{command}.fish" in names
     assert "/usr/lib/python3/dist-packages/rpcsys/_data/systemd/rpcsys-server@.service" in names
+    monitoring = "/usr/lib/python3/dist-packages/rpcsys/_data/docs/monitoring"
+    assert {f"{monitoring}/prometheus-rules.yml", f"{monitoring}/grafana-dashboard.json"} <= names
     assert not {name for name in names if "/tests/" in name or "__pycache__" in name}
 
 
