@@ -72,9 +72,7 @@ def part(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise ImportError(
-            f"{name} is for a desk, and no part of the device runtime; type: python3 -m pip install rpcsys"
-        ) from None
+        raise ImportError(f"{name} is no part of the device runtime; type: python3 -m pip install rpcsys") from None
 
 
 def __getattr__(name: str) -> Any:

@@ -93,10 +93,10 @@ class ScriptedTracker:
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError, EOFError), sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            assert _exactly(sock, 4) == MAGIC
+            assert exactly(sock, 4) == MAGIC
             sock.sendall(MAGIC)
             while True:
-                asked = json.loads(_exactly(sock, struct.unpack("<i", _exactly(sock, 4))[0]))
+                asked = json.loads(exactly(sock, struct.unpack("<i", exactly(sock, 4))[0]))
                 self.received.append(asked)
                 if isinstance(asked, list):
                     sock.sendall(framed(WELCOME if len(asked) > 1 and asked[0] == 1 else 0))
@@ -115,12 +115,13 @@ class ScriptedTracker:
                 sock.shutdown(socket.SHUT_RDWR)
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def exactly(sock: socket.socket, count: int) -> bytes:
+    """The next ``count`` bytes. Raises EOFError if the peer ends first."""
     data = b""
     while len(data) < count:
         piece = sock.recv(count - len(data))
         if not piece:
-            raise EOFError
+            raise EOFError(f"closed after {len(data)} of {count} bytes")
         data += piece
     return data
 

@@ -49,9 +49,9 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add("--history-days", type=_days, metavar="N", help="how long the file keeps its history (default: %(default)g)")
     longest = "end sessions on devices of KEY after SECONDS, those of TVM's clients too; repeatable"
     add("--max-session", dest="limits", action="append", type=_limit, metavar="KEY=SECONDS", help=longest)
-    believe = "trust the client addresses that a proxy there sends; a network such as 10.0.0.0/24 works too; repeatable"
-    believe += " (default: proxies on this machine)"
-    add("--proxy-from", action="append", type=_network, metavar="ADDRESS", help=believe)
+    trusted = "trust the client addresses that a proxy there sends; a network such as 10.0.0.0/24 works too; repeatable"
+    trusted += " (default: proxies on this machine)"
+    add("--proxy-from", action="append", type=_network, metavar="ADDRESS", help=trusted)
     most = "connections of one address, at most half of the system's limit; those of trusted proxies"
     most += " do not count (default: %(default)d)"
     add("--max-connections-per-address", type=_count, metavar="N", help=most)

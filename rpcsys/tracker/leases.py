@@ -112,7 +112,7 @@ class Leases:
             if not lease.opened:
                 lease.move(OPENED)
                 lease.started_at = max(began, lease.since)
-        elif lease is None and not self._may_grant(running) and self.records.believe(running.epoch):
+        elif lease is None and not self._may_grant(running) and self.records.allow_epoch(running.epoch):
             name, epoch = running.lease, running.epoch
             unknown = LeaseRecord(name, epoch, server.key, peer.conn, server.name, None, "", "", began, None)
             unknown.state, unknown.started_at, unknown.identity = RUNNING, began, server.identity

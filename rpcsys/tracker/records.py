@@ -228,7 +228,7 @@ class Records:
             del self.server_names[peer.name]
         peer.name = ""
 
-    def believe(self, epoch: int) -> bool:
+    def allow_epoch(self, epoch: int) -> bool:
         """Keep the next epochs above one of an earlier run. False: it is too high to be one."""
         if epoch > int(self.now * 1000) + EPOCHS_AHEAD:
             return False

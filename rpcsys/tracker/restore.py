@@ -59,7 +59,7 @@ class Restore:
         details = entry.details
         if details["how"] != OURS:
             return  # TVM's servers do not report whether it goes on
-        self.records.believe(details["epoch"])
+        self.records.allow_epoch(details["epoch"])
         name, epoch, key, server = (details[field] for field in ("lease", "epoch", "key", "server"))
         since = min(entry.at, self.records.now)
         user, address, limit_s = details["user"], details["address"], details["limit_s"]

@@ -324,12 +324,16 @@ sys.path.insert(0, sys.argv[1])
 from rpcsys import connect, empty, inout
 session = connect("127.0.0.1", int(sys.argv[2]), key="key")
 echo, fill = session.get_function("testing.echo"), session.get_function("test.fill")
+from rpcsys.client import Tensor
 floats = array.array("f", range(6))
+halves = echo(Tensor("bfloat16", (2,), bytes([128, 63, 0, 64])))
 target = array.array("b", [1, 2, 3])
 kept = session.array(memoryview(floats).cast("B").cast("f", [2, 3]))
 future = echo.submit(floats)
 said = {
     "echo": echo(floats).tolist(),
+    "strings": echo(Tensor("strings", (2, 1), ["a", "b"])).tolist(),
+    "halves": [halves.dtype, halves.shape, halves.nbytes, bytes(halves.data).hex()],
     "values": echo([1, 2.5, "x", None]),
     "large": echo(memoryview(bytearray(5 << 20))).nbytes,
     "kept": kept.get().tolist(),
@@ -363,6 +367,8 @@ def test_a_client_on_a_bare_python(version, theirs):
         floats = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
         assert json.loads(done.stdout) == {
             "echo": floats,
+            "strings": [["a"], ["b"]],
+            "halves": ["bfloat16", [2], 4, "803f0040"],
             "values": [1, 2.5, "x", None],
             "large": 5 << 20,
             "kept": [floats[:3], floats[3:]],

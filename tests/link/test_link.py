@@ -21,9 +21,7 @@ from rpcsys.errors import (
 )
 from rpcsys.link.link import Link, TvmCommands, error_of
 from rpcsys.wire import tracker as wire
-
-MAGIC = struct.pack("<i", 0x2F271)
-WELCOME = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": []}
+from tests.scripted_peers import MAGIC, WELCOME, exactly
 
 
 def raw(value):
@@ -51,23 +49,14 @@ class FakeTracker:
                 if isinstance(step, bytes):
                     conn.sendall(step)
                 elif step == "magic":
-                    assert self.read(conn, 4) == MAGIC
+                    assert exactly(conn, 4) == MAGIC
                 elif step == "frame":
-                    (size,) = struct.unpack("<i", self.read(conn, 4))
-                    self.got.append(json.loads(self.read(conn, size)))
+                    (size,) = struct.unpack("<i", exactly(conn, 4))
+                    self.got.append(json.loads(exactly(conn, size)))
                 elif step == "end":
                     assert conn.recv(1) == b""
                 else:
                     time.sleep(step)
-
-    def read(self, conn, size):
-        data = b""
-        while len(data) < size:
-            piece = conn.recv(size - len(data))
-            if not piece:
-                raise EOFError
-            data += piece
-        return data
 
     def __enter__(self):
         return self

@@ -13,6 +13,7 @@ from typing import Any
 from tests.live.intervals import Held
 from tests.live.probe import REQUEST, SESSION_MAGIC, TRACKER_MAGIC, opening
 from tests.live.simulated_peers import frame
+from tests.scripted_peers import exactly
 
 STEPS = (
     *("connected", "hello said", "device asked for", "lease granted", "server reached"),
@@ -58,7 +59,7 @@ class AbandoningClient:
         tracker = self._reach(self.address)
         yield "connected"
         tracker.sendall(struct.pack("<i", TRACKER_MAGIC))
-        _read(tracker, 4)
+        exactly(tracker, 4)
         tvms = self._chance.random() < 0.3
         if not tvms:
             tracker.sendall(frame([1, {"op": "hello", "version": "0", "user": f"raw-{self.key}"}]))
@@ -74,10 +75,10 @@ class AbandoningClient:
         server.sendall(words[:-9])
         yield "opening half sent"
         server.sendall(words[-9:])
-        answer = struct.unpack("<i", _read(server, 4))[0]
+        answer = struct.unpack("<i", exactly(server, 4))[0]
         if answer != SESSION_MAGIC:
             raise EOFError(f"no session: {answer:#x}")
-        _read(server, struct.unpack("<i", _read(server, 4))[0])
+        exactly(server, struct.unpack("<i", exactly(server, 4))[0])
         server.sendall(session_frame(_HELLO, 0, {"version": 1}))
         board = _call(server, 1, "fault.workdir").rpartition("/session-")[0]
         since = until = time.monotonic()
@@ -118,20 +119,10 @@ class AbandoningClient:
         sock.close()
 
 
-def _read(sock: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = sock.recv(count - len(data))
-        if not piece:
-            raise EOFError("closed")
-        data += piece
-    return data
-
-
 def _granted(tracker: socket.socket) -> tuple[str, int, str]:
     """Wait for a lease, in TVM's reply or in ours."""
     while True:
-        said = json.loads(_read(tracker, struct.unpack("<i", _read(tracker, 4))[0]))
+        said = json.loads(exactly(tracker, struct.unpack("<i", exactly(tracker, 4))[0]))
         if isinstance(said, list):
             if said[0] != 0:
                 raise EOFError(f"refused: {said}")
@@ -147,9 +138,9 @@ def _call(server: socket.socket, number: int, name: str) -> Any:
     """Call a function without arguments; its result. Other frames before it are skipped."""
     server.sendall(session_frame(_CALL, number, {"f": name, "a": []}))
     while True:
-        size, kind, _, _, _, call, body = struct.unpack("<IBBHIIQ", _read(server, 24))
-        head = json.loads(_read(server, size))
-        _read(server, body)
+        size, kind, _, _, _, call, body = struct.unpack("<IBBHIIQ", exactly(server, 24))
+        head = json.loads(exactly(server, size))
+        exactly(server, body)
         if kind == _ERROR:
             raise EOFError(f"refused: {head}")
         if kind == _RESULT and call == number:

@@ -10,6 +10,8 @@ import socket
 import struct
 from typing import Any
 
+from tests.scripted_peers import exactly
+
 TRACKER_MAGIC = 0x2F271
 SESSION_MAGIC = 0xFF271
 MISMATCH = 0xFF273
@@ -25,13 +27,7 @@ class Probe:
 
     def read(self, count: int) -> bytes:
         """Exactly ``count`` bytes; EOFError when the peer has closed."""
-        data = b""
-        while len(data) < count:
-            piece = self.socket.recv(count - len(data))
-            if not piece:
-                raise EOFError(f"closed after {len(data)} of {count} bytes")
-            data += piece
-        return data
+        return exactly(self.socket, count)
 
     def read_int(self) -> int:
         return struct.unpack("<i", self.read(4))[0]

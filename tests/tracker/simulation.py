@@ -1,6 +1,6 @@
 """A lab in simulated time: boards, users, sessions and failures of every kind, with the tracker's state alone.
 
-The lab believes nothing that the tracker says about itself. It keeps accounts of its own: which match keys are good,
+The lab trusts no statement of the tracker about itself. It keeps accounts of its own: which match keys are good,
 who holds which board, who waits for what, and how much device time every user has had, by another formula.
 """
 

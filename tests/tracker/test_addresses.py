@@ -29,7 +29,7 @@ def test_clients_get_an_address_that_they_can_reach(scene, server_at, custom, cl
 
 
 @pytest.mark.parametrize(
-    ("address", "believed"),
+    ("address", "trusted"),
     [
         ("10.0.0.5", True),
         ("10.1.2.3", True),
@@ -41,9 +41,9 @@ def test_clients_get_an_address_that_they_can_reach(scene, server_at, custom, cl
         ("", False),
     ],
 )
-def test_only_proxies_in_named_networks_are_trusted(address, believed):
+def test_only_proxies_in_named_networks_are_trusted(address, trusted):
     proxies = ProxyNetworks.of(["10.0.0.5", "10.1.0.0/16", "fd00::/8"])
-    assert proxies.include(address, "10.0.0.1") == believed
+    assert proxies.include(address, "10.0.0.1") == trusted
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "10.0.0.1"])

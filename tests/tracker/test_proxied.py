@@ -181,10 +181,10 @@ def test_in_a_chain_only_trusted_proxies_count(scene):
 
 def test_by_default_proxies_on_the_trackers_machine_are_trusted():
     scene = Scene()
-    for at, believed in (("127.0.0.1", True), ("::1", True), ("10.0.0.1", True), ("10.0.0.2", False)):
+    for at, trusted in (("127.0.0.1", True), ("::1", True), ("10.0.0.1", True), ("10.0.0.2", False)):
         conn = scene.connect(at)  # the tracker is at 10.0.0.1
         scene.say(conn, via())
-        assert (scene.state.records.peers[conn].address == BOARD) == believed
+        assert (scene.state.records.peers[conn].address == BOARD) == trusted
 
 
 def test_the_summary_is_json(scene):

@@ -124,6 +124,30 @@ def test_a_value_that_an_encoding_does_not_apply_to_is_refused(value, how, says)
         encoding.encode(value, how, "boxes")
 
 
+@pytest.mark.parametrize(
+    ("least", "most", "largest", "median"),
+    [(2.0**-14, 65504, 2.0**-11, 0.00017), (2.0**-24, 2.0**-14, 0.3334, 0.006), (1e-6, 1e-5, 0.029, 0.004)],
+)
+def test_float16_costs_what_the_documents_say(least, most, largest, median):
+    powers = np.random.default_rng(0).uniform(np.log(least), np.log(most), 100_000)
+    array = np.clip(np.exp(powers), least, most).astype("f4")
+    came, _ = crossed(array, "float16")
+    errors = np.abs(came - array) / array
+    assert largest * 0.9 < errors.max() <= largest
+    assert np.median(errors) == pytest.approx(median, rel=0.1)
+    assert np.abs(came - array).max() <= max(most * 2.0**-12, 2.0**-25)
+
+
+def test_float16_at_its_ends():
+    array = np.array([65504, 65519.99, 2.0**-24, 2.0**-25, 3e-8], "f4")
+    assert crossed(array, "float16")[0].tolist() == [65504, 65504, 2.0**-24, 0, 2.0**-24]
+    with pytest.raises(ValueNotSupported, match="values beyond 65504"):
+        encoding.encode(np.full(4, 65520, "f4"), "float16")
+    normal = np.random.default_rng(0).standard_normal(100_000).astype("f4")
+    moved = crossed(normal, "float16")[0] - normal
+    assert np.linalg.norm(moved) / np.linalg.norm(normal) == pytest.approx(0.0002, rel=0.1)
+
+
 def test_float16_keeps_infinities():
     array = np.array([np.inf, -np.inf, np.nan, 1], "f4")
     assert np.array_equal(crossed(array, "float16")[0], array, equal_nan=True)
