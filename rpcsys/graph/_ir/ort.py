@@ -1,8 +1,10 @@
 """onnxruntime: opens models, runs them, and rewrites them with its optimizer.
 
 Stages of an exact split are cut from a rewritten model. At the level ``basic`` onnxruntime folds constants and merges
-nodes in ways that are valid on any processor, and a second pass changes nothing. So stages that are cut afterwards and
-run at that level compute the same bits as the whole. Higher levels fuse nodes across cuts into onnxruntime's operators.
+nodes in ways that are valid on any processor; it then runs the model that it also writes. So stages that are cut from
+this one, and run as they are, compute the same bits as the whole. A second pass would change some: of a float16 model
+it folds the weights' conversion to float32, and a Gemm whose weights are constant computes in another order. Higher
+levels fuse nodes across cuts into onnxruntime's operators.
 """
 
 from __future__ import annotations

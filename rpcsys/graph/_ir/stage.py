@@ -28,7 +28,7 @@ class Stage:
     outputs: tuple[TensorInfo, ...]
     needs: tuple[str, ...] = ()  # names of the stages that make its inputs
     target: str = ""  # the target in the model's annotation, if any
-    exact: bool = False  # whether it must run at onnxruntime's level ``basic``, to give the same bits as the whole
+    exact: bool = False  # whether onnxruntime must run it as it is (level ``off``), to give the same bits as the whole
 
     @property
     def weight_bytes(self) -> int:

@@ -58,9 +58,9 @@ def test_a_stage_is_built_for_its_target(target: Any) -> None:
     assert built.runtime == ("reference" if "eference" in str(target) else "onnxruntime")  # type: ignore[attr-defined]
 
 
-def test_an_exact_stage_runs_at_level_basic() -> None:
+def test_an_exact_stage_runs_as_it_is() -> None:
     first, second = graph.split(diamond(), 2, exact=True)
-    assert graph.build(first).model.options["level"] == "basic"  # type: ignore[attr-defined]
+    assert graph.build(first).model.options["level"] == "off"  # type: ignore[attr-defined]
     assert "level" not in graph.build(graph.split(diamond(), 2)[0]).model.options  # type: ignore[attr-defined]
     for target in ("reference", "tvm"):
         with pytest.raises(UsageError, match=r"stage1 is exact: .* in onnxruntime alone; split without exact=True"):

@@ -10,6 +10,7 @@ from onnx import helper
 
 from rpcsys import graph
 from rpcsys.errors import UsageError
+from rpcsys.graph import samples
 from rpcsys.graph._ir.dataflow import Dataflow
 from rpcsys.graph._ir.rewriting import check_division, optimised
 from rpcsys.module.kinds.onnx_model import read
@@ -53,6 +54,32 @@ def test_a_cut_of_a_float16_model_stays_where_it_was(by: str, cut: Any) -> None:
     assert [names(stage.outputs) for stage in exact] == [names(stage.outputs) for stage in plain]
     feeds = {"x": numbers(1, 2, 4, 4).astype(np.float16)}
     assert_same(run_stages(exact, feeds), run(model, feeds))
+
+
+def test_a_float16_model_has_the_same_bits_as_a_whole() -> None:
+    """Optimised once more, its stages' weights would become constants, and Gemm would add in another order."""
+    nodes = [node("Relu", "x", "r"), node("Gemm", "r w b", "g"), node("Softmax", "g", "y")]
+    weights = {"w": numbers(2048, 100), "b": numbers(100, seed=1)}
+    made = make(nodes, values("x", shape=(1, 2048)), values("y", shape=(1, 100)), weights=weights)
+    converter = pytest.importorskip("onnxruntime.transformers.float16")
+    model = converter.convert_float_to_float16(made, keep_io_types=True)
+    feeds = {"x": numbers(1, 2048, seed=2)}
+    stages = graph.split(model, "r", exact=True)
+    assert_same({"y": graph.build(stages)(feeds["x"])}, run(model, feeds))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keep_io_types", [False, True])
+def test_a_real_network_in_float16(keep_io_types: bool) -> None:
+    converter = pytest.importorskip("onnxruntime.transformers.float16")
+    model = converter.convert_float_to_float16(samples.light_model("resnet50"), keep_io_types=keep_io_types)
+    x = numbers(1, 3, 224, 224).astype(np.float32 if keep_io_types else np.float16)
+    feeds = {model.graph.input[0].name: x}
+    (expected,) = run(model, feeds).values()
+    for cut in (22, 89):
+        exact, plain = (graph.split(model, cut, exact=exact) for exact in (True, False))
+        assert names(exact[1].inputs) == names(plain[1].inputs)
+        np.testing.assert_array_equal(graph.build(exact)(x), expected)
 
 
 def test_a_region_of_a_float16_model_is_found_again() -> None:

@@ -147,7 +147,7 @@ def test_an_exact_stage_is_a_library_with_its_level(tmp_path: Path) -> None:
     assert [part.name for part in parts.values()] == ["model-stage0.so", "model-stage1.so"]
     with module.load_module(parts["stage1"]) as loaded:
         assert isinstance(loaded, OnnxModule)
-        assert loaded.model.options["level"] == "basic"
+        assert loaded.model.options["level"] == "off"
 
 
 @pytest.mark.parametrize(
