@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from rpcsys.errors import UsageError, printable
 from rpcsys.graph import samples
 from rpcsys.module import external
 from rpcsys.query import terminal
+from rpcsys.wire.labels import operator_of
 
 if TYPE_CHECKING:
     from rpcsys.client.tracker import Tracker
@@ -44,7 +46,7 @@ class Run:
 @click.command(short_help="Lease a device, run a model on it, time it, print.")
 @click.option("--key", help="The kind of device to lease.")
 @click.option("--label", "labels", metavar="K=V", multiple=True,
-              help="A label that the device must have (cores>=4: at least); repeatable.")  # fmt: skip
+              help="A label that the device must have: arch=aarch64, 'onnxruntime>=1.22,<2'; repeatable.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="How many devices, all together; the model runs on each.")  # fmt: skip
 @click.option("--serve", metavar="NAME", help="Call this deployed module, in place of a lease and a MODEL.")
@@ -108,18 +110,29 @@ def _of_served(model: Path | None, arrays: Path | None) -> Path | None:
 
 
 def parse_labels(texts: Sequence[str]) -> dict[str, str]:
-    """Labels of a request from ``name=value``, ``name>=number`` and ``name=>=number``. Raises `UsageError`."""
+    """Labels of a request from ``name=value`` and comparisons (``name>=1.22``, ``name<2``). Raises `UsageError`.
+
+    Several comparisons of a label hold together.
+    """
     labels: dict[str, str] = {}
     for text in texts:
-        name, equals, value = text.partition("=")
-        if name.endswith(">"):
-            name, value = name[:-1], f">={value}"
-        name = name.strip()
-        if not (equals and name and value):
-            raise UsageError(f"--label {text!r}: labels look like arch=aarch64 or 'cores>=4'")
-        if labels.setdefault(name, value) != value:
-            raise UsageError(f"--label {text!r}: {name} is {labels[name]} already; a label has one value")
+        name, value = _parse_label(text)
+        before = labels.get(name, value)
+        if before != value and not (operator_of(before)[0] and operator_of(value)[0]):
+            raise UsageError(f"--label {text!r}: {name} is {before} already; a label has one value")
+        labels[name] = value if before == value else f"{before},{value}"
     return labels
+
+
+def _parse_label(text: str) -> tuple[str, str]:
+    """The name and the wanted value of ``name=value``, ``name>=4`` or ``name=>=4``."""
+    name = re.split("[<>=!]", text, maxsplit=1)[0]
+    value = text[len(name) :].removeprefix("=")
+    compared, wanted = operator_of(value)
+    if not (name.strip() and wanted and (compared or text[len(name)] == "=")):
+        how = "labels look like arch=aarch64 or 'cores>=4', in quotes: a shell reads > and < otherwise"
+        raise UsageError(f"--label {text!r}: {how}")
+    return name.strip(), value
 
 
 def output_files(output: Path | None, count: int) -> list[Path]:

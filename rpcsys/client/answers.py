@@ -95,7 +95,9 @@ FUNCTION = partial(name=sentence)
 HELLO = partial(
     key=sentence,
     limit_s=optional(number),
-    capabilities=partial(**dict.fromkeys(("loads", "kinds", "encodings"), rows(sentence))),
+    capabilities=partial(
+        **dict.fromkeys(("loads", "kinds", "encodings"), rows(sentence)), versions=checks.table(sentence)
+    ),
     machine=partial(arch=sentence, system=sentence, host=sentence),
     window=partial(calls=_limit, bytes=_limit),
     serve=partial(name=sentence, version=sentence, **_module),

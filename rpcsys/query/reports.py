@@ -13,6 +13,7 @@ import click
 from rpcsys.client import Tracker
 from rpcsys.errors import NotSupported, printable
 from rpcsys.query.terminal import Columns, print_json, print_rows, say, span, who
+from rpcsys.wire.labels import VERSIONS, shown
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
@@ -46,7 +47,7 @@ def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
 
 
 def print_boards(summary: Mapping[str, Any]) -> None:
-    """Print a table of all servers, those that are gone too; nothing where none is rpcsys's."""
+    """Print a table of all servers, those that are gone too, and one of versions; nothing where none is rpcsys's."""
     gone, servers = summary.get("gone", []), summary.get("servers", [])
     if not gone and not any(row["limits"] for row in servers):
         return
@@ -57,6 +58,17 @@ def print_boards(summary: Mapping[str, Any]) -> None:
     rows += [{**row, "state": "gone", "holder": "-"} for row in gone]
     click.echo("\nBoards")
     print_rows(sorted(rows, key=lambda row: (row["key"], row["name"])), _BOARD)
+    _print_versions(servers)
+
+
+def _print_versions(servers: Sequence[Mapping[str, Any]]) -> None:
+    """Print the versions that servers have, if any: a row for each server, and a column for each label of them."""
+    found = [label for label in VERSIONS if any(row["labels"].get(label) for row in servers)]
+    if found:
+        columns = {label: (lambda row, label=label: row["labels"].get(label) or "-") for label in found}
+        click.echo("\nVersions")
+        labelled = sorted((row for row in servers if row["labels"]), key=lambda row: str(row["name"]))
+        print_rows(labelled, {"name": "name", **columns})
 
 
 def _board(row: Mapping[str, Any], leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -139,7 +151,7 @@ def _priority(row: dict[str, Any]) -> str:
 
 def _wants(row: dict[str, Any]) -> str:
     several = f"{row['count']} at once" if row["count"] > 1 else ""
-    wants = ", ".join(f"{label}={value}" for label, value in row["labels"].items())
+    wants = ", ".join(shown(label, value) for label, value in row["labels"].items())
     return " ".join(filter(None, (several, wants))) or "-"
 
 

@@ -6,11 +6,13 @@ import functools
 import importlib.util
 import os
 import sys
-from typing import Any
+from typing import Any, Mapping
 
 from rpcsys.ffi import library
 from rpcsys.module import elf, loading
+from rpcsys.server import versions as detected
 from rpcsys.wire import encoding
+from rpcsys.wire.labels import VERSIONS
 
 STUB = "numpy_stub"  # the folder of the stub that replaces a missing numpy: names without arrays
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
@@ -21,6 +23,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
     return {
         **{package: installed(package) for package in _PACKAGES},
         "python": "{}.{}".format(*sys.version_info[:2]),
+        "versions": versions(),
         "pickle": pickle,
         "cache": cache,
         "deploy": deploy,
@@ -30,6 +33,13 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
         "encodings": encoding.known(installed),  # of arrays
         "target": list(elf.here()),  # machine and bits of native code
     }
+
+
+def versions() -> dict[str, str]:
+    """The version of each part in `VERSIONS` that is found here, as ``{"python": "3.11.2", "libc": "2.36"}``."""
+    found = {name: detected.of_package(name) for name in detected.PACKAGES if installed(name)}
+    found.update(detected.of_board())
+    return {name: found[name] for name in VERSIONS if found.get(name)}
 
 
 def warm() -> None:
@@ -82,8 +92,12 @@ def memory() -> int:
         return 0
 
 
-def labels(name: str) -> dict[str, str]:
-    """The labels that every server has, beside the operator's own. ``memory_mb`` is in MB (2**20 bytes)."""
+def labels(name: str, given: Mapping[str, str]) -> dict[str, str]:
+    """A server's labels: at most 13 that are detected, and those that its keeper has ``given``, which win.
+
+    ``memory_mb`` is in MB (2**20 bytes). Versions come last, for trackers that accept fewer labels.
+    """
     board = machine()
     numbers = {"cores": str(board["cores"] or 0), "memory_mb": str(board["memory"] >> 20)}
-    return {"name": name, "arch": board["arch"], "system": board["system"], **numbers}
+    found = {"name": name, "arch": board["arch"], "system": board["system"], **numbers, **given}
+    return {**found, **{label: version for label, version in versions().items() if label not in given}}

@@ -18,11 +18,11 @@ from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.logs import FORMATS
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
+from rpcsys.wire.labels import MAX_GIVEN
 
 NAME = "rpcsys-server"
 _PORTS = 109  # 9090 to 9198
 MAX_SLOTS = 64  # each slot has a waiting process; no board has cores for more sessions at once
-MAX_LABELS = 24  # trackers accept 32, and every server has some of its own
 MIN_MEMORY = 32 << 20  # bytes; with less, Python itself cannot run in a session
 AUTO = "auto"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -270,11 +270,11 @@ def _labels(texts: list[str]) -> tuple[tuple[str, str], ...]:
     labels = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        fits = name and equals and text.isprintable() and len(text) <= 256
+        fits = name and equals and name[-1] not in "<>!" and text.isprintable() and len(text) <= 256
         _refuse(not fits, f"--label {text!r}: labels look like os=linux")
         labels[name] = value
-    many = f"--label: {len(labels)} labels; at most {MAX_LABELS}, beside those that every server has"
-    _refuse(len(labels) > MAX_LABELS, many)
+    many = f"--label: {len(labels)} labels; at most {MAX_GIVEN}, beside those that every server has"
+    _refuse(len(labels) > MAX_GIVEN, many)
     return tuple(labels.items())
 
 

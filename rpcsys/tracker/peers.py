@@ -16,7 +16,7 @@ from rpcsys.wire import control, keys, tracker
 
 MAX_PROXIES = 8  # in a chain; more are a mistake, or a loop
 MAX_NOT_NAMED = 256  # addresses of proxies without trust that are logged
-CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve")
+CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve", control.VERSIONS)
 
 
 @dataclass(eq=False)

@@ -18,7 +18,6 @@ from rpcsys.tracker.views import eta, hints, rows
 from rpcsys.wire import control, tracker
 
 MAX_WAITING = 4096  # waiting requests of one connection
-MAX_LABELS = 16  # of a request; a device has about ten
 TICKET_S = 60.0
 TOLD_AT_ONCE = 500  # requests whose positions are checked in one step, some 5 ms; other events come in between
 _TOLD_EXACTLY = 100  # beyond this position, only a change of a tenth or more is sent
@@ -58,8 +57,6 @@ class Requests:
                 raise ValueError(f"id {message.id} is in use by a request that waits")
             if len(peer.waiting) >= MAX_WAITING:
                 raise ValueError(f"{MAX_WAITING} requests wait on this connection already")
-            if len(message.labels) > MAX_LABELS:
-                raise ValueError(f"more than {MAX_LABELS} labels")
             wants = wants_of(message.key or "", message.labels)
         except ValueError as problem:
             actions: list[Action] = [peer.refuse(message.id, str(problem))]

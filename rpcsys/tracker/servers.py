@@ -19,10 +19,10 @@ from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.tracker.transitions import OURS, SILENT
 from rpcsys.tracker.views import hints
 from rpcsys.wire import control, keys, tracker
+from rpcsys.wire.labels import MAX_LABELS
 
 MAX_OFFERS = 4096  # match keys and leases, and keys served, of one connection: no proxy has so many servers
-#: Slots of a server, and labels and kinds of files that it loads: its row in the summary must fit a frame.
-MAX_SLOTS, MAX_LABELS = 256, control.MAX_LABELS
+MAX_SLOTS = 256  # of a server: with these, its labels and its kinds of files, its row in the summary fits a frame
 MAX_MODULES = 250  # deployed on one server; each has a process
 
 

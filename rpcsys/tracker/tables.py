@@ -75,7 +75,7 @@ _BUSY_S = 5.0  # how long to wait for a lock: other programs may read the file
 
 #: The age in seconds, and the number, of past leases that are read at a start: shares of device time halve every hour.
 SHARES_S, MAX_SHARES = 10 * 3600.0, 100_000
-#: Rows of ``present``, and bytes of a row's details: 32 labels of 256 characters each, as JSON writes them.
+#: Rows of ``present``, and bytes of a row's details: `MAX_LABELS` of 256 characters each, as JSON writes them.
 MAX_PRESENT, MAX_DETAILS = 100_000, 256 << 10
 MAX_LEVELS = 72_000  # a day of averages of `rpcsys.tracker.views.utilisation.MAX_KEYS` keys
 _REPORTING = (OURS, SILENT, INFERRED)

@@ -38,7 +38,7 @@ MAX_ITEMS = 4096
 def shown(value: Any) -> str:
     """A short text for any JSON value, however large or deep it is."""
     if isinstance(value, dict):
-        return "an object"
+        return f"an object of {len(value)}"
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}"
     quoted = ascii(value[:60] if isinstance(value, str) else value)

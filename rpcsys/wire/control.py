@@ -9,10 +9,11 @@ from typing import Any, Mapping
 
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Message, field, optional
+from rpcsys.wire.labels import MAX_WANTED
 from rpcsys.wire.outcomes import OUTCOMES
 
-#: The most labels of a server or of a request.
-MAX_LABELS = 32
+#: A capability of a tracker: it compares versions, and a server may have `rpcsys.wire.labels.MAX_LABELS` labels.
+VERSIONS = "versions"
 #: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.
 MAX_CLEANED = 8
 MAX_NAMES = 64
@@ -73,8 +74,8 @@ class Hello(Message, op="hello"):
 class Request(Ask, op="request"):
     """Lease ``count`` devices together, of one key or of any (None), with all of ``labels``.
 
-    A label's value is the device's value, or ``">=N"``. ``ticket`` comes from a `Queued`: with it, a request keeps its
-    place after its connection broke.
+    A label's value is the device's value, or comparisons like ``">=1.22,<2"``. ``ticket`` comes from a `Queued`: with
+    it, a request keeps its place after its connection broke.
     """
 
     key: str | None = field(optional(checks.key), default=None)
@@ -82,7 +83,7 @@ class Request(Ask, op="request"):
     session_timeout: float | None = field(optional(checks.seconds), default=None)
     wait_timeout: float | None = field(optional(checks.seconds), default=None)
     wait_for_key: bool = field(checks.flag, default=False)
-    labels: Mapping[str, str] = field(checks.mapping(checks.text, MAX_LABELS), default=dict)
+    labels: Mapping[str, str] = field(checks.mapping(checks.text, MAX_WANTED), default=dict)
     count: int = field(_count, default=1)
     ticket: str | None = field(optional(checks.text), default=None)
 

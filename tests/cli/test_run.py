@@ -105,7 +105,20 @@ def test_waiting_shows_the_place_in_the_queue_and_times_out(lab: Lab, model: Pat
 @pytest.mark.live
 def test_json_labels_a_file_of_outputs_and_several_devices(model: Path, tmp_path: Path, rpcsys: Command) -> None:
     with Lab({"cpu": 2}) as lab:
-        lease = ("--key", "cpu", "--label", "cores>=1", "--count", 2, "--priority", 3, "--session-timeout", 60)
+        lease = (
+            "--key",
+            "cpu",
+            "--label",
+            "cores>=1",
+            "--label",
+            "onnxruntime>=1.9",
+            "--count",
+            2,
+            "--priority",
+            3,
+            "--session-timeout",
+            60,
+        )
         words = ("run", *lease, "-o", "out.npz", "--json", "--repeat", 2, model)
         done = rpcsys(*words, tracker=lab.tracker_address)
     assert done.returncode == 0, done.stderr
@@ -148,7 +161,9 @@ def test_a_deployed_module_needs_no_lease(tmp_path: Path, rpcsys: Command) -> No
         (["model.onnx"], "give --key, the kind of device to lease (query_tracker lists them), or a --label"),
         (["--key", "cpu", "model.onnx"], "no such model: model.onnx"),
         (["--key", "cpu", "model.onnx", "--label", "cores"], "labels look like arch=aarch64 or 'cores>=4'"),
+        (["--key", "cpu", "model.onnx", "--label", "cores>="], "in quotes: a shell reads > and < otherwise"),
         (["--key", "cpu", "model.onnx", "--label", "a=1", "--label", "a=2"], "a is 1 already; a label has one value"),
+        (["--key", "cpu", "model.onnx", "--label", "a=1", "--label", "a>2"], "a is 1 already; a label has one value"),
         (["--key", "cpu", __file__, "-o", "out.txt"], "outputs are written as .npz; type: -o out.txt.npz"),
         (["--key", "cpu", __file__, "-o", "no/out.npz"], "-o no/out.npz: there is no folder no"),
         (["--key", "cpu", __file__, "--count", "0"], "'--count'"),
@@ -168,6 +183,27 @@ def test_a_command_line_that_makes_no_sense_is_one_line(
     output = capsys.readouterr()
     assert (output.out, output.err.count("\n")) == ("", 1)
     assert message in output.err
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels"),
+    [
+        (["onnxruntime>=1.22"], {"onnxruntime": ">=1.22"}),
+        (["onnxruntime=>=1.22,<2"], {"onnxruntime": ">=1.22,<2"}),
+        (["onnxruntime>=1.22", "onnxruntime<2", "onnxruntime!=1.23.0"], {"onnxruntime": ">=1.22,<2,!=1.23.0"}),
+        (["onnxruntime >= 1.22"], {"onnxruntime": ">= 1.22"}),
+        (["python==3.11.*", "tvm=0.27.0", "kernel<6.1"], {"python": "=3.11.*", "tvm": "0.27.0", "kernel": "<6.1"}),
+        (["driver!=535", "cores>4", "cores<=8"], {"driver": "!=535", "cores": ">4,<=8"}),
+    ],
+)
+def test_labels_are_compared(texts: list[str], labels: dict[str, str]) -> None:
+    assert parse_labels(texts) == labels
+
+
+@pytest.mark.parametrize("text", ["", "=", "=1", ">=1", "a", "a=", "a!", "a!1", "a>", "a>= ", "a==", "a=>="])
+def test_other_texts_are_no_labels(text: str) -> None:
+    with pytest.raises(UsageError, match="labels look like"):
+        parse_labels([text])
 
 
 def test_labels_are_equal_or_at_least() -> None:

@@ -29,7 +29,7 @@ LIKELY = {
     "priority": (1, 2, 5),
     "session_timeout": (None, 1),
     "wait_timeout": (None, 0.01),
-    "labels": ({}, {"rev": "2"}, {"cores": ">=4"}, {"server": "board"}),
+    "labels": ({}, {"rev": "2"}, {"cores": ">=4"}, {"server": "board"}, {"tvm": ">=0.9,<1"}),
     "count": (1, 1, 2),
     "wait_for_key": (True, False),
     "name": ("board", "other"),

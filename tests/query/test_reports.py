@@ -91,6 +91,21 @@ def test_boards_as_a_table(tracker, capsys):
     assert found["lost"].split() == ["lost", "rpi4", "gone", "-", "2m00s"]
 
 
+def test_versions_as_a_table_with_the_columns_that_boards_have(capsys):
+    scene = Scene()
+    scene.server("rpi4", "one", labels={"tvm": "0.27.0.post1", "python": "3.11.2", "shelf": "3"})
+    scene.server("rpi4", "two", 7, labels={"python": "3.8.10"})
+    scene.tvm_server("gpu", 8)
+    scene.leave(scene.server("rpi4", "lost", 9, labels={"driver": "535.129.03"}))
+    print_boards(scene.summary())
+    table = capsys.readouterr().out.partition("\nVersions\n")[2].splitlines()
+    assert [line.split() for line in table] == [
+        ["name", "python", "tvm"],
+        ["one", "3.11.2", "0.27.0.post1"],
+        ["two", "3.8.10", "-"],
+    ]
+
+
 def test_tvms_servers_alone_have_no_table_of_boards(capsys):
     scene = Scene()
     scene.tvm_server()

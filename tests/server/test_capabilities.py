@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 
+import numpy as np
 import pytest
 
 from rpcsys.server import capabilities
+from rpcsys.wire.labels import VERSIONS
 from tests.device_files import ROOT
 from tests.pythons import pythons
 
@@ -61,6 +64,39 @@ def test_a_loaded_package_is_installed_even_without_a_spec(monkeypatch):
     sys.modules["half"].__spec__ = None
     assert capabilities.installed("half")
     assert not capabilities.installed("none.at.all")
+
+
+@pytest.mark.parametrize("version", pythons())
+def test_versions_are_found_by_every_python_without_an_import(version):
+    said = ask(pythons()[version], flags=("-I", "-S"))["versions"]
+    assert said["python"].startswith(version)
+    assert said["kernel"] == os.uname().release
+    assert not {"numpy", "onnxruntime", "tvm"} & said.keys()
+    here = ask(sys.executable)["versions"]
+    assert [here[name] for name in ("numpy", "onnxruntime")] == [np.__version__, metadata.version("onnxruntime")]
+    assert list(here) == [name for name in VERSIONS if name in here]
+
+
+def test_a_hidden_package_has_no_version():
+    assert "numpy" not in ask(sys.executable, "numpy")["versions"]
+
+
+def test_every_server_has_labels_with_the_versions_that_are_found():
+    found = capabilities.labels("desk-7", {})
+    assert list(found) == ["name", "arch", "system", "cores", "memory_mb", *capabilities.versions()]
+    assert (found["name"], found["arch"]) == ("desk-7", os.uname().machine)
+    assert int(found["cores"]) == len(os.sched_getaffinity(0))
+    assert int(found["memory_mb"]) == capabilities.memory() >> 20
+    assert found["python"] == capabilities.versions()["python"]
+    assert all(value.isprintable() and 0 < len(value) <= 64 for value in found.values())
+
+
+def test_the_keepers_labels_win_and_versions_come_last():
+    given = {"shelf": "3", "python": "3.99", "driver": ""}
+    found = capabilities.labels("desk-7", given)
+    assert {label: found[label] for label in given} == given
+    assert list(found)[5:8] == list(given)
+    assert set(found) == {*capabilities.labels("desk-7", {}), *given}
 
 
 def test_machine_describes_this_board():

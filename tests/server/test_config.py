@@ -85,6 +85,7 @@ def test_every_flag(tmp_path):
         (["--key", "a b"], "no space, comma or bracket"),
         (["--load-library", "/no/such.so"], "there is no such file"),
         (["--label", "colour"], "labels look like"),
+        (["--label", "cores>=4"], "--label 'cores>=4': labels look like"),
         ([word for number in range(25) for word in ("--label", f"l{number}=x")], "25 labels; at most 24"),
         (["--tvm", "python", "--tvm-library", "/lib"], "--tvm-library is for --tvm ctypes"),
         (["--tvm-library", "/no/such/folder"], "there is no libtvm_ffi"),

@@ -59,7 +59,9 @@ GOOD = {
     "outcome": st.sampled_from(outcomes.OUTCOMES),
     "count": st.integers(1, 3),
     "slots": st.integers(1, 4),
-    "labels": st.dictionaries(st.sampled_from(["os", "rev"]), st.sampled_from(["linux", ">=1", "2"]), max_size=2),
+    "labels": st.dictionaries(
+        st.sampled_from(["os", "rev"]), st.sampled_from(["linux", ">=1", "2", "<1.22,!=2", ">", "=1.*"]), max_size=2
+    ),
     "running": st.lists(
         st.fixed_dictionaries({"lease": st.sampled_from(["L1", "L2"]), "epoch": st.integers(0, 2**53)}), max_size=2
     ),

@@ -40,7 +40,7 @@ class LabMachine(RuleBasedStateMachine):
         number=st.integers(0, 2),
         key=KEYS,
         count=st.integers(1, 3),
-        rev=st.sampled_from([None, "0", "1", ">=1"]),
+        rev=st.sampled_from([None, "0", "1", ">=1", "<2,!=0", "!=1.0"]),
         wait=st.sampled_from([None, 0.0, 30.0]),
     )
     def asks_for_more(self, number, key, count, rev, wait):

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from rpcsys.client import connect_tracker
+from rpcsys.wire.labels import MAX_LABELS
 from tests.live.daemons import ROOT, queue, rss_mb, wait_until
 from tests.live.probe import TrackerProbe
 
@@ -397,7 +398,7 @@ def test_an_http_port_that_is_taken_is_one_line_and_status_3(tracker):
 def test_a_summary_longer_than_a_frame_is_received_whole(tracker, connect):
     """Our client reads pages; TVM's client reads one text of any length."""
     servers = [connect() for _ in range(16)]
-    labels = {str(number): "x" * 256 for number in range(32)}
+    labels = {str(number): "x" * 256 for number in range(MAX_LABELS)}
     for number, server in enumerate(servers):
         server.ask(HELLO)
         register = {"op": "register", "id": 1, "key": f"{'k' * 250}{number}", "name": f"board-{number}"}

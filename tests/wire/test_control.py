@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import control
+from rpcsys.wire.labels import MAX_WANTED
 
 ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -49,6 +50,6 @@ def test_other_leftovers_are_refused(cleaned) -> None:
 
 
 def test_a_request_with_too_many_labels_is_refused() -> None:
-    wanted = {f"l{number}": "x" for number in range(control.MAX_LABELS + 1)}
-    with pytest.raises(ProtocolError, match="labels"):
+    wanted = {f"l{number}": "x" for number in range(MAX_WANTED + 1)}
+    with pytest.raises(ProtocolError, match=f"labels must be an object of at most {MAX_WANTED} entries"):
         control.Request.from_json({"op": "request", "id": 1, "labels": wanted})

@@ -21,6 +21,7 @@ REQUEST_TIMEOUT_S = 5.0
 SECONDS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 #: What each metric is, by its name behind ``rpcsys_server_``.
 HELP = {
+    "info": "1; the labels are the versions of rpcsys and of what sessions run with.",
     "slots": "Sessions at once.",
     "free": "Slots that are free.",
     "running": "Sessions that run.",
@@ -113,10 +114,11 @@ class Web:
 
 
 class ServerMetrics:
-    """Counters of sessions. ``now`` returns the gauges by name; it is called for each request."""
+    """Counters of sessions. ``now`` returns the gauges by name; it is called for each request. ``about``: versions."""
 
-    def __init__(self, key: str, now: Callable[[], Mapping[str, float]]) -> None:
+    def __init__(self, key: str, now: Callable[[], Mapping[str, float]], about: Mapping[str, str]) -> None:
         self._key = key
+        self._about = about
         self._now = now
         self._outcomes: collections.Counter[str] = collections.Counter()
         self._faults = 0
@@ -131,7 +133,7 @@ class ServerMetrics:
 
     def page(self) -> tuple[str, bytes]:
         key = {"key": self._key}
-        lines: list[str] = []
+        lines = [*_family("info", "gauge", [("", {**key, **self._about}, 1)])]
         for name, value in self._now().items():
             lines += _family(name, "gauge", [("", key, value)])
         outcomes = [("", {**key, "outcome": word}, count) for word, count in sorted(self._outcomes.items())]

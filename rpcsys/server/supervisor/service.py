@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rpcsys import serve
+from rpcsys import __version__, serve
 from rpcsys.errors import ConfigError
 from rpcsys.server.cache import Cache
-from rpcsys.server.capabilities import kinds, labels, loads
+from rpcsys.server.capabilities import kinds, labels, loads, versions
 from rpcsys.server.config import ServerConfig
 from rpcsys.server.sandbox import cgroups, limits, mount_namespace, processes, work_folders
 from rpcsys.server.sandbox.messages import RPCSYS, TVM_END, Job
@@ -78,7 +78,8 @@ class DeviceServer:
         self._state = DeviceServerState(_policy(config, self._deployed_key))
         self._options = _session_options(config)
         self._on_action = self._actions()
-        self._metrics = ServerMetrics(config.key, self._gauges)
+        about = {"rpcsys": __version__, **versions()} if page else {}
+        self._metrics = ServerMetrics(config.key, self._gauges, about)
         self._web = None if web is None else Web(self._loop, web, {"/healthz": _alive, "/metrics": self._metrics.page})
         self._watchdog = serve.Watchdog()
 
@@ -143,7 +144,7 @@ class DeviceServer:
             "slots": config.slots,
             "port": self._port and (config.custom_port or self._port),
             "address": config.custom_addr,
-            "labels": {**labels(name), **dict(config.labels)},
+            "labels": labels(name, dict(config.labels)),
             "loads": (*loads(), *kinds(pickle=config.allow_pickle)),
             "identity": os.urandom(16).hex(),  # secret: after a new connection it proves who has the name and leases
         }

@@ -6,6 +6,7 @@ have no id, and come in the order of the requests.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import select
 import time
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 NOTE_EVERY_S = 10.0  # between two warnings about invalid messages of the tracker
 MAX_UNANSWERED = 100  # commands without a reply: match keys for every slot, and polls for a minute
+OLD_LABELS = 32  # that trackers accept which do not compare versions
 FAREWELL_S = 1.0  # longest wait for the tracker's answers to the last reports of a server that ends
 
 
@@ -87,7 +89,10 @@ class TrackerLink:
             return
         self._registration = self._link.next_id()
         leases = tuple(control.Running(*lease) for lease in running)
-        self._send(control.Register(self._registration, running=leases, **self._card))
+        card = self._card
+        if control.VERSIONS not in (self._link.tracker.get("capabilities") or ()):
+            card = {**card, "labels": dict(itertools.islice(card["labels"].items(), OLD_LABELS))}
+        self._send(control.Register(self._registration, running=leases, **card))
 
     def offer(self, matchkey: str = "") -> None:
         """Offer a match key. Without one, make and offer a new one: KeyMade follows."""

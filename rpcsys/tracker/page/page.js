@@ -114,7 +114,7 @@ function drawKey({ key, slots, free, leased, waiting, queue, steps, time }) {
 }
 
 function drawWaiting({ user, address, since, priority, count, labels, parked }) {
-  const wants = Object.entries(labels).map(([label, value]) => `${label}=${value}`);
+  const wants = Object.entries(labels).map(([label, value]) => label + (/^[<>=!]/.test(value) ? "" : "=") + value);
   const details = [
     count > 1 ? `${count} at once` : null,
     wants.length ? wants.join(" ") : null,

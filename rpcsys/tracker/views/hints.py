@@ -7,6 +7,8 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from rpcsys.tracker.labels import ANY, KEY
+
 if TYPE_CHECKING:
     from rpcsys.tracker.labels import Wants
     from rpcsys.tracker.records import Records
@@ -20,9 +22,7 @@ def unknown(records: Records, wants: Wants) -> str:
     wait = "Check the {}, or wait for it with wait_for_key=True"
     queue = records.queues.get(wants.key)
     if wants.labels and (not wants.key or (queue is not None and queue.servers)):
-        near = _near_values(records, wants)
-        has = "; there are " + near if near else ""
-        return f"no server is {wants}{has}. " + wait.format("labels")
+        return f"no server is {wants}{_near_values(records, wants)}. " + wait.format("labels")
     key = wants.key
     some = islice(records.queues.items(), 20 * _COMPARED)
     served = [name for name, queue in some if queue.servers and name][:_COMPARED]
@@ -34,13 +34,27 @@ def unknown(records: Records, wants: Wants) -> str:
 
 
 def _near_values(records: Records, wants: Wants) -> str:
-    missing = [pair for pair in sorted(wants.exact) if pair not in records.by_fact and pair[0] != "key"]
-    found = []
+    """Values that servers have for the wanted labels, and the labels that none of them has."""
+    missing = [pair for pair in sorted(wants.exact) if pair not in records.by_fact and pair[0] not in (KEY, ANY[0])]
+    found, lacking = [], set()
     for label, value in missing:
         values = [other for name, other in islice(records.by_fact, 20 * _COMPARED) if name == label]
         near = difflib.get_close_matches(value, values[:_COMPARED], n=3) or sorted(values)[:3]
         found += [f"{label}={other}" for other in near]
-    return ", ".join(found)
+        lacking |= set() if near else {label}
+    for label in sorted({each.label for each in wants.compared}):
+        values = _values(records, wants.key, label)
+        found += [f"{label}={other}" for other in values]
+        lacking |= set() if values else {label}
+    there = f"; there are {', '.join(found)}" if found else ""
+    return there + (f"; no server has the label {', '.join(sorted(lacking))}" if lacking else "")
+
+
+def _values(records: Records, key: str, label: str) -> list[str]:
+    """Some values that the servers of a key ("": any key) have for a label."""
+    some = islice(records.by_fact.get((KEY, key) if key else ANY, ()), 20 * _COMPARED)
+    servers = (records.peers[conn].server for conn in some)
+    return sorted({server.labels[label] for server in servers if server is not None and label in server.labels})[-3:]
 
 
 def unknown_server(records: Records, name: str) -> str:

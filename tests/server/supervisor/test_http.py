@@ -94,7 +94,7 @@ def test_one_connection_too_many_drops_the_oldest(running):
 
 
 def test_metrics_are_in_prometheus_format():
-    metrics = ServerMetrics('rpi"4\\', lambda: {"slots": 2, "running": 1})
+    metrics = ServerMetrics('rpi"4\\', lambda: {"slots": 2, "running": 1}, {"python": "3.11.2"})
     metrics.ended("closed", 0.1, "")
     metrics.ended("closed", 2.0, "")
     metrics.ended("crashed", 1e6, "it could not be cleaned")
@@ -107,7 +107,8 @@ def test_metrics_are_in_prometheus_format():
     }
     text = metrics.page()[1].decode()
     assert all(family.documentation for family in text_string_to_metric_families(text))
-    assert text.count("# HELP ") == text.count("# TYPE ") == 5
+    assert text.count("# HELP ") == text.count("# TYPE ") == 6
+    assert f'rpcsys_server_info{{key="rpi\\"4{chr(92) * 2}",python="3.11.2"}} 1' in text
     assert found["rpcsys_server_slots", ""] == 2
     assert found["rpcsys_server_sessions_total", "closed"] == 2
     assert found["rpcsys_server_sessions_total", "crashed"] == 1

@@ -34,12 +34,13 @@ SOON_S = 15.0
 class ScriptedTracker:
     """A tracker that the test plays; ``ours`` decides how it answers the hello."""
 
-    def __init__(self, ours):
+    def __init__(self, ours, card=CARD, capabilities=()):
         self.ours = ours
+        self.capabilities = capabilities
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.loop = Loop()
         self.events = self.loop.events
-        self.link = TrackerLink(self.loop, [self.listener.getsockname()], CARD)
+        self.link = TrackerLink(self.loop, [self.listener.getsockname()], card)
         self.reader = tracker.TrackerFrameReader()
 
     def connect(self):
@@ -48,7 +49,8 @@ class ScriptedTracker:
         self.pump(self._accepted)
         self.sock.sendall(tracker.MAGIC_BYTES)
         assert self.receive()[0] == tracker.PING
-        self.send({"ok": True, "tracker": "rpcsys", "version": "0"} if self.ours else 0)
+        welcome = {"ok": True, "tracker": "rpcsys", "version": "0", "capabilities": self.capabilities}
+        self.send(welcome if self.ours else 0)
         self.pump(lambda: self.events)
         (up,) = self.take_events()
         assert (type(up), up.ours) == (ev.LinkUp, self.ours)
@@ -137,6 +139,17 @@ def test_registration_with_ours(ours):
     assert said["labels"] == {"os": "linux"}
     assert said["identity"] == "1f2e"
     assert said["running"] == [{"lease": "L0", "epoch": 3, "since_s": 1.5}]
+
+
+@pytest.mark.parametrize(("able", "most"), [(None, 32), ([], 32), (["labels", "versions"], 37)])
+def test_an_older_tracker_gets_no_more_labels_than_it_accepts(able, most):
+    card = {**CARD, "labels": {f"l{number}": "x" for number in range(37)}}
+    script = ScriptedTracker(ours=True, card=card, capabilities=able)
+    try:
+        script.connect()
+        assert list(register(script)["labels"]) == list(card["labels"])[:most]
+    finally:
+        script.close()
 
 
 def test_a_refused_registration_ends_the_link(ours):

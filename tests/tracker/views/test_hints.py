@@ -26,6 +26,16 @@ def test_the_error_names_similar_values_of_a_label(scene):
     assert "Check the labels" in unknown(scene, "rpi4", site="berlim")
 
 
+def test_the_error_names_versions_that_are_there_and_labels_that_no_server_has(scene):
+    scene.server("rpi4", "a", labels={"tvm": "0.26.0"})
+    scene.server("rpi4", "b", 9091, labels={"tvm": "0.27.0"})
+    scene.server("gpu", "c", 9092, labels={"tvm": "0.9.0"})
+    text = unknown(scene, "rpi4", tvm=">=1", driver=">=535", sight="x")
+    assert text.startswith("no server is 'rpi4' with driver>=535, sight=x, tvm>=1; there are tvm=0.26.0, tvm=0.27.0;")
+    assert "; no server has the label driver, sight. Check the labels" in text
+    assert "tvm=0.9.0" in unknown(scene, "", tvm=">=1")
+
+
 def test_the_error_names_similar_servers_and_modules(scene):
     server = scene.server(name="board-1")
     assert "there are board-1" in hints.unknown_server(scene.state.records, "bord-1")

@@ -10,6 +10,7 @@ from rpcsys.tracker.state import TrackerState
 from rpcsys.tracker.views import summary
 from rpcsys.tracker.views.summary import FRESH_S, MAX_CHARACTERS, SummaryText
 from rpcsys.wire import control
+from rpcsys.wire.labels import MAX_LABELS
 from rpcsys.wire.tracker import MAX_FRAME
 from tests.tracker.transcripts import START, Scene
 
@@ -71,7 +72,7 @@ def test_pages_are_well_below_a_frames_limit(scene):
     greedy = scene.connect("10.0.0.66")
     for number in range(600):
         scene.say(greedy, [4, "é" * 240 + str(number), "", 1])
-    labels = {f"{number}" + "\N{SNOWMAN}" * 250: "\N{SNOWMAN}" * 256 for number in range(32)}
+    labels = {f"{number}" + "\N{SNOWMAN}" * 250: "\N{SNOWMAN}" * 256 for number in range(MAX_LABELS)}
     for number in range(4):
         scene.server(name=f"talker-{number}", labels=labels, key="\N{GRINNING FACE}" * 255, slots=256)
     viewer = scene.connect()
@@ -84,7 +85,7 @@ def test_pages_are_well_below_a_frames_limit(scene):
 def test_a_server_with_too_many_labels_is_refused(scene):
     board = scene.connect()
     scene.say(board, [1, {"op": "hello", "version": "0"}])
-    many = {str(number): "x" for number in range(33)}
+    many = {str(number): "x" for number in range(MAX_LABELS + 1)}
     for fields in ({"labels": many}, {"loads": list(many)}, {"slots": 257}):
         (answer,) = scene.ask(board, "register", key="rpi4", name="board", port=1, **fields)
         assert (answer["ok"], answer["error"]) == (False, "BadRequest")

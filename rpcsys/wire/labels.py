@@ -1,0 +1,28 @@
+"""Labels: which of them are versions, how many there may be, and what a request can say about one."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+#: The labels that servers detect and that are compared as versions, in the order in which tables have them.
+VERSIONS = ("python", "numpy", "onnxruntime", "tvm", "tvm_ffi", "libc", "kernel", "driver")
+#: What compares a device's value with the wanted one. Longer ones first, so that ``>=`` is not read as ``>``.
+OPERATORS = ("<=", ">=", "!=", "==", "=", "<", ">")
+
+#: The most labels that the keeper of a server gives it. The others are left for those that it detects, 13 today.
+MAX_GIVEN = 24
+#: The most labels of a server. With all of them its row of the summary still fits a frame of 1 MiB.
+MAX_LABELS = 40
+#: The most labels of a request, and the most comparisons: the tracker makes them for each free device, in 1 us each.
+MAX_WANTED = 16
+
+
+def operator_of(text: str) -> Tuple[str, str]:
+    """The operator at the beginning of a wanted value, "" for none, and the text behind it."""
+    operator = next(filter(text.startswith, OPERATORS), "")
+    return operator, text[len(operator) :].strip() if operator else text
+
+
+def shown(label: str, wanted: str) -> str:
+    """A wanted label for people: ``arch=aarch64``, ``onnxruntime>=1.22,<2``."""
+    return label + wanted if operator_of(wanted)[0] else f"{label}={wanted}"
