@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from rpcsys.tracker.versions import Version, numbers_in, parse
+from rpcsys.tracker.versions import ParsedVersion, numbers_in, parse
 from rpcsys.wire.labels import MAX_WANTED, VERSIONS, operator_of, shown
 
 Pair = tuple[str, str]
@@ -30,14 +30,14 @@ _HOLDS: Mapping[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 
 
-class Value(NamedTuple):
+class LabelValue(NamedTuple):
     """A label's value, read in each way that it can be compared."""
 
     text: str
     number: float | None
-    version: Version | None
+    version: ParsedVersion | None
 
-    def order(self, wanted: Value) -> float | None:
+    def order(self, wanted: LabelValue) -> float | None:
         """Below 0 if it is lower than ``wanted``, 0 if equal, else above 0; None for texts, which have no order."""
         if self.number is not None and wanted.number is not None:
             return self.number - wanted.number
@@ -47,19 +47,19 @@ class Value(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def value_of(label: str, text: str) -> Value:
+def value_of(label: str, text: str) -> LabelValue:
     """A label's value from its text."""
-    return Value(text, None if label in VERSIONS else _number(text), parse(text))
+    return LabelValue(text, None if label in VERSIONS else _number(text), parse(text))
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LabelComparison:
     """A comparison of a device's label with a value."""
 
     label: str
     operator: str
     text: str
-    _value: Value = field(init=False, compare=False, repr=False)
+    _value: LabelValue = field(init=False, compare=False, repr=False)
     _series: int = field(init=False, compare=False, repr=False)  # numbers of a wanted series, 0 for one version
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Comparison:
         object.__setattr__(self, "_value", value)
         object.__setattr__(self, "_series", series)
 
-    def fits(self, values: Mapping[str, Value]) -> bool:
+    def fits(self, values: Mapping[str, LabelValue]) -> bool:
         """Whether a device with these values fits. One without the label does not, even with ``!=``."""
         has = values.get(self.label)
         if has is None:
@@ -99,7 +99,7 @@ class DeviceFacts:
     """The facts of a device, and the values of its labels for comparisons."""
 
     pairs: frozenset[Pair]
-    values: Mapping[str, Value] = field(default_factory=dict, compare=False)
+    values: Mapping[str, LabelValue] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Wants:
 
     key: str
     exact: frozenset[Pair]
-    compared: tuple[Comparison, ...] = ()
+    compared: tuple[LabelComparison, ...] = ()
     bare: bool = field(default=False, compare=False)
     characters: int = field(init=False, compare=False, repr=False)
     _hash: int = field(init=False, compare=False, repr=False)
@@ -164,7 +164,7 @@ def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
     if not labels and key:
         return wants_of_key(key)
     exact = {(KEY, key)} if key else set()
-    compared: list[Comparison] = []
+    compared: list[LabelComparison] = []
     for label, text in sorted(labels.items()):
         if not label:
             raise ValueError(f"a label without a name wants {text!r}")
@@ -182,14 +182,14 @@ def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
     return Wants(key, frozenset(exact or [ANY]), tuple(compared))
 
 
-def _comparisons(label: str, text: str) -> list[Comparison]:
+def _comparisons(label: str, text: str) -> list[LabelComparison]:
     """The comparisons of a wanted value, such as ``>=1.22,<2``. A value without an operator is the wanted one."""
     found, parts = [], text.split(",")
     for part in parts:
         sign, value = operator_of(part.strip())
         if operator_of(value)[0] or not (sign or len(parts) == 1):
             raise ValueError(f"the label {label} wants {text!r}: write comparisons like '>=1.22' or '>=1.22,<2'")
-        found.append(Comparison(label, sign if sign not in ("", "==") else _EQUAL, value))
+        found.append(LabelComparison(label, sign if sign not in ("", "==") else _EQUAL, value))
     return found
 
 

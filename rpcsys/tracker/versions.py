@@ -20,7 +20,7 @@ _PART = re.compile("[0-9]+|[a-z]+")
 _PRE = {"a": 1, "b": 2}  # a release candidate, by any name, is 3, and a release 4
 
 
-class Version(NamedTuple):
+class ParsedVersion(NamedTuple):
     """A version; a lower one is earlier. ``release`` has no zeros at its end.
 
     ``word`` stands before the numbers (``musl-1.2.5``), ``rest`` behind what PEP 440 knows (``+cu118``, ``-amd64``).
@@ -32,7 +32,7 @@ class Version(NamedTuple):
     stage: tuple[int, ...]
     rest: tuple[tuple[int, int, str], ...]
 
-    def order(self, other: Version) -> int:
+    def order(self, other: ParsedVersion) -> int:
         """Below 0 if this version is earlier than ``other``, 0 if it is the same, else above 0.
 
         The ``rest`` counts only where ``other`` has one: 6.1.0-13-amd64 is 6.1.0-13.
@@ -40,13 +40,13 @@ class Version(NamedTuple):
         ours, theirs = (self, other) if other.rest else (self._replace(rest=()), other)
         return (ours > theirs) - (ours < theirs)
 
-    def is_in(self, series: Version, length: int) -> bool:
+    def is_in(self, series: ParsedVersion, length: int) -> bool:
         """Whether the first ``length`` numbers are those of ``series``, as 3.11.2 is in 3.11."""
         ours, theirs = (each.release + (0,) * length for each in (self, series))
         return self.epoch == series.epoch and ours[:length] == theirs[:length]
 
 
-def parse(text: str) -> Version | None:
+def parse(text: str) -> ParsedVersion | None:
     """The version that a text is, None if it is none. Never raises."""
     match = _VERSION.fullmatch(text.strip().lower()) if len(text) <= _MAX_TEXT else None
     if match is None:
@@ -55,7 +55,9 @@ def parse(text: str) -> Version | None:
     release = tuple(map(int, match["release"].split(".")))
     while len(release) > 1 and not release[-1]:
         release = release[:-1]
-    return Version("" if word == "v" else word, int(match["epoch"] or 0), release, _stage(match), _rest(match["rest"]))
+    return ParsedVersion(
+        "" if word == "v" else word, int(match["epoch"] or 0), release, _stage(match), _rest(match["rest"])
+    )
 
 
 def numbers_in(text: str) -> int:
