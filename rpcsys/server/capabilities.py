@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
     """The version of each part in `VERSIONS` that is found here, as ``{"python": "3.11.2", "libc": "2.36"}``."""
     found = {name: detected.of_package(name) for name in detected.PACKAGES if installed(name)}
     found.update(detected.of_board())
-    return {name: found[name] for name in VERSIONS if found.get(name)}
+    return {name: found[name] for name in VERSIONS if 0 < len(found.get(name, "")) <= 64 and found[name].isprintable()}
 
 
 def warm() -> None:

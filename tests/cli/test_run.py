@@ -105,20 +105,8 @@ def test_waiting_shows_the_place_in_the_queue_and_times_out(lab: Lab, model: Pat
 @pytest.mark.live
 def test_json_labels_a_file_of_outputs_and_several_devices(model: Path, tmp_path: Path, rpcsys: Command) -> None:
     with Lab({"cpu": 2}) as lab:
-        lease = (
-            "--key",
-            "cpu",
-            "--label",
-            "cores>=1",
-            "--label",
-            "onnxruntime>=1.9",
-            "--count",
-            2,
-            "--priority",
-            3,
-            "--session-timeout",
-            60,
-        )
+        wanted = ("--label", "cores>=1", "--label", "onnxruntime>=1.9")
+        lease = ("--key", "cpu", *wanted, "--count", 2, "--priority", 3, "--session-timeout", 60)
         words = ("run", *lease, "-o", "out.npz", "--json", "--repeat", 2, model)
         done = rpcsys(*words, tracker=lab.tracker_address)
     assert done.returncode == 0, done.stderr

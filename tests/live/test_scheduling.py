@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
 import threading
 import time
+from importlib import metadata
+from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import rpcsys
 from rpcsys.errors import ServerRefused, ServerUnreachable, SessionError, TrackerError, UnknownKey, WaitTimeout
@@ -156,6 +160,41 @@ def test_labels_select_one_board_or_boards_of_a_kind(daemons: Daemons):
                 assert other.lease["server"] == "one"
         with pytest.raises(UnknownKey, match="rev=3"):
             mine.request(KEY, labels={"rev": "3"}, wait_timeout=10)
+
+
+def test_versions_select_boards(daemons: Daemons, tmp_path: Path):
+    """They are those of a session's own environment, and stand in labels, in the session's info and in tables."""
+    folder = tmp_path / "older"
+    (folder / "tvm").mkdir(parents=True)
+    (folder / "tvm" / "__init__.py").touch()
+    (folder / "apache_tvm-0.9.1.dist-info").mkdir()
+    older = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    tracker = daemons.tracker()
+    new = ("--name", "new", "--tvm", "off", "--label", "driver=535.129.03")
+    daemons.server(KEY, *new, tracker=tracker, offers=1)
+    old = ("--name", "old", "--tvm", "off", *(word for n in range(24) for word in ("--label", f"l{n}=x")))
+    daemons.server(KEY, *old, tracker=tracker, offers=2, env=older)
+    here = {"python": platform.python_version(), "kernel": os.uname().release, "numpy": metadata.version("numpy")}
+    with connect(tracker) as mine:
+        for labels, name in (
+            ({"tvm": ">=0.22"}, "new"),
+            ({"tvm": "<0.22", "python": ">=3.8"}, "old"),
+            ({"tvm": "=0.9.*"}, "old"),
+            ({"driver": ">=535.54"}, "new"),
+        ):
+            with mine.request(labels=labels, wait_timeout=END_S) as session:
+                assert session.lease["server"] == name
+                found = session.info["capabilities"]["versions"]
+            rows = {row["name"]: row["labels"] for row in mine.summary()["servers"]}
+            assert {**here, "tvm": found["tvm"]}.items() <= rows[name].items() & found.items()
+            assert Version(found["tvm"]) < Version("0.22") if name == "old" else Version(found["tvm"]) > Version("0.22")
+        with pytest.raises(UnknownKey, match=r"no server is 'board' with tvm>=9; there are tvm=0\.\S+, tvm=0\.9\.1"):
+            mine.request(KEY, labels={"tvm": ">=9"}, wait_timeout=10)
+        with pytest.raises(TrackerError, match="which is no number and no version"):
+            mine.request(KEY, labels={"tvm": ">=new"}, wait_timeout=10)
+    table = [line.split() for line in query(tracker).partition("\nVersions\n")[2].splitlines()]
+    place = table[0].index("tvm")
+    assert [(row[0], row[place]) for row in table[1:]] == [("new", metadata.version("apache-tvm")), ("old", "0.9.1")]
 
 
 def test_several_devices_are_granted_together_or_not_at_all(daemons: Daemons):

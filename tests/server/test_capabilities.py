@@ -81,6 +81,12 @@ def test_a_hidden_package_has_no_version():
     assert "numpy" not in ask(sys.executable, "numpy")["versions"]
 
 
+def test_texts_that_are_no_label_are_left_out(monkeypatch):
+    found = {"kernel": "6.1\n", "libc": "", "driver": "5" * 65, "python": "5" * 64}
+    monkeypatch.setattr(capabilities.detected, "of_board", lambda: found)
+    assert capabilities.versions().keys() & found.keys() == {"python"}
+
+
 def test_every_server_has_labels_with_the_versions_that_are_found():
     found = capabilities.labels("desk-7", {})
     assert list(found) == ["name", "arch", "system", "cores", "memory_mb", *capabilities.versions()]

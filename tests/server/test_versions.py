@@ -40,7 +40,7 @@ def test_versions_of_this_machine() -> None:
     found = versions.of_board()
     assert found["python"] == platform.python_version()
     assert found["kernel"] == os.uname().release
-    assert ("driver" in found) == os.path.exists("/proc/driver/nvidia/version")
+    assert bool(found["driver"]) == os.path.exists("/proc/driver/nvidia/version")
     if platform.libc_ver()[0] == "glibc":
         assert found["libc"] == platform.libc_ver()[1]
 
@@ -49,14 +49,13 @@ def test_versions_of_this_machine() -> None:
     ("name", "distribution", "version"),
     [
         ("onnxruntime", "onnxruntime-1.22.0.dist-info", "1.22.0"),
-        ("onnxruntime", "onnxruntime_gpu-1.20.1+cu12.dist-info", "1.20.1+cu12"),
         ("onnxruntime", "onnxruntime_extensions-0.13.0.dist-info", ""),
         ("tvm", "apache_tvm-0.27.0.post1.dist-info", "0.27.0.post1"),
         ("tvm", "apache_tvm_ffi-0.1.14.dist-info", ""),
         ("tvm_ffi", "apache_tvm_ffi-0.1.14.post1.dist-info", "0.1.14.post1"),
         ("numpy", "numpy-1.24.2.egg-info", "1.24.2"),
         ("numpy", "numpy-1.19.5-py3.8.egg-info", "1.19.5"),
-        ("numpy", "numpy-" + "1" * 100 + ".dist-info", ""),
+        ("numpy", "numpy-2.0.0+local.dist-info", "2.0.0+local"),
         ("numpy", "numpy-.dist-info", ""),
     ],
 )
@@ -97,14 +96,6 @@ def test_the_package_that_is_imported_counts(folder: Path, monkeypatch: pytest.M
     assert versions.of_package("tvm") == "3.0"
 
 
-def test_an_editable_installation_has_its_distribution_elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package(folder / "source", "tvm")
-    (folder / "site").mkdir()
-    (folder / "site" / "apache_tvm-0.28.dev1.dist-info").mkdir()
-    monkeypatch.setattr(sys, "path", [str(folder / "missing"), str(folder / "source"), str(folder / "site")])
-    assert versions.of_package("tvm") == "0.28.dev1"
-
-
 def test_nothing_is_found_where_nothing_is(folder: Path) -> None:
     assert {name: versions.of_package(name) for name in versions.PACKAGES} == dict.fromkeys(versions.PACKAGES, "")
 
@@ -118,18 +109,18 @@ NVRM = "NVRM version: NVIDIA UNIX {}  {}  Thu Oct 19 18:56:32 UTC 2023\nGCC vers
         (NVRM.format("x86_64 Kernel Module", "535.129.03"), "535.129.03"),
         (NVRM.format("Open Kernel Module for x86_64", "550.54.15  Release Build  (builder@host)"), "550.54.15"),
         (NVRM.format("Open Kernel Module for aarch64", "540.2.0"), "540.2.0"),
-        ("GCC version:  gcc version 12.2.0\n", None),
-        ("NVRM version: something else\n", None),
-        ("", None),
+        ("GCC version:  gcc version 12.2.0\n", ""),
+        ("NVRM version: something else\n", ""),
+        ("", ""),
     ],
 )
 def test_the_version_of_nvidias_driver(
-    text: str, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(versions, "_DRIVER", str(tmp_path / "version"))
-    assert "driver" not in versions.of_board()
+    assert versions.of_board()["driver"] == ""
     (tmp_path / "version").write_text(text)
-    assert versions.of_board().get("driver") == version
+    assert versions.of_board()["driver"] == version
 
 
 @given(st.binary())
@@ -147,20 +138,20 @@ def no_glibc(name: str) -> str:
     [
         ("echo 'musl libc (x86_64)' >&2; echo 'Version 1.2.3' >&2; exit 1", "musl-1.2.3"),
         ("echo 'Version 1.2.3_git20220808' >&2", "musl-1.2.3_git20220808"),
-        ("exit 1", None),
+        ("exit 1", ""),
     ],
 )
-def test_the_version_of_musl(script: str, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_of_musl(script: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "confstr", no_glibc)
     monkeypatch.setattr(versions, "_LOADER", str(tmp_path / "ld-musl-*.so.1"))
-    assert "libc" not in versions.of_board()
+    assert versions.of_board()["libc"] == ""
     (tmp_path / "ld-musl-none.so.1").mkdir()
     loader = tmp_path / "ld-musl-x86_64.so.1"
     loader.write_text(f"#!/bin/sh\n{script}\n")
     loader.chmod(0o755)
-    assert versions.of_board().get("libc") == version
+    assert versions.of_board()["libc"] == version
 
 
 def test_another_c_library_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "confstr", lambda name: "newlib 4.1")
-    assert "libc" not in versions.of_board()
+    assert versions.of_board()["libc"] == ""
