@@ -20,8 +20,8 @@ MAX_PIECES = 1000
 SEND_TIMEOUT_S = 0.2
 # Plain numbers: to join two members of socket's enumeration costs half a microsecond.
 DONT_WAIT = int(socket.MSG_DONTWAIT)
-_BLOCKING = int(socket.MSG_NOSIGNAL)
-_NOT_BLOCKING = _BLOCKING | DONT_WAIT
+BLOCKING = int(socket.MSG_NOSIGNAL)
+NOT_BLOCKING = BLOCKING | DONT_WAIT
 
 
 class Ended(Exception):
@@ -36,7 +36,7 @@ class Stream:
 
     def __init__(self, sock: socket.socket, reader: Optional[FrameReader] = None) -> None:
         self.socket = sock
-        self._recv_into = sock.recv_into
+        self._recv_into: Callable[[memoryview, int, int], int] = sock.recv_into
         self.reader = reader or FrameReader()
         sock.setblocking(True)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_TIMEOUT_S))
@@ -59,8 +59,12 @@ class Stream:
         except BlockingIOError:
             return None
         except (EOFError, OSError) as error:
-            raise _ended(error) from None
+            raise ended(error) from None
         return frame
+
+    def next(self) -> Optional[Frame]:
+        """The next frame among the bytes that `receive` has read already; None if they have no complete one."""
+        return self.reader.next()
 
     def receive_within(self, seconds: float) -> Optional[Frame]:
         """The next frame; None if it is incomplete after ``seconds``, even if bytes arrive. For a first frame."""
@@ -72,7 +76,7 @@ class Stream:
             except BlockingIOError:
                 continue
             except (EOFError, OSError) as error:
-                raise _ended(error) from None
+                raise ended(error) from None
         return frame
 
     def send(
@@ -84,7 +88,7 @@ class Stream:
         at once, or if ``patient`` after the system has blocked for `SEND_TIMEOUT_S` without sending anything, which
         saves system calls with a fast peer. Without ``on_full`` the call blocks until all is sent.
         """
-        flags = _BLOCKING if on_full is None or patient else _NOT_BLOCKING
+        flags = BLOCKING if on_full is None or patient else NOT_BLOCKING
         while pieces:
             try:
                 if len(pieces) == 1:
@@ -100,7 +104,7 @@ class Stream:
                     on_full()
                 continue
             except OSError as error:
-                raise _ended(error) from None
+                raise ended(error) from None
             pieces = rest_of(pieces, count)
 
     def wait(self, timeout: Optional[float], *, read: bool = True, write: bool = False) -> int:
@@ -118,7 +122,8 @@ class Stream:
         self.socket.close()
 
 
-def _ended(error: Exception) -> Ended:
+def ended(error: Exception) -> Ended:
+    """The `Ended` for an error of the socket."""
     return Ended(getattr(error, "strerror", None) or str(error) or "the connection was closed")
 
 

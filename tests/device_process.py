@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -29,7 +30,8 @@ class Hidden(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Hidden())
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rpcsys.server.sandbox.messages import Job  # noqa: E402 - found only now
+from rpcsys.module.module import running_call  # noqa: E402 - found only now
+from rpcsys.server.sandbox.messages import Job  # noqa: E402
 from rpcsys.server.session.registry import register  # noqa: E402
 from rpcsys.server.session.session import serve  # noqa: E402
 from rpcsys.wire import handshake  # noqa: E402
@@ -147,6 +149,16 @@ def _zeros(size):
 def _sleep(seconds):
     Path("running").touch()
     time.sleep(seconds)
+
+
+@register("test.stoppable")
+def _stoppable(seconds):
+    """Sleeps until it is stopped, and then raises."""
+    stopped = threading.Event()
+    with running_call.stopped_by(stopped.set):
+        Path("running").touch()
+        if stopped.wait(seconds):
+            raise RuntimeError("stopped")
 
 
 @register("test.compute")

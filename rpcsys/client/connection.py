@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
 
 from rpcsys.client import answers
-from rpcsys.client.calls import Channel
+from rpcsys.client.calls import Channel, InterruptibleStream
 from rpcsys.client.session import ServedModule, Session
 from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError
 from rpcsys.link.address import host_and_port, parse_address
@@ -87,7 +87,7 @@ def open_session(
     try:
         tune(sock)
         _check(_answer(sock, greeting, address, match_key, deadline), where, match_key)
-        stream = Stream(sock, FrameReader(max_made=MAX_MADE))
+        stream = InterruptibleStream(sock, FrameReader(max_made=MAX_MADE))
         hello = _exchange_hello(stream, where, deadline, session_timeout)
         return Session(Channel(stream, where, hello["window"]), hello, lease or {}, address)
     except BaseException:

@@ -90,14 +90,14 @@ def _send(channel: Channel, arguments: List[Any], stream: BinaryIO, size: int, p
     """Upload ``stream`` from its position to its end."""
     template, _ = frames.template(frames.CALL, {"f": "session.upload", "a": arguments})
     call = PendingCall()
-    channel.start(call, template)
     try:
+        channel.start(call, template)
         _send_pieces(channel, call, stream, size, progress, *arguments[2:3])
-    except BaseException as problem:
+    except BaseException as problem:  # noqa: BLE001 - Ctrl-C, too
         channel.cancel(call)
         if isinstance(problem, OSError):
             raise UsageError(f"cannot read {arguments[0]}: {problem.strerror or problem}") from None
-        raise
+        raise channel.loss(problem) from None
     stored: str = answers.from_device(answers.NAME, channel.finish(call).get("r"), "upload")
     return stored
 

@@ -72,7 +72,8 @@ class RemoteFunction:
 
     Arguments are arrays, numbers, strings, bytes, lists, tuples, dicts, and arrays that are on the device already. One
     call is one round trip. With ``keep=True`` the outputs stay on the device, and each is returned as a `RemoteArray`.
-    The device ends a call, and with it the session, after ``deadline_s`` seconds.
+    The device ends a call after ``deadline_s`` seconds, and with it the session, unless onnxruntime runs it. Ctrl-C
+    does the same, and drops a call that waits; a KeyboardInterrupt reports a lost session.
     """
 
     def __init__(self, session: Caller, target: Target, name: str, owner: Any = None) -> None:

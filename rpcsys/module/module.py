@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -168,7 +169,21 @@ class _Process:
 
 
 class _RunningCall(threading.local):
-    stops: Optional[List[Callable[[], None]]] = None  # functions that stop this thread's call; None if it cannot stop
+    #: Functions that stop this thread's call, called by other threads; None where nobody would call them. Each part of
+    #: a call that can be stopped adds its own, and removes it at its end.
+    stops: Optional[List[Callable[[], None]]] = None
+
+    @contextlib.contextmanager
+    def stopped_by(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Inside the ``with``, ``stop`` stops this thread's call."""
+        if self.stops is None:
+            yield
+            return
+        self.stops.append(stop)
+        try:
+            yield
+        finally:
+            self.stops.remove(stop)
 
 
 process = _Process()

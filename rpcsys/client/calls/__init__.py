@@ -5,7 +5,9 @@ The order of locks: the send lock (`Channel`), under which a frame is numbered, 
 the read lock, and a thread with the read lock never waits for the send lock. Users' functions run without any lock.
 """
 
-from rpcsys.client.calls.channel import CallFuture, Channel
+from rpcsys.client.calls.channel import Channel
+from rpcsys.client.calls.future import CallFuture
+from rpcsys.client.calls.interruptible import InterruptibleStream
 from rpcsys.client.calls.receiver import PendingCall
 
-__all__ = ["CallFuture", "Channel", "PendingCall"]
+__all__ = ["CallFuture", "Channel", "InterruptibleStream", "PendingCall"]

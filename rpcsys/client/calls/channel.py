@@ -16,9 +16,11 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
-from rpcsys.client.calls.receiver import TICK_S, Flusher, OnLog, PendingCall, Receiver
-from rpcsys.errors import DeadlineExceeded, RpcsysError, SessionClosed
-from rpcsys.stream import Ended, Stream
+from rpcsys.client.calls.flusher import Flusher
+from rpcsys.client.calls.interruptible import InterruptibleStream
+from rpcsys.client.calls.receiver import GRACE_S, TICK_S, OnLog, PendingCall, Receiver
+from rpcsys.errors import Cancelled, DeadlineExceeded, RpcsysError, SessionClosed, one_line
+from rpcsys.stream import Ended
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
 
@@ -31,13 +33,15 @@ LAST_ID = 0xFFFFFFFF  # the id of a call has four bytes; 0 is none
 #: A call of more bytes is sent at once, without a copy. A held call is copied, because a user may reuse an array once
 #: `submit` returns.
 SMALL = 4096
+#: Seconds that an interrupted call has to end by itself, before the device ends its process.
+STOP_S = 1.0
 _log = logging.getLogger("rpcsys.session")
 
 
 class Channel:
     """Calls and their replies over a `Stream`. For any number of threads."""
 
-    def __init__(self, stream: Stream, peer: str, window: Dict[str, Any]) -> None:
+    def __init__(self, stream: InterruptibleStream, peer: str, window: Dict[str, Any]) -> None:
         self._stream = stream
         self._peer = peer
         self._receiver = Receiver(stream, peer)
@@ -62,101 +66,131 @@ class Channel:
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
         receiver = self._receiver
-        alone = self._send_lock.acquire(False)
-        if alone and (
-            receiver.pending or self._held or receiver.broken is not None or not receiver.lock.acquire(False)
-        ):
-            self._send_lock.release()
-            alone = False
+        try:
+            alone = self._send_lock.acquire(False)
+            if alone and (
+                receiver.pending or self._held or receiver.broken is not None or not receiver.lock.acquire(False)
+            ):
+                self._send_lock.release()
+                alone = False
+            call = self._alone if alone and deadline_s is None else PendingCall()
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
+            self._unlock()
+            raise self.loss(error) from None
         if not alone:
-            beside = PendingCall()
-            self.start(beside, template, buffers, deadline_s)
-            return self.finish(beside)
-        call = self._alone if deadline_s is None else PendingCall()
-        pieces: Buffers = ()
+            self.start(call, template, buffers, deadline_s)
+            return self.finish(call)
         try:
             try:
-                call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
-                if deadline_s is None:
-                    pieces = template.pieces(call_id, buffers)
-                else:
-                    pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s))
-                    call.deadline_s, call.runs_since = deadline_s, time.monotonic()
-                if self._freed:
-                    pieces = [*self._free_frame(), *pieces]
-                call.call_id, call.answered = call_id, False
-                receiver.pending[call_id] = call
-                # With no other call under way the device has nothing to send, so the system call may block.
-                self._stream.send(pieces, self._on_full_reading, True)
+                try:
+                    self._send_alone(call, template, buffers, deadline_s)
+                finally:
+                    self._send_lock.release()
+                frame = receiver.read(call)
+                if frame is not None:
+                    call.answered = True  # another thread may wait for space in the window
+                    if self._stream.late is not None:
+                        self._stream.raise_late()
+                    return frame
+                self._alone = PendingCall()
             finally:
-                self._send_lock.release()
-            frame = receiver.read(call)
-            if frame is not None:
-                call.answered = True  # another thread may wait for space in the window
-                return frame
+                receiver.lock.release()
+                if receiver.sleepers:
+                    receiver.wake_sleepers()
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
             self._alone = PendingCall()
+            raise self._interrupted(call, error) from None
+        return self.finish(call)
+
+    def _send_alone(
+        self, call: PendingCall, template: FrameTemplate, buffers: Buffers, deadline_s: Optional[float]
+    ) -> None:
+        """Send a CALL while no other is under way. The caller has both locks."""
+        pieces: Buffers = ()
+        try:
+            call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+            if deadline_s is None:
+                pieces = template.pieces(call_id, buffers)
+            else:
+                pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s))
+                call.deadline_s, call.runs_since = deadline_s, time.monotonic()
+            if self._freed:
+                pieces = [*self._free_frame(), *pieces]
+            call.call_id, call.answered = call_id, False
+            self._receiver.pending[call_id] = call
+            # With no other call under way the device has nothing to send, so the system call may block.
+            self._stream.send(pieces, self._on_full_reading, True)
         except BaseException as error:
             if not pieces:
                 raise
-            raise self._failed(error, receiver.take_what_came, "waited for a reply") from None
-        finally:
-            receiver.lock.release()
-            if receiver.sleepers:
-                receiver.wake_sleepers()
-        return self.finish(call)
+            raise self._failed(error, self._receiver.take_what_came) from None
 
     def start(
         self, call: PendingCall, template: FrameTemplate, buffers: Buffers = (), deadline_s: Optional[float] = None
     ) -> None:
         """Send a CALL, at once or, if it has a future, in a batch. Waits only while the device's window is full."""
+        try:
+            with self._send_lock:
+                self._start(call, template, buffers, deadline_s)
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
+            raise self._interrupted(call, error) from None
+
+    def _start(self, call: PendingCall, template: FrameTemplate, buffers: Buffers, deadline_s: Optional[float]) -> None:
         receiver = self._receiver
         size = call.bytes = template.body_bytes
-        with self._send_lock:
-            call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
-            pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s) if deadline_s is not None else 0)
-            under_way = len(receiver.pending)
-            if under_way >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes:
-                self._wait_for_window(size)
-            if deadline_s is not None:
-                call.deadline_s = deadline_s
-                call.runs_since = None if receiver.pending else time.monotonic()
-            call.call_id = call_id
-            receiver.bytes_under_way += size
-            receiver.pending[call_id] = call
-            if receiver.broken is not None:
-                receiver.break_(receiver.broken)  # this call, too: nothing may wait for it
-            if self._freed:
-                # Held apart from the call: it is sent before it, and even if the call is cancelled.
-                self._held[-call_id] = b"".join(self._free_frame())
-            if under_way <= FEW or not call.submitted or size > SMALL:
-                self._send(pieces)
-            else:
-                self._held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                if len(self._held) >= BATCH:
-                    self._send([])
-                elif not self._flusher.looking:
-                    self._flusher.wake()
-            if call.submitted and self._flusher.dozing:
-                self._flusher.start()
+        call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+        pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s) if deadline_s is not None else 0)
+        under_way = len(receiver.pending)
+        if under_way >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes:
+            self._wait_for_window(size)
+        if deadline_s is not None:
+            call.deadline_s = deadline_s
+            call.runs_since = None if receiver.pending else time.monotonic()
+        call.call_id = call_id
+        receiver.bytes_under_way += size
+        receiver.pending[call_id] = call
+        if receiver.broken is not None:
+            receiver.break_(receiver.broken)  # this call, too: nothing may wait for it
+        if self._freed:
+            # Held apart from the call: it is sent before it, and even if the call is cancelled.
+            self._held[-call_id] = b"".join(self._free_frame())
+        if under_way <= FEW or not call.submitted or size > SMALL:
+            self._send(pieces)
+        else:
+            self._held[call_id] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            if len(self._held) >= BATCH:
+                self._send([])
+            elif not self._flusher.looking:
+                self._flusher.wake()
+        if call.submitted and self._flusher.dozing:
+            self._flusher.start()
 
     def wait(self, call: PendingCall, timeout: Optional[float] = None) -> None:
         """Wait until a call is answered. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""
-        if self._held:
-            self.flush()
-        self._receiver.wait(call, timeout)
+        try:
+            if self._held:
+                self.flush()
+            self._receiver.wait(call, timeout)
+        except concurrent.futures.TimeoutError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
+            raise self._interrupted(call, error) from None
 
     def finish(self, call: PendingCall) -> Frame:
         """Wait for a call's RESULT, or raise its error."""
         if not call.answered:
-            self._receiver.wait(call)
+            try:
+                self._receiver.wait(call)
+            except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
+                raise self._interrupted(call, error) from None
         if call.frame is not None:
             return call.frame
-        error, call.error = call.error, None  # no reference cycle of error, traceback and call
-        assert error is not None
+        problem, call.error = call.error, None  # no reference cycle of error, traceback and call
+        assert problem is not None
         try:
-            raise error
+            raise problem
         finally:
-            del error
+            del problem
 
     def send(self, kind: int, call_id: int, fields: Dict[str, Any], buffers: Buffers = (), flags: int = 0) -> None:
         """Send a frame other than CALL: CHUNK, CANCEL, PING, GOODBYE."""
@@ -178,11 +212,14 @@ class Channel:
             raise DeadlineExceeded(
                 f"no sign of life from {self._peer} within {deadline_s:g} s; the device may hang: close the session"
             ) from None
+        except BaseException:
+            self._receiver.forget(call)
+            raise
         if call.error is not None:
             raise call.error
 
     def cancel(self, call: PendingCall) -> bool:
-        """Have the device drop a call that waits, or end one that runs (and with it the session). Does not wait.
+        """Have the device drop a call that waits, or stop one that runs, if need be with its process. Does not wait.
 
         False if the call is answered already.
         """
@@ -193,6 +230,45 @@ class Channel:
                 if self._held.pop(call.call_id, None) is None:
                     self._send(frames.pack(frames.CANCEL, call.call_id))
         return True
+
+    def _unlock(self) -> None:
+        """End the session after Ctrl-C while locks were taken: which of them this thread has is unknown."""
+        self._receiver.interrupted()
+        for lock in (self._send_lock, self._receiver.lock):
+            with contextlib.suppress(RuntimeError):  # it is free
+                lock.release()
+
+    def _interrupted(self, call: PendingCall, error: BaseException) -> BaseException:
+        """Have the device drop a call whose wait ``error``, such as Ctrl-C's, has ended. Returns what to raise.
+
+        A call that runs and does not stop in `STOP_S` is ended with its process, and the exception reports what is
+        lost. The call of a future goes on in this case: its caller may still want the result.
+        """
+        receiver = self._receiver
+        if isinstance(error, RpcsysError):
+            return error
+        with contextlib.suppress(RpcsysError):  # the session has ended
+            if call.call_id in receiver.pending:
+                runs = receiver.oldest() is call and not call.submitted
+                call.sink = None
+                self.send(frames.CANCEL, call.call_id, {"grace_s": STOP_S if runs else None})
+                if runs:
+                    receiver.await_stop(call)
+                    if call.error is not None:  # the end of the session may follow
+                        self.ping(GRACE_S)
+                elif not call.submitted:
+                    receiver.forget(call)
+            elif not call.answered:
+                call.complete(None, Cancelled("the call was interrupted while its result was received"))
+        return self.loss(error)
+
+    def loss(self, error: BaseException) -> BaseException:
+        """``error``; or, if Ctrl-C has cost the session, a KeyboardInterrupt that reports this."""
+        broken = self._receiver.broken
+        if broken is None or not isinstance(error, KeyboardInterrupt) or isinstance(broken, SessionClosed):
+            return error
+        lost = f"the session with {self._peer} is lost, and the modules, arrays and files on it"
+        return KeyboardInterrupt(f"{lost}: {one_line(broken)}")
 
     def on_log(self, listener: OnLog) -> None:
         """Call ``listener`` with each LOG frame, in the thread that reads: it must be fast and call no user code."""
@@ -238,20 +314,27 @@ class Channel:
             raise self._receiver.broken
         if self._held:
             pieces = [b"".join(self._held.values()), *pieces]
-            self._held.clear()
             self._flusher.sent += 1
         try:
-            self._stream.send(pieces, self._on_full)
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
+            self._stream.send(pieces, self._on_full, begun=self._held.clear)
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
             raise self._failed(error, self._receiver.drain) from None
 
-    def _failed(self, error: BaseException, read: Callable[[], None], what: str = "sent a call") -> BaseException:
-        """The exception to raise for ``error``. A device that closed may have sent the reason: ``read`` it."""
+    def _failed(self, error: BaseException, read: Callable[[], None]) -> BaseException:
+        """The exception to raise for ``error``. A device that closed may have sent the reason: ``read`` it.
+
+        After an interruption the rest of the frame is sent, so that the session goes on.
+        """
         if isinstance(error, Ended):
             read()
             return self._receiver.lost(error)
         if not isinstance(error, RpcsysError):
-            self._receiver.interrupted(what)
+            whole = False
+            try:
+                whole = self._stream.resume(functools.partial(self._while_full, read), GRACE_S)
+            finally:
+                if not whole:
+                    self._receiver.interrupted()
         return error
 
     def _while_full(self, read: Callable[[], None]) -> None:
@@ -296,90 +379,6 @@ class Channel:
     def broken(self) -> Optional[RpcsysError]:
         """The error that ended the session, or None."""
         return self._receiver.broken
-
-
-class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-arg]  # not subscriptable on 3.8
-    """The future of one submitted call. Waiting for it reads the session."""
-
-    # The attributes of Future's own constructor, except the condition, which costs as much as the rest of a call. The
-    # futures of one session share it: a thread that waits for one of them reads the session.
-    _state = "PENDING"
-    _result = None
-    _exception = None
-
-    submitted = True
-    _failed = False
-
-    def __init__(self, channel: Channel, convert: Callable[[Frame], Any]) -> None:
-        self._condition = channel.condition
-        self._waiters: List[Any] = []
-        self._done_callbacks: List[Callable[[Any], Any]] = []
-        self._channel = channel
-        self._convert = convert
-
-    def result(self, timeout: Optional[float] = None) -> Any:
-        """The call's result. ``timeout`` in seconds; `concurrent.futures.TimeoutError` when it is over.
-
-        Raises `concurrent.futures.CancelledError` after `cancel`.
-        """
-        if not self.answered:
-            self._channel.wait(self, timeout)
-        return super().result(0) if self._failed else self._result
-
-    def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
-        """The call's error, or None if it succeeded. ``timeout`` and errors as for `result`."""
-        if not self.answered:
-            self._channel.wait(self, timeout)
-        return super().exception(0)
-
-    def cancel(self) -> bool:
-        """Cancel the call; False if it is done already.
-
-        The device drops a call that waits. It stops a call that runs by ending the session's process, and with it the
-        session: nothing else stops native code.
-        """
-        if not self._channel.cancel(self):
-            return self.cancelled()
-        super().cancel()
-        self.set_running_or_notify_cancel()  # for those in concurrent.futures.wait
-        self._failed = self.answered = True
-        self.wake()
-        return True
-
-    def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
-        """Set the call's reply. An error in its conversion becomes the call's error."""
-        result = None
-        if error is None:
-            try:
-                result = self._convert(frame)  # type: ignore[arg-type]  # it is one or the other
-            except Exception as problem:  # noqa: BLE001 - whatever it is, it belongs to the future
-                error = problem
-        # As `set_result` and `set_exception`, but no thread sleeps on the condition: `result` reads the session.
-        with self._channel.futures_lock:
-            self._result, self._exception = result, error
-            self._failed = error is not None
-            self._state = "FINISHED"
-            for waiter in self._waiters:
-                waiter.add_exception(self) if error is not None else waiter.add_result(self)
-        self.answered = True  # last: a thread that reads it takes the result at once
-        if self._done_callbacks:
-            self._invoke_callbacks()  # type: ignore[attr-defined]  # all that follows from a result
-        if self.sleeper is not None:
-            self.wake()
-
-    def running(self) -> bool:
-        """Whether the call is under way, on the device or on its way there."""
-        return not self.answered
-
-    def done(self) -> bool:
-        """Whether the reply is here; reads what has arrived, without waiting."""
-        if not self.answered:
-            self._channel.drain()
-        return super().done()
-
-    def add_done_callback(self, fn: Callable[[Any], Any]) -> None:
-        """Call ``fn`` with this future when the reply is here, in a thread of its own: it may use the session."""
-        super().add_done_callback(functools.partial(self._channel.call_back, fn))
 
 
 def _milliseconds(seconds: float) -> int:

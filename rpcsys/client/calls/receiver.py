@@ -12,12 +12,13 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, Optional
+from typing import Callable, Deque, Dict, List, Optional
 
 from rpcsys.client import answers
+from rpcsys.client.calls.interruptible import InterruptibleStream
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
 from rpcsys.link.tcp import KEEPALIVE_S, keep_alive
-from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.stream import DONT_WAIT, Ended
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 
@@ -27,14 +28,7 @@ TICK_S = 1.0
 GRACE_S = 2.0
 #: Frames that are taken at a time without waiting: more than any window of calls, and a bound for a flood.
 MOST_AT_ONCE = 100_000
-#: Seconds that a call is held for a batch.
-FLUSH_S = 0.0005
-#: The same while batches fill by themselves: each check costs the submitting thread a switch of threads.
-BUSY_S = 0.002
-#: Seconds that replies may lie unread before the flusher reads them.
-UNREAD_S = 0.02
-#: Checks without a held call after which the flusher sleeps again.
-_QUIET_LOOKS = 40
+_AT_ONCE = (False,)  # arguments to take a lock or do without
 #: Takes a LOG frame, and a function that drops the LOG frames behind it and returns their number of lines.
 OnLog = Callable[[Frame, Callable[[], int]], None]
 
@@ -75,7 +69,7 @@ class PendingCall:
 class Receiver:
     """The calls under way on a `Stream`, and the reading of their replies. For any number of threads."""
 
-    def __init__(self, stream: Stream, peer: str) -> None:
+    def __init__(self, stream: InterruptibleStream, peer: str) -> None:
         self._stream = stream
         self._peer = peer
         self.lock = threading.Lock()  # the read lock
@@ -97,6 +91,7 @@ class Receiver:
         if self.pending.pop(call.call_id, None) is None:
             return False
         self.bytes_under_way -= call.bytes
+        self._stopping.pop(call.call_id, None)
         return True
 
     def stop(self, call: PendingCall) -> bool:
@@ -110,6 +105,12 @@ class Receiver:
         if runs:
             self._stopping[call.call_id] = time.monotonic() + GRACE_S
         return True
+
+    def await_stop(self, call: PendingCall) -> None:
+        """Wait for the answer to a running call that the device was sent a CANCEL for; hang up without one."""
+        self._stopping[call.call_id] = time.monotonic() + GRACE_S
+        self.wait(call)
+        self._stopping.pop(call.call_id, None)
 
     def oldest(self) -> Optional[PendingCall]:
         """The call that runs, if any is under way."""
@@ -130,23 +131,25 @@ class Receiver:
         self.reads += 1
         until = None if timeout is None else time.monotonic() + timeout
         while not call.answered and self.broken is None:
-            if self.lock.acquire(False):
-                try:
+            taken: List[bool] = []
+            try:
+                taken.extend(map(self.lock.acquire, _AT_ONCE))  # an interruption may follow, and still finds it
+                if taken[0]:
                     frame = None if call.answered else self.read(call, until)
                     if frame is not None:
                         self.bytes_under_way -= call.bytes
                         call.complete(frame)
+                    if self._stream.late is not None:
+                        self._stream.raise_late()
                     if self._stream.reader.unread:  # so that the threads that wait for it need not read
                         self.take_what_came(from_socket=False)
-                except BaseException:
-                    self.interrupted("waited for a reply")
-                    raise
-                finally:
+                else:
+                    self._sleep(call, until)
+            finally:
+                if taken and taken[0]:
                     self.lock.release()
                     if self.sleepers:
                         self.wake_sleepers()
-            else:
-                self._sleep(call, until)
             if until is not None and not call.answered and time.monotonic() >= until:
                 raise concurrent.futures.TimeoutError
         if not call.answered and call.call_id:
@@ -155,10 +158,13 @@ class Receiver:
 
     def drain(self) -> None:
         """Take the replies that have arrived, without waiting. Does nothing while another thread reads."""
-        if self.lock.acquire(False):
-            try:
+        taken: List[bool] = []
+        try:
+            taken.extend(map(self.lock.acquire, _AT_ONCE))
+            if taken[0]:
                 self.take_what_came()
-            finally:
+        finally:
+            if taken and taken[0]:
                 self.lock.release()
                 self.wake_sleepers()
 
@@ -199,21 +205,25 @@ class Receiver:
                     return frame
                 if call.answered or self.broken is not None or (until is not None and time.monotonic() >= until):
                     break
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
-            self._ended_by(error)
+                if stream.late is not None:
+                    stream.raise_late()
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
+            self._ended_by(error, call_id)
         return None
 
     def take_what_came(self, *, from_socket: bool = True) -> None:
         """Dispatch the frames that have arrived, `MOST_AT_ONCE` at most; or only those read from the socket before."""
         try:
             for _ in range(MOST_AT_ONCE):
-                frame = self._stream.receive(DONT_WAIT) if from_socket else self._stream.reader.next()
+                frame = self._stream.receive(DONT_WAIT) if from_socket else self._stream.next()
                 if frame is None:
                     return
                 self.dispatch(frame)
+                if self._stream.late is not None:
+                    self._stream.raise_late()
                 if self.broken is not None:
                     return
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C breaks the session, too
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
             self._ended_by(error)
 
     def _receive_before(self, until: float) -> Optional[Frame]:
@@ -225,14 +235,18 @@ class Receiver:
                 self._stream.wait(min(left, TICK_S))
         return frame
 
-    def _ended_by(self, error: BaseException) -> None:
-        """End the session for an error of its reading. Raises an error that the device did not cause."""
+    def _ended_by(self, error: BaseException, own: int = 0) -> None:
+        """End the session for an error of its reading. Raises an error that the device did not cause.
+
+        An interruption ends the session only in the middle of a frame. The reply to the call ``own`` may be lost.
+        """
         if isinstance(error, Ended):
             self.lost(error)
         elif isinstance(error, ProtocolError):
             self.break_(SessionLost(f"{self._peer} sent what is no rpcsys/1 frame ({error}); the session is closed"))
         else:
-            self.interrupted("waited for a reply")
+            if self._stream.torn and (not own or own in self.pending):
+                self.interrupted()
             raise error
 
     def dispatch(self, frame: Frame) -> None:
@@ -242,6 +256,8 @@ class Receiver:
             if call is not None:
                 self.bytes_under_way -= call.bytes
                 call.complete(frame)
+                if self._stopping:
+                    self._stopping.pop(frame.call_id, None)
                 return
             self._stopping.pop(frame.call_id, None)
         else:
@@ -263,8 +279,10 @@ class Receiver:
         elif kind == frames.CHUNK:
             call = self.pending.get(frame.call_id)
             if call is not None and call.sink is not None:
+                self._stream.settle()  # the end of a download shows that a piece was lost
                 call.sink(frame)
         elif kind == frames.LOG:
+            self._stream.settle()
             self.on_log(frame, self._skip_log)
         elif kind == frames.GOODBYE:
             reason = printable(str(frame.get("reason", "no reason given"))[: answers.MAX_TEXT])
@@ -300,9 +318,9 @@ class Receiver:
 
     # -------------------------------------------------------------- the end
 
-    def interrupted(self, what: str) -> None:
-        """End the session after Ctrl-C while this thread did ``what``: a part of a frame may be lost."""
-        self.break_(SessionLost(f"the session was interrupted while it {what}; open a new one"))
+    def interrupted(self) -> None:
+        """End the session after Ctrl-C in the middle of a frame, of which a part may be lost."""
+        self.break_(SessionLost("the session was interrupted in the middle of a frame; request a device again"))
         self.hang_up()
 
     def _give_up(self, why: str) -> None:
@@ -328,66 +346,3 @@ class Receiver:
         """End the connection: a thread that reads wakes up, and the device ends its calls."""
         with contextlib.suppress(OSError):
             self._stream.socket.shutdown(socket.SHUT_RDWR)
-
-
-class Flusher:
-    """A thread that sends the calls that are ``held``, and reads the replies that no thread waits for.
-
-    The first `submit` starts it: plain calls never pay for it.
-    """
-
-    def __init__(self, receiver: Receiver, held: Dict[int, bytes], flush: Callable[[], None]) -> None:
-        self._receiver = receiver
-        self._held = held
-        self._flush = flush
-        self.sent = 0  # how many batches were sent
-        self.looking = False  # it watches the held calls, and needs no wake-up for them
-        self.dozing = True  # it expects no frames, and needs a wake-up for the next call
-        self._running = False
-        self._alarm = threading.Event()
-
-    def wake(self) -> None:
-        """Wake the thread for a held call, or to end."""
-        if not self.looking:
-            self._alarm.set()
-
-    def start(self) -> None:
-        """Start the thread, if it does not run, and wake it."""
-        if not self._running:
-            self._running = True
-            threading.Thread(target=self._run, name="rpcsys-futures", daemon=True).start()
-        self.wake()
-
-    def _run(self) -> None:
-        receiver = self._receiver
-        while receiver.broken is None:
-            if self._held:
-                self._look_after_held()
-            reads = receiver.reads
-            self.dozing = True  # first: a call from now on wakes this thread
-            self.dozing = not receiver.awaited
-            woken = self._alarm.wait(TICK_S if self.dozing else UNREAD_S)
-            self.dozing = False
-            if woken:
-                self._alarm.clear()
-            elif receiver.awaited and receiver.reads == reads and not receiver.lock.locked():
-                receiver.drain()
-                receiver.enforce()
-
-    def _look_after_held(self) -> None:
-        """Flush batches that do not fill, as long as there are any."""
-        self.looking = True
-        quiet, pause = 0, FLUSH_S
-        while quiet < _QUIET_LOOKS:
-            sent = self.sent
-            time.sleep(pause)
-            quiet += 1
-            pause = BUSY_S if self.sent != sent else FLUSH_S
-            if self._held:
-                quiet = 0
-                if self.sent == sent:
-                    with contextlib.suppress(RpcsysError):  # every call under way ends with it
-                        self._flush()
-        self.looking = False
-        if self._held:  # added before ``looking`` was cleared
-            self._alarm.set()

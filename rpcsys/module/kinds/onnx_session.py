@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
@@ -84,10 +85,13 @@ class Runner:
         return self._run(outputs, feeds)
 
     def _run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
-        how = None
-        if running_call.stops is not None:
-            how = onnxruntime.RunOptions()
-            running_call.stops.append(lambda: setattr(how, "terminate", True))
+        if running_call.stops is None:
+            return self._run_with(None, outputs, feeds)
+        how = onnxruntime.RunOptions()
+        with running_call.stopped_by(functools.partial(setattr, how, "terminate", True)):
+            return self._run_with(how, outputs, feeds)
+
+    def _run_with(self, how: Any, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         if not self._raw:
             results: List[Any] = self._session.run(outputs, feeds, how)
             return results

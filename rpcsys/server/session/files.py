@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Optional
 
 from rpcsys.errors import ProtocolError, RemoteFileError, RpcsysError
+from rpcsys.module.module import running_call
 from rpcsys.server.cache import Cache, Partial, new_hash, valid, write_all
 from rpcsys.server.session.directory import Directory, file_errors
 from rpcsys.server.session.outgoing import Outgoing, error_frame, exception_frame
@@ -92,9 +94,15 @@ class Files:
             raise ProtocolError("a download begins at a byte")
         size, pieces = self.directory.pieces(args[0])
         head, _ = frames.encode_head({"size": size})
-        end = hashed(
-            pieces, lambda piece: self._out.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,))), offset
-        )
+        stopped = threading.Event()
+
+        def send(piece: bytes) -> None:
+            if stopped.is_set():
+                raise RemoteFileError("the download was stopped")
+            self._out.send(frames.pack(frames.CHUNK, frame.call_id, head, (piece,)))
+
+        with running_call.stopped_by(stopped.set):
+            end = hashed(pieces, send, offset)
         return frames.encode(frames.RESULT, frame.call_id, {"r": end})
 
     def close(self) -> None:

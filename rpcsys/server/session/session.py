@@ -195,7 +195,8 @@ class SessionServer:
             # As `Calls.answer` does, without the cost of its call.
             pieces = calls.result(frame.call_id, call(frame)) if call else calls.answer(frame)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            pieces = exception_frame(frame.call_id, error)
+            stopped = watcher.stopped()
+            pieces = error_frame(frame.call_id, *stopped) if stopped else exception_frame(frame.call_id, error)
         except BaseException as end:  # noqa: BLE001 - sys.exit(), and others that end a process
             watcher.turn += 1
             self._end_process("ended", "SessionLost", f"a function on the device ended its process ({end!r})"[:500])

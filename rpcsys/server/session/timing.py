@@ -10,16 +10,19 @@ import functools
 import glob
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from rpcsys.errors import RemoteArgumentError
+from rpcsys.module.module import running_call
 from rpcsys.wire.checks import shown
 
 MAX_NUMBER = 10_000_000  # calls in one repeat: a mistake in min_repeat_ms must not run for days
 MAX_REPEAT = 30_000  # one head returns all figures, at most 25 bytes each
 MAX_FLUSH = 256 << 20  # bytes: larger than any CPU's caches, small for any memory
+PAUSE_S = 0.25  # of a cooldown, between two looks at whether the call was stopped
 FREQUENCY_SHARE = 0.05  # a larger change of frequency makes timings doubtful; governors step by more, noise is less
 TEMPERATURE_K = 10.0  # after a larger rise a small board without a fan is soon throttled
 
@@ -44,19 +47,30 @@ def evaluate(call: Callable[[], Any], options: dict[str, Any]) -> list[float]:
     shortest = _seconds(options, "min_repeat_ms", 1e-3)
     cooldown = _seconds(options, "cooldown_s", 1.0)
     flush = _flusher(_whole(options, "cache_flush_bytes", 0, 0, MAX_FLUSH))
-    call()
-    results = []
-    for index in range(repeat):
-        if index and cooldown:
-            time.sleep(cooldown)
-        elapsed = _run(call, number, flush)
-        while elapsed < shortest and number < MAX_NUMBER:
-            # Estimated from the last measurement, and at least half as many again.
-            guess = math.ceil(number * shortest / elapsed) if elapsed else number * 10
-            number = min(max(guess, number * 3 // 2 + 1), MAX_NUMBER)
+    stopped = threading.Event()
+    results: list[float] = []
+    with running_call.stopped_by(stopped.set):
+        call()
+        while len(results) < repeat:
+            if results and cooldown:
+                _pause(cooldown, stopped)
+            if stopped.is_set():
+                raise RemoteArgumentError("the measurement was stopped")
             elapsed = _run(call, number, flush)
-        results.append(elapsed / number)
+            while elapsed < shortest and number < MAX_NUMBER:
+                # Estimated from the last measurement, and at least half as many again.
+                guess = math.ceil(number * shortest / elapsed) if elapsed else number * 10
+                number = min(max(guess, number * 3 // 2 + 1), MAX_NUMBER)
+                elapsed = _run(call, number, flush)
+            results.append(elapsed / number)
     return results
+
+
+def _pause(seconds: float, stopped: threading.Event) -> None:
+    """Sleep, but not much longer than until the call is ``stopped``."""
+    until = time.perf_counter() + seconds
+    while (left := until - time.perf_counter()) > 0 and not stopped.is_set():
+        time.sleep(min(left, PAUSE_S))
 
 
 def _flusher(size: int) -> Callable[[], None]:

@@ -11,9 +11,10 @@ import os
 import select
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 from rpcsys.errors import ProtocolError
+from rpcsys.module.module import running_call
 from rpcsys.server.sandbox.limits import longer
 from rpcsys.server.session.incoming import Incoming
 from rpcsys.server.session.outgoing import Outgoing, error_frame
@@ -26,15 +27,27 @@ TAKEOVER_S = 0.02  # after this long a call is watched
 #: Between two frames sent to a client whose data is not read: unread data hides its end, a failed send shows it.
 KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
+#: Seconds that a call has to end after it was stopped by its own means; a client hangs up after two.
+STOP_S = 1.0
 _QUIET_POLLS = 50  # polls without any call before the watcher goes to sleep: one second
 _LONGEST_SLEEP_S = 3600.0  # the system's clocks limit a single wait
+
+
+class Stopping(NamedTuple):
+    """The running call, by its ``turn``, is to end: the ERROR in place of its result, and when its process is ended."""
+
+    turn: int
+    kind: str
+    message: str
+    kill_at: float
 
 
 class Watcher:
     """During a slow call: answers PING, reads ahead, and enforces CANCEL, deadlines and the session's time limit.
 
-    It ends a call by ending the process: nothing else stops native code. Native code that holds the GIL stops the
-    watcher, too; then the supervisor ends the session at its limit or when the client is gone.
+    It ends a call by the functions in ``stops``, if the call has added any (`running_call`). Otherwise it ends the
+    process: nothing else stops native code. Native code that holds the GIL stops the watcher, too; then the supervisor
+    ends the session at its limit or when the client is gone.
 
     When a call begins, the main thread sets ``call``, adds one to ``turn``, and wakes the watcher if it is ``asleep``.
     When the call ends, before its answer is sent, it adds one to ``turn``, and nudges the watcher if it is ``reading``.
@@ -56,6 +69,8 @@ class Watcher:
         self.turn = 0  # odd while a call runs
         self.asleep = False
         self.reading = False
+        self.stops: list[Callable[[], None]] = []
+        self._stopping: Stopping | None = None
         self._woken = threading.Event()
         self.wake = self._woken.set  # a call has begun
         self._limit_at = math.inf
@@ -64,7 +79,8 @@ class Watcher:
         self._keepalive_at = 0.0
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Begin to watch the calls of this thread."""
+        running_call.stops = self.stops
         self._wakeup, self._nudge = os.pipe()
         threading.Thread(target=self._run, name="rpcsys-watcher", daemon=True).start()
 
@@ -78,6 +94,13 @@ class Watcher:
     def nudge(self) -> None:
         """Stop the watcher's reading: the call has ended."""
         os.write(self._nudge, b".")
+
+    def stopped(self) -> tuple[str, str] | None:
+        """For a call that raised: the kind and text of its ERROR if it was to end. Called before its turn ends."""
+        stopping = self._stopping
+        if stopping is None or stopping.turn != self.turn:
+            return None
+        return stopping.kind, stopping.message + "; it was stopped, and the session goes on"
 
     def _run(self) -> None:
         last, quiet = self.turn, 0
@@ -113,8 +136,9 @@ class Watcher:
             while self.turn == turn:
                 self._check_limit()
                 if time.monotonic() >= deadline:
-                    self._end_call("DeadlineExceeded", f"the call was not done in its {limit_s:g} s")
-                if self._readable(deadline) and self.turn == turn:
+                    deadline = math.inf
+                    self._stop_call("DeadlineExceeded", f"the call was not done in its {limit_s:g} s")
+                if self._readable(min(deadline, self._insist())) and self.turn == turn:
                     self._read()
         except Ended:
             self._end_process("lost")
@@ -149,7 +173,7 @@ class Watcher:
         try:
             while self._incoming.has_room() and (frame := self._stream.receive(DONT_WAIT)) is not None:
                 if frame.kind == frames.CANCEL and frame.call_id == self.call.call_id and self.turn & 1:
-                    self._end_call("Cancelled", "the call was cancelled")
+                    self._stop_call("Cancelled", "the call was cancelled", _grace_s(frame))
                 elif frame.kind == frames.GOODBYE:
                     self._end_process("closed")
                 else:
@@ -159,8 +183,27 @@ class Watcher:
         except ProtocolError as error:
             self._end_process("lost", "ProtocolError", str(error))
 
+    def _stop_call(self, kind: str, message: str, grace_s: float = 0.0) -> None:
+        """Have the running call end: by its own means, if it has any; or end its process, after ``grace_s``."""
+        turn, earlier = self.turn, self._stopping
+        kill_at = time.monotonic() + (max(grace_s, STOP_S) if self.stops else grace_s)
+        if earlier is None or earlier.turn != turn or kill_at < earlier.kill_at:
+            self._stopping = Stopping(turn, kind, message, kill_at)
+
+    def _insist(self) -> float:
+        """Stop a call that is to end, again and again: it may have begun another part. Returns when to do so next."""
+        stopping = self._stopping
+        if stopping is None or stopping.turn != self.turn:
+            return math.inf
+        for stop in tuple(self.stops):
+            stop()
+        now = time.monotonic()
+        if now >= stopping.kill_at:
+            self._end_call(stopping.kind, stopping.message)
+        return now + TAKEOVER_S if self.stops else stopping.kill_at
+
     def _end_call(self, kind: str, message: str) -> None:
-        """Stop a running call by ending its process: only this always works."""
+        """End a running call with its process: only this always works."""
         text = message + "; its process was ended, and the session with it"
         with contextlib.suppress(Ended):  # the client is gone
             self._out.send(error_frame(self.call.call_id, kind, text), wait_s=1.0)
@@ -176,3 +219,11 @@ class Watcher:
         if time.monotonic() >= self._limit_at:
             text = f"the session's time limit of {self._limit_s:g} s is over; {longer(self._limit_s, self.longest_s)}"
             self._end_process("timeout", "SessionTimeout", text)
+
+
+def _grace_s(cancel: Frame) -> float:
+    """The seconds that a CANCEL leaves a call to end by itself; infinity for a call that is not ended by force."""
+    given = cancel.parsed.head.get("grace_s", 0)
+    if given is None:
+        return math.inf
+    return float(min(given, _LONGEST_SLEEP_S)) if type(given) in (int, float) and given >= 0 else 0.0

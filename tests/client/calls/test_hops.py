@@ -39,6 +39,8 @@ class Hops:
     def __call__(self, frame: FrameType, event: str, what: Any) -> None:
         if event == "call":
             self.found.append(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
+            if frame.f_code.co_name == "_receive_into":  # C code calls the client's ``recv_into``
+                self.found.append(RECEIVE)
         elif event == "c_call" and what.__name__ == RECEIVE:
             self.found.append(RECEIVE)
 
@@ -102,7 +104,7 @@ def hops(do: Callable[[], object], what: str) -> int:
 
 def test_a_null_call(served: Served) -> None:
     nop = served.client.get_function("testing.nop")
-    assert hops(nop, "a null call, client") <= 9
+    assert hops(nop, "a null call, client") <= 11
 
 
 def test_a_null_call_on_the_server(served: Served) -> None:
@@ -119,13 +121,13 @@ def test_a_null_call_on_the_server(served: Served) -> None:
 
 def test_a_call_with_a_deadline(served: Served) -> None:
     nop = served.client.get_function("testing.nop")
-    assert hops(functools.partial(nop, deadline_s=60.0), "a call with a deadline, client") <= 12
+    assert hops(functools.partial(nop, deadline_s=60.0), "a call with a deadline, client") <= 14
 
 
 def test_a_submitted_call(served: Served) -> None:
     nop = served.client.get_function("testing.nop")
     # The function that puts both into one count is none of the call's.
-    assert hops(lambda: nop.submit().result(), "a submitted call and its result, client") - 1 <= 16
+    assert hops(lambda: nop.submit().result(), "a submitted call and its result, client") - 1 <= 18
 
 
 def test_a_large_array(served: Served) -> None:
@@ -133,7 +135,7 @@ def test_a_large_array(served: Served) -> None:
     kept.get()
     worst = min(most_for_a_receive(all_of(kept.get)) for _ in range(3))
     print(f"an array of 64 MB, client: {worst} hops for each receive")
-    assert worst <= 3
+    assert worst <= 4
 
 
 def most_for_a_receive(found: list[str]) -> int:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from rpcsys.client.calls import receiver
-from rpcsys.client.calls.receiver import Flusher, PendingCall, Receiver
+from rpcsys.client.calls.interruptible import InterruptibleStream
+from rpcsys.client.calls.receiver import PendingCall, Receiver
 from rpcsys.errors import RemoteError, SessionClosed, SessionLost
-from rpcsys.stream import Stream
 from rpcsys.wire import frames
 from tests.device import WAIT_S, Raw, until
 
@@ -23,7 +21,7 @@ class Ends:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.stream = Stream(ours)
+        self.stream = InterruptibleStream(ours)
         self.receiver = Receiver(self.stream, "device")
         self.device = Raw(theirs)
 
@@ -139,60 +137,3 @@ def test_the_first_error_of_the_session_counts(ends: Ends) -> None:
     assert ends.receiver.break_(first) is first
     assert ends.receiver.break_(second) is first
     assert ends.receiver.broken is first
-
-
-# ---------------------------------------------------------------- without a waiting thread
-
-
-class FlushedSession:
-    """A flusher whose batches are only recorded, and the device's end of its session."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self.stream = Stream(ours)
-        self.device = Raw(theirs)
-        self.receiver = Receiver(self.stream, "device")
-        self.held: dict[int, bytes] = {}
-        self.flushed: list[list[int]] = []
-        self.flusher = Flusher(self.receiver, self.held, self.flush)
-
-    def flush(self) -> None:
-        self.flushed.append(list(self.held))
-        self.held.clear()
-        self.flusher.sent += 1
-
-    def close(self) -> None:
-        self.receiver.break_(SessionClosed("over"))
-        self.receiver.hang_up()
-        self.stream.close()
-        self.flusher.wake()
-        self.device.sock.close()
-
-
-@pytest.fixture
-def session() -> Iterator[FlushedSession]:
-    session = FlushedSession()
-    yield session
-    session.close()
-
-
-def test_held_calls_are_flushed(session: FlushedSession) -> None:
-    session.flusher.start()
-    session.held[1] = b"one"
-    session.flusher.wake()
-    until(lambda: session.flushed == [[1]])
-    session.held[2] = b"two"
-    session.flusher.wake()  # which it does not need while ``looking`` is set
-    until(lambda: session.flushed == [[1], [2]])
-
-
-def test_a_reply_without_a_waiting_thread_is_read(session: FlushedSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver, "TICK_S", 100.0)
-    session.flusher.start()
-    time.sleep(0.1)  # it dozes by then, or looks by itself: the reply is read either way
-    call = PendingCall()
-    call.call_id = 1
-    session.receiver.pending[1] = call
-    session.device.send(frames.RESULT, 1, {"r": 5})
-    session.flusher.start()
-    until(lambda: call.answered)

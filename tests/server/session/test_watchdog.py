@@ -267,3 +267,54 @@ def test_a_slow_reader_of_a_large_result_does_not_end_the_session(device):
 def test_hello_is_the_first_frame():
     with Device(limit_s=LONG_S) as device:
         assert device.opened().receive().kind == frames.HELLO
+
+
+# ---------------------------------------------------------------- calls that can be stopped
+
+
+@pytest.mark.parametrize("deadline_ms", [0, 300])
+def test_a_call_that_can_be_stopped_ends_alone(device, deadline_ms):
+    raw = device.raw()
+    raw.call(1, "test.stoppable", LONG_S, deadline_ms=deadline_ms)
+    raw.call(2, "testing.echo", "two")
+    if not deadline_ms:
+        device.wait_for_call()
+        raw.send(frames.CANCEL, 1)
+    reply = fields(raw, frames.ERROR, 1)
+    kind, what = ("DeadlineExceeded", "was not done in its 0.3 s") if deadline_ms else ("Cancelled", "was cancelled")
+    assert (reply["type"], reply["message"]) == (kind, f"the call {what}; it was stopped, and the session goes on")
+    assert fields(raw, frames.RESULT, 2) == {"r": "two"}
+
+
+def test_a_measurement_can_be_stopped_between_its_repeats(device):
+    raw = device.raw()
+    options = {"number": 1, "repeat": 3, "cooldown_s": LONG_S}
+    raw.call(1, "session.time", "testing.echo", [1], options)
+    raw.send(frames.PING, 2)
+    fields(raw, frames.PONG, 2)  # it runs
+    raw.send(frames.CANCEL, 1)
+    assert fields(raw, frames.ERROR, 1)["type"] == "Cancelled"
+    raw.call(3, "testing.echo", "three")
+    assert fields(raw, frames.RESULT, 3) == {"r": "three"}
+
+
+@pytest.mark.parametrize("grace_s", [LONG_S, None, 10**400])
+def test_a_call_with_grace_may_end_by_itself(device, grace_s):
+    raw = device.raw()
+    raw.call(1, "test.sleep", 0.5)
+    device.wait_for_call()
+    raw.send(frames.CANCEL, 1, {"grace_s": grace_s})
+    assert fields(raw, frames.RESULT, 1) == {"r": None}
+    raw.call(2, "testing.echo", "two")
+    assert fields(raw, frames.RESULT, 2) == {"r": "two"}
+
+
+@pytest.mark.parametrize("grace_s", [0.3, "long", -1, True, [1]])
+def test_after_its_grace_a_call_is_ended_with_its_process(device, grace_s):
+    raw = device.raw()
+    raw.call(1, "test.sleep", LONG_S)
+    device.wait_for_call()
+    raw.send(frames.CANCEL, 1, {"grace_s": None})
+    raw.send(frames.CANCEL, 1, {"grace_s": grace_s})
+    assert "its process was ended" in fields(raw, frames.ERROR, 1)["message"]
+    assert device.reports() == [{"outcome": "ended"}]
