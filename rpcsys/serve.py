@@ -23,6 +23,10 @@ _NO_MEMORY = (
     b"rpcsys: error: no memory is left, so this process ends; a service manager starts it again. Raise its limit "
     b"(MemoryMax=, ulimit -v), or find the largest requests in its log\n"
 )
+_HOW_TO_LISTEN = {
+    errno.EADDRNOTAVAIL: "; give an address of this machine, or 0.0.0.0 for all",
+    errno.EACCES: "; ports below 1024 are the system's: give one above",
+}
 _BACKLOG = 1024  # a lab's clients may all connect at once; the kernel reduces it to its own limit
 _NOTIFY_S = 1.0  # how long a service manager that does not read may block a daemon
 
@@ -41,6 +45,10 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {near[0]}?" if near else ""))
         return flags
 
+    def has(self, flag: str) -> bool:
+        """Whether ``flag`` is one of the command's flags."""
+        return flag in self._option_string_actions
+
     def error(self, message: str) -> NoReturn:
         """Print ``message`` as one line on standard error, and exit with 2."""
         line = " ".join(message.split())
@@ -53,6 +61,20 @@ def port_number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:6]) < 65536):
         raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535)")
     return int(text)
+
+
+def port_end(text: str) -> int:
+    """Parse a flag's first port that is not to be tried, 1 to 65536."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) <= 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no end of a range of ports (1 to 65536)")
+    return int(text)
+
+
+def not_empty(text: str) -> str:
+    """The text of a flag that may not be empty: "" mostly is a shell's variable without a value."""
+    if not text:
+        raise argparse.ArgumentTypeError("the value is empty; is a variable of the shell not set?")
+    return text
 
 
 def end_of_ports(port: int, count: int) -> int:
@@ -68,11 +90,14 @@ def bind(host: str, port: int, port_end: int, flag: str = "--port") -> socket.so
     """
     port_end = 1 if port == 0 else min(port_end, 65536)
     if port >= port_end:
-        raise ConfigError(f"no port in [{port}, {port_end}): {flag}-end is exclusive")
+        raise ConfigError(
+            f"no port in [{port}, {port_end}): {flag}-end is the first port not to try; give a higher one"
+        )
     try:
         found = socket.getaddrinfo(host or None, port, 0, socket.SOCK_STREAM, 0, socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise ConfigError(f"cannot listen on {host!r}: there is no such host") from None
+        how = "give an address of this machine, or 0.0.0.0 for all"
+        raise ConfigError(f"cannot listen on {host!r}: there is no such host; {how}") from None
     # A name such as localhost has several addresses: take IPv4's, to which TVM's tools connect.
     family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     for number in range(port, port_end):
@@ -87,7 +112,8 @@ def bind(host: str, port: int, port_end: int, flag: str = "--port") -> socket.so
             listener.close()
             if error.errno != errno.EADDRINUSE:
                 reason = error.strerror or str(error)
-                raise ConfigError(f"cannot listen on {host}:{number}: {reason}") from None
+                how = _HOW_TO_LISTEN.get(error.errno or 0, "")
+                raise ConfigError(f"cannot listen on {host}:{number}: {reason}{how}") from None
     more = " (0 takes any free one)" if flag == "--port" else ""
     where = f"no free port in [{port}, {port_end}) on {host}"
     raise PortRangeError(f"{where}: stop what listens there, or give another {flag}{more}")
@@ -159,6 +185,9 @@ def end_without_memory() -> NoReturn:
 
 def run(main: Callable[[], int], name: str) -> int:
     """Run ``main``; return its exit status. An `RpcsysError` becomes one line on standard error, and its status."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # the caller has closed it
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 - for the rest of the process
     try:
         return main()
     except RpcsysError as error:

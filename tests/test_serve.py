@@ -1,5 +1,6 @@
 """What all daemons have in common."""
 
+import argparse
 import json
 import logging
 import os
@@ -18,6 +19,28 @@ def run_python(code, *arguments, **popen):
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen
     )
+
+
+# --- flags -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (serve.port_end, "65536", 65536),
+        (serve.port_end, "65537", None),
+        (serve.port_end, "0", None),
+        (serve.port_end, "", None),
+        (serve.not_empty, "x", "x"),
+        (serve.not_empty, "", None),
+    ],
+)
+def test_values_of_flags(parse, text, value):
+    if value is not None:
+        assert parse(text) == value
+        return
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse(text)
 
 
 # --- bind --------------------------------------------------------------------------------------

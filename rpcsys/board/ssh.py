@@ -201,6 +201,8 @@ _MEANINGS = {
     "Too many authentication failures": "{host} was offered too many keys: name the one with -i and "
     "-o IdentitiesOnly=yes",
     "Could not resolve hostname": "there is no host called {host}: is the name right? An address will do, too",
+    "Bad port": "{host}: give ssh a port from 1 to 65535 (-p)",
+    "open user config file": "there is no such file of settings for ssh (-F): check the path",
     "Connection refused": "{host} refuses ssh: is sshd running there, and on this port (-p)?",
     "not responding": "{host} has stopped answering: is it still on?",
     "timed out": _SILENT,

@@ -47,8 +47,9 @@ _packing = terminal.with_options(
     click.option("--libraries", metavar="DIR", type=click.Path(exists=True, file_okay=False, resolve_path=True),
                  help="TVM's libraries from a build folder."),
     _DRIVERS,
-    click.option("--archive", type=options.FILE, help="Install this archive of `rpcsys pack` and pack nothing."),
-    click.option("--wait", "wait_s", type=click.FloatRange(0), default=60.0, show_default=True, metavar="S",
+    click.option("--archive", type=options.FilePath(exists=True, dir_okay=False),
+                 help="Install this archive of `rpcsys pack` and pack nothing."),
+    click.option("--wait", "wait_s", type=options.Number(0), default=60.0, show_default=True, metavar="S",
                  help="How long to wait until the tracker shows it."),
 )  # fmt: skip
 
@@ -77,7 +78,23 @@ rpcsys board add root@board --key rv --name rv1 -- --slots 2 --label a=b
 """
 
 
-@board.command(help=_ADD, short_help="Install a server on a board, and wait until it serves.")
+class _WithServersFlags(click.Command):
+    """A command whose line ends in ``--`` and flags of the server: one that stands before is explained."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does. Raises UsageError for a server's flag before the ``--``."""
+        from rpcsys.server import config
+
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not config.parser().has(error.option_name):
+                raise
+            how = f"the server's flags belong behind --: rpcsys board add USER@HOST --key KEY -- {error.option_name} …"
+            raise UsageError(how) from None
+
+
+@board.command(cls=_WithServersFlags, help=_ADD, short_help="Install a server on a board, and wait until it serves.")
 @click.argument("destination", metavar="USER@HOST[:PORT]")
 @click.argument("flags", metavar="[-- SERVER'S FLAGS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--key", required=True, help="The kind of device, such as rpi4.")
@@ -100,6 +117,7 @@ def add(
     destination, ssh["port"] = _split_port(destination, ssh["port"])
     if name:
         inventory.check_name(name)
+    options.check_key(key)
     if root and not root.startswith("/"):
         raise ConfigError(f"--root {root}: write the whole path, from / on")
     packed = _libraries(from_wheels, libraries, drivers)
@@ -142,6 +160,9 @@ def _libraries(from_wheels: bool, libraries: str | None, drivers: tuple[str, ...
     if from_wheels and libraries:
         raise UsageError("--libraries and --from-wheels: TVM's libraries come from one of them")
     paths = tuple(str(path.absolute()) for path in _paths(drivers))
+    for path in paths:
+        if not Path(path).is_file():
+            raise UsageError(f"--with-libraries {path}: there is no such file")
     return {"libraries": WHEELS if from_wheels else libraries or "", "drivers": paths}
 
 
@@ -186,6 +207,8 @@ def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
         if name not in boards:
             known = ", ".join(sorted(boards)) or "none yet; rpcsys board add makes the first"
             raise UsageError(f"this desk keeps no board called {name}: there are {known}")
+    if everything and not boards:
+        raise UsageError("this desk keeps no boards yet; rpcsys board add makes the first")
     if not names and not everything:
         raise UsageError("which board? Name it, or say --all")
     return [boards[name] for name in (names or sorted(boards))]
@@ -259,7 +282,8 @@ def remove(name: str, forget: bool) -> None:
 @click.option("--offline", is_flag=True, help="Print the inventory, without connections.")
 def list_(as_json: bool, offline: bool) -> None:
     """List this machine's boards: the tracker's state of each, and its installed version."""
-    entries = _kept([], everything=True)
+    boards = inventory.load()
+    entries = [boards[name] for name in sorted(boards)]
     found = [{**asdict(entry), "installed": entry.version, "state": ""} for entry in entries]
     if not offline:
         with ThreadPoolExecutor(AT_ONCE) as pool:

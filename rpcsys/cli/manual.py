@@ -11,6 +11,7 @@ import click
 
 import rpcsys
 from rpcsys.cli.completion import Program, help_of
+from rpcsys.cli.options import FilePath
 from rpcsys.errors import ConfigError
 from rpcsys.query.__main__ import command as query_tracker
 
@@ -62,7 +63,7 @@ def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[
 
 
 @click.command(short_help="Write the manual pages of all commands into a folder.")
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=FilePath(file_okay=False))
 def man(folder: Path) -> None:
     """Write the manual pages of all commands into FOLDER, such as ~/.local/share/man/man1."""
     os.environ["COLUMNS"] = str(COLUMNS)  # for the daemons' help; in this process only

@@ -38,8 +38,9 @@ def deploy(
     """
     if (file is not None) + listing + (remove is not None) + (rollback is not None) != 1:
         raise UsageError("give one of these: a file to deploy, --list, --remove NAME, or --rollback NAME")
-    if file is not None and file.is_file():
-        external.files_of(file)  # raises now, before any server gets something
+    if file is not None:  # these raise now, before any server gets something
+        options.check_file(file, "file")
+        external.files_of(file)
     for server in servers:
         with Deployment(server) as deployment:
             if file is not None:
@@ -79,5 +80,8 @@ def inspect(file: Path, as_json: bool) -> None:
 
     Nothing is loaded, and no code of the library runs.
     """
+    options.check_file(file, "library")
+    if file.suffix == ".onnx":
+        raise UsageError(f"{file} is a model, and this shows libraries (.so); type: rpcsys split --help")
     found = inspection.inspect(file)
     click.echo(json.dumps(found.to_json(), indent=2) if as_json else str(found))

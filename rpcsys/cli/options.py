@@ -3,20 +3,63 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import ConfigError, UsageError
 from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
+from rpcsys.wire.keys import is_key
 
-FILE = click.Path(path_type=Path)
+
+class FilePath(click.Path):
+    """A path that is not empty: "" would be the working folder, and mostly is a shell's variable without a value."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(path_type=Path, **more)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path. Raises click.BadParameter."""
+        if value == "":
+            self.fail("the name is empty; is a variable of the shell not set?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Number(click.FloatRange):
+    """A number of a range, and a number it is: neither nan nor inf."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Raises click.BadParameter."""
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no number to count with", param, ctx)
+        return found
+
+
+FILE = FilePath()
 PORT = DEFAULT_TRACKER[1]
 
 _WHERE = "The tracker's address (default: RPCSYS_TRACKER, or 127.0.0.1:9190)."
 tracker = click.option("--tracker", metavar="HOST:PORT", help=_WHERE)
+
+
+def check_file(path: Path, what: str) -> None:
+    """Raise `UsageError` unless ``path`` is a file; ``what`` it should be."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; give the path of a {what}")
+    if not path.is_file():
+        raise UsageError(f"no such {what}: {path}; check the path")
+
+
+def check_key(key: str) -> None:
+    """Raise `ConfigError` unless ``key`` can be a device's key."""
+    if not is_key(key):
+        raise ConfigError(f"--key {key!r}: a key has no space, comma or bracket, and at most 255 characters")
 
 
 def tracker_address(text: str | None, default_port: int | None = None) -> tuple[str, int]:

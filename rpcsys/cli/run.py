@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from rpcsys.graph.samples import Arrays
 
 SEED = 0
+_HOW_ARRAYS = "write one with numpy.savez(path, name=array)"
 _REQUEST_S = 1.0  # duration of one timing request: the progress bar moves about once a second
+_MODELS = (".onnx", ".so")
 _LEASED = ("key", "labels", "count", "priority", "session_timeout", "wait_timeout")  # options of a lease
 
 
@@ -52,11 +54,13 @@ class Run:
 @click.option("--serve", metavar="NAME", help="Call this deployed module, in place of a lease and a MODEL.")
 @options.tracker
 @click.option("--repeat", type=click.IntRange(1), default=10, show_default=True, help="How many runs to time.")
-@click.option("--priority", type=float, default=1.0, show_default=True, help="Of the request; higher goes first.")
-@click.option("--session-timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True),
+@click.option(
+    "--priority", type=options.Number(), default=1.0, show_default=True, help="Of the request; higher goes first."
+)
+@click.option("--session-timeout", metavar="SECONDS", type=options.Number(0, min_open=True),
               help="The device ends the session after that.")  # fmt: skip
-@click.option("--wait-timeout", type=click.FloatRange(0), help="Seconds to wait for a device (else no limit).")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+@click.option("--wait-timeout", type=options.Number(0), help="Seconds to wait for a device (else no limit).")
+@click.option("-o", "--output", type=options.FilePath(dir_okay=False),
               help="Write the outputs here (.npz); of several devices to NAME-0.npz, NAME-1.npz, …")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each device.")
 @click.argument("model", type=options.FILE, required=False)
@@ -80,10 +84,11 @@ def run(
         raise UsageError("give a MODEL to run, or --serve NAME to call a deployed module")
     elif key is None and not wanted:
         raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
-    elif not model.is_file():
-        raise UsageError(f"no such model: {model}")
     else:
+        options.check_file(model, "model")
         external.files_of(model)  # raises now, before a device is leased
+    if key is not None:
+        options.check_key(key)
     given = load_inputs(arrays) if arrays is not None else None
     job = Run(given, repeat, as_json, output_files(output, count))
     with connect_tracker(options.tracker_address(tracker)) as connection:
@@ -104,7 +109,7 @@ def _of_served(model: Path | None, arrays: Path | None) -> Path | None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             flag = "--label" if name == "labels" else "--" + name.replace("_", "-")
             raise UsageError(f"--serve calls a module that clients share, without a lease: leave out {flag}")
-    if arrays is not None:
+    if arrays is not None or (model is not None and model.suffix in _MODELS):
         raise UsageError(f"--serve runs a deployed module: leave out {model}, or deploy it (rpcsys deploy)")
     return model
 
@@ -268,14 +273,27 @@ def load_inputs(path: Path) -> Arrays:
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise UsageError(f"{path} holds one array; inputs go by name: numpy.savez(path, name=array)")
+            raise UsageError(f"{path} holds one array, and inputs go by name: {_HOW_ARRAYS}")
         with archive:
-            return {name: archive[name] for name in archive.files}
+            arrays = {name: archive[name] for name in archive.files}
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+        raise UsageError(f"cannot read {path}: {error.strerror or error}; check the path") from None
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        hint = "; save strings with .astype(str)" if "Object arrays" in str(error) else ""
-        raise UsageError(f"{path} is no .npz file of plain arrays: {error}{hint}") from None
+        raise UsageError(f"{path} is no .npz file of plain arrays: {_why_no_arrays(path, error)}") from None
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of members that are no arrays
+            raise UsageError(f"{path} holds {printable(name)!r}, which is no array: {_HOW_ARRAYS}")
+    return arrays
+
+
+def _why_no_arrays(path: Path, error: Exception) -> str:
+    if "Object arrays" in str(error):
+        return "it holds Python objects; save strings with .astype(str)"
+    if not path.stat().st_size:
+        return f"it is empty; {_HOW_ARRAYS}"
+    if isinstance(error, (EOFError, zipfile.BadZipFile)):
+        return f"{error}; copy it again"
+    return _HOW_ARRAYS
 
 
 def time_model(

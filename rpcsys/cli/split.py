@@ -34,7 +34,7 @@ puts it on a server there.
 
 @click.command(help=_HELP, short_help="Divide a model over devices, and write the library.")
 @click.option("--over", "devices", metavar="DEVICES", required=True, help="The devices, with commas between.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+@click.option("-o", "--output", type=options.FilePath(dir_okay=False),
               help="The library (else MODEL.so in this folder).")  # fmt: skip
 @click.option("--goal", type=click.Choice(["throughput", "latency"]), default="throughput", show_default=True,
               help="The most frames a second, or the least time for one.")  # fmt: skip
@@ -48,7 +48,7 @@ puts it on a server there.
 @click.option("--exact", is_flag=True, help="Stages that give the same bits as the whole.")
 @click.option("--keep-order", is_flag=True, help="The first device gets the first stage, and so on.")
 @click.option("--fallback", is_flag=True, help="Run a server's stages here while the server is away.")
-@click.option("--wait-timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
+@click.option("--wait-timeout", type=options.Number(0, min_open=True), default=60.0, show_default=True,
               help="Seconds to wait for a device.")  # fmt: skip
 @click.argument("model", type=options.FILE)
 def split(
@@ -56,8 +56,10 @@ def split(
     encode: str, exact: bool, fallback: bool, wait_timeout: float, **more: Any,
 ) -> None:  # fmt: skip
     """The command; `_HELP` describes it."""
-    if not model.is_file():
-        raise UsageError(f"no such model: {model}")
+    options.check_file(model, "model")
+    library = output or Path(f"{model.stem}.so")
+    if not library.parent.is_dir():
+        raise UsageError(f"-o {library}: there is no folder {library.parent}")
     given = load_inputs(arrays) if arrays is not None else None
     lab = options.tracker_address(tracker)
     if cuts:
@@ -67,7 +69,6 @@ def split(
         stages, used = _found(model, devices, given, terms)
     from rpcsys.graph._plan.plan import export
 
-    library = output or Path(f"{model.stem}.so")
     parts = export(stages, used, library, tracker=lab, encode=encode, fallback=fallback)
     click.echo(f"wrote {library}")
     places = {stage.name: device.name for stage, device in zip(stages, used, strict=True)}
@@ -90,7 +91,8 @@ def _by_hand(model: Path, devices: str, cuts: Sequence[str], exact: bool) -> Pla
 
     used = parse(devices.split(","))
     if len(used) != len(stages):
-        raise UsageError(f"{len(cuts)} cut(s) make {len(stages)} stages, and --over names {len(used)} device(s)")
+        counts = f"{len(cuts)} cut(s) make {len(stages)} stages, and --over names {len(used)} device(s)"
+        raise UsageError(f"{counts}: give a device for each stage")
     graph.show(stages)
     return stages, used
 

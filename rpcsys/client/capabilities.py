@@ -47,7 +47,7 @@ def _opened(source: Source, name: str) -> Container:
             return container.read(os.fspath(source))
         return container.parse(bytes(source))
     except (ElfError, FormatError) as error:
-        raise ModelError(f"{name} {error}") from None
+        raise ModelError(f"{name} {error}; copy or build it again") from None
 
 
 def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) -> None:

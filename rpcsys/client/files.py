@@ -147,6 +147,10 @@ def download(
         blob = bytearray()
         _receive(channel, name, blob.extend, progress)
         return blob
+    target = os.path.realpath(target)  # a link stays one
+    if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):
+        # Renamed onto a device, the file would take its place.
+        raise UsageError(f"cannot write {target}: it is no file; give another name")
     # A temporary name first: a broken download must not look like the file.
     partial = os.fspath(target) + (".part" if resume else f".{os.getpid()}.part")
     try:

@@ -74,6 +74,11 @@ def _native(root: Module) -> Iterator[Sources]:
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[str]:
     """A temporary name beside ``path`` to write to; it is renamed at the end. Raises `UsageError` if that fails."""
+    path = os.path.realpath(path)  # a link stays one
+    if os.path.exists(path) and not (
+        os.path.isfile(path) or os.path.isdir(path)
+    ):  # renamed onto a device, a file would take its place
+        raise UsageError(f"{path} cannot be written: it is no file; give another name")
     name = f".{os.path.basename(path)}.{os.getpid()}-{next(_numbers)}"
     temporary = os.path.join(os.path.dirname(path), name)
     try:

@@ -82,7 +82,7 @@ def inspect(path: Union[str, os.PathLike[str]]) -> Inspection:
     try:
         found = container.read(text)
     except (ElfError, FormatError) as error:
-        raise ModelError(f"{os.path.basename(text)} {error}") from None
+        raise ModelError(f"{os.path.basename(text)} {error}; copy or build it again") from None
     except OSError as error:
         raise UsageError(f"{text} cannot be read: {error.strerror or error}") from None
     layout = "functions" if found.is_plain else "tvm" if found.older else "tvm-ffi"

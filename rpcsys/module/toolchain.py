@@ -98,7 +98,9 @@ def _file(wanted: PathLike) -> Path:
         return path.resolve()
     if str(wanted) not in names():
         known = ", ".join(names())
-        raise UsageError(f"no toolchain file for {wanted}: there are {known}, or give the path of a .cmake file")
+        raise UsageError(
+            f"no toolchain file for {str(wanted) or repr('')}: there are {known}, or give the path of a .cmake file"
+        )
     return data.folder("toolchains") / f"{wanted}.cmake"
 
 

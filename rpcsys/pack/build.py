@@ -50,6 +50,7 @@ def pack(
     them may require. Raises UsageError for an unknown target, or a library that the board could not load, RpcsysError
     if the wheels cannot be downloaded, or the archive cannot be written.
     """
+    _check_output(output)
     if folder is not None and from_wheels:
         raise UsageError("--libraries and --from-wheels: TVM's libraries come from one of them")
     name, machine, bits = toolchain.target(target)
@@ -60,6 +61,14 @@ def pack(
         native = _prepared(sources, board, Path(work) / "native")
         extra = _prepared(libraries.drivers(drivers), board, Path(work) / "drivers")
         return _write(output, board, native, extra)
+
+
+def _check_output(path: Path) -> None:
+    """Raise UsageError, before the work, for a path at which no archive can be written."""
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.exists() and not path.is_file():  # renamed onto a device, the archive would take its place
+        raise UsageError(f"cannot write {path}: it is no file; give another name with -o")
 
 
 def _prepared(sources: Sequence[Source], target: PackTarget, work: Path) -> list[Prepared]:
@@ -165,6 +174,7 @@ def write_archive(path: Path, files: Mapping[str, bytes], programs: frozenset[st
 
     A ``path`` that ends in ``.xz`` is compressed by xz, any other by gzip, which every board can unpack.
     """
+    path = Path(os.path.realpath(path))  # a link stays one
     partial = path.with_name(path.name + ".partial")
     try:
         compress = _xz if path.suffix == ".xz" else _zipped

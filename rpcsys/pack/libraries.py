@@ -207,7 +207,7 @@ def read_needs(path: Path) -> Needs:
         with path.open("rb") as stream:
             return _needs(own, ELFFile(stream))
     except elf.ElfError as error:
-        raise UsageError(f"{path} {error}") from None
+        raise UsageError(f"{path} {error}; give a shared library for the board") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None
     except (ELFError, AttributeError, KeyError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from rpcsys.errors import ConfigError
 from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, end_of_ports, port_number
+from rpcsys.serve import Parser, end_of_ports, port_end, port_number
 
 NAME = "rpcsys-proxy"
 _PORTS = 109  # 9090 to 9198
@@ -66,9 +67,9 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--host", help="address to listen on, also as HOST:PORT (default: %(default)s)")
     add("--port", type=port_number, help="first port to try; 0 takes any free one")
-    add("--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} from --port)")
+    add("--port-end", type=port_end, help=f"try ports below this one (default: {_PORTS} from --port)")
     add("--web-port", type=port_number, help="port for WebSockets, at /ws (TVM: 8888); 0 is off")
-    add("--web-origin", dest="web_origins", action="append", metavar="ORIGIN",
+    add("--web-origin", dest="web_origins", action="append", type=_origin, metavar="ORIGIN",
         help="let pages of an origin open WebSockets, as https://lab.example; repeatable (default: its own only)",
     )  # fmt: skip
     add("--http-port", type=port_number, help="/metrics and /healthz; 0 is off")
@@ -88,6 +89,12 @@ def _parser() -> Parser:
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
     return parser
+
+
+def _origin(text: str) -> str:
+    if not re.fullmatch(r"null|[a-z][a-z0-9+.-]*://[^/\s]+", text, re.IGNORECASE):
+        raise argparse.ArgumentTypeError(f"{text!r} is no origin: write https://HOST or http://HOST:PORT, and no path")
+    return text
 
 
 def _address(text: str) -> Address:

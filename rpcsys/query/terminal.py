@@ -6,6 +6,7 @@ Results go to standard output; progress goes to standard error, and only as a li
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -35,6 +36,7 @@ _ADVICE = (
     ("wait longer with timeout=…, or lease", "lease"),
     ("load_module(..., allow_pickle=True), or ", ""),
     ("; see session.listdir()", ""),
+    (". See session.info['capabilities']", ""),
     ("a longer session_timeout", "more time"),
 )
 
@@ -46,7 +48,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
 
     Every error becomes one line on standard error. SIGTERM ends a command as Ctrl-C does: it removes its files.
     """
-    for stream in (sys.stdout, sys.stderr):
+    for stream in _streams():
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
@@ -62,14 +64,48 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except (click.Abort, KeyboardInterrupt):
         click.echo(f"{name}: interrupted", err=True)
         return INTERRUPTED
+    except click.UsageError as error:
+        where = name if error.ctx is None else error.ctx.command_path
+        return _fail(name, f"{error.format_message().rstrip('.')} (see {where} --help)", error.exit_code)
     except click.ClickException as error:
         return _fail(name, error.format_message(), error.exit_code)
     except RpcsysError as error:
         return _fail(name, at_a_shell(one_line(error)), error.exit_status)
     except BrokenPipeError:  # the reader of the output has ended: `rpcsys run … | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 0
+    except OSError as error:
+        _give_up_output()
+        return _fail(name, _of_system(error), RpcsysError.exit_status)
     return status if isinstance(status, int) else 0
+
+
+def _streams() -> tuple[TextIO, TextIO]:
+    """Standard output and standard error; what the caller has closed (``>&-``) goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the rest of the process
+    return sys.stdout, sys.stderr
+
+
+def _give_up_output() -> None:
+    """Drop what standard output cannot take: the interpreter's flush at the end must not fail, too."""
+    with contextlib.suppress(OSError, ValueError):  # a test's output has no descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _of_system(error: OSError) -> str:
+    """An error of the operating system for people: where it came from, and what to do."""
+    if error.filename is not None:
+        return f"{printable(str(error.filename))}: {error.strerror}"
+    try:
+        os.getcwd()
+    except OSError:
+        return "the folder in which this command runs is gone: cd to another, and type it again"
+    why = error.strerror or str(error)
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return why
+    return f"the output cannot be written: {why}; free some space, or write it elsewhere"
 
 
 class _Terminated(Exception):

@@ -18,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str]) -> int:
     if "--self-test" in arguments:
+        config.parser().parse_args(list(arguments))  # a mistyped flag ends it here
         # Not a static import: rpcsys.selftest imports the client, which this package may not import.
         run: Callable[[Sequence[str]], int] = importlib.import_module("rpcsys.selftest").run
         return run(arguments)

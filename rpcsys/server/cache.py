@@ -47,7 +47,8 @@ class Cache:
             for path in (self._objects, self._partial):
                 os.makedirs(path, mode=0o700, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"cannot use {folder} as a cache: {error.strerror or error}") from None
+            how = "give a folder in which this user may write"
+            raise ConfigError(f"cannot use {folder} as a cache: {error.strerror or error}; {how}") from None
 
     def place(self, digest: str, target: str) -> bool:
         """Copy the file with this SHA-256 to the path ``target``; False when it is missing or damaged.

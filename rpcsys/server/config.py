@@ -88,7 +88,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
     custom, custom_port = host_and_port(flags.custom_addr, None, 0) if flags.custom_addr else (None, 0)
     given_there = f"--custom-addr {flags.custom_addr}: give the port of a proxy at the proxy, as its own --custom-addr"
     _refuse(proxies and custom_port, given_there)
-    tvm_library = os.path.abspath(flags.tvm_library) if flags.tvm_library else None
+    tvm_library = _whole_path(flags.tvm_library) if flags.tvm_library else None
     tvm, end = _tvm(flags.tvm, tvm_library), flags.port_end
     made = {
         "host": host,
@@ -98,16 +98,16 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "custom_port": custom_port,
         "proxies": proxies,
         "tracker": parse_address(flags.tracker) if flags.tracker and not proxies else None,
-        "load_library": tuple(os.path.abspath(path) for path in flags.load_library.split(":") if path),
+        "load_library": tuple(_whole_path(path) for path in flags.load_library.split(":") if path),
         "tvm": tvm,
         "tvm_library": tvm_library,
         "labels": _labels(flags.labels),
         "preload": _preload(flags.preload, tvm),
         "imports": tuple(flags.imports),
         "cpus": _cpus(flags.cpus, flags.slots) if flags.cpus else (),
-        "cache": os.path.abspath(flags.cache) if flags.cache else None,
+        "cache": _whole_path(flags.cache) if flags.cache else None,
         "cache_bytes": flags.cache_bytes or ServerConfig.cache_bytes,
-        "deploy": os.path.abspath(flags.deploy) if flags.deploy else None,
+        "deploy": _whole_path(flags.deploy) if flags.deploy else None,
         "deploy_queue": flags.deploy_queue or ServerConfig.deploy_queue,
         "health_check": flags.health_check or "",
         "recover": flags.recover or "",
@@ -121,17 +121,18 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
     return config
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> serve.Parser:
     """The parser of the flags. It does not check files: another machine may be the one that serves."""
     repeatable: dict[str, Any] = {"action": "append", "default": []}
+    folder: dict[str, Any] = {"type": serve.not_empty, "metavar": "DIR"}
     parser = serve.Parser(prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients.")
     add = parser.add_argument
     at = "the address to listen on (default: all), or the proxy's (repeatable); also as HOST:PORT"
     add("--host", action="append", help=at)
     add("--port", type=serve.port_number, help="the first port to try (default: 9090); 0 takes any free one")
-    add("--port-end", type=int, metavar="N", help=f"the first port not to try (default: {_PORTS} on)")
+    add("--port-end", type=serve.port_end, metavar="N", help=f"the first port not to try (default: {_PORTS} on)")
     add("--key", default="", help="what kind of device this is, such as rpi4")
-    add("--tracker", metavar="HOST:PORT", help="the tracker to register with")
+    add("--tracker", type=serve.not_empty, metavar="HOST:PORT", help="the tracker to register with")
     add("--through-proxy", action="store_true", help="wait for clients at the proxy at --host and --port")
     differs = "the host, or HOST:PORT, at which clients reach this device, if it differs"
     add("--custom-addr", metavar="ADDR", help=differs)
@@ -147,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
     sees = "sessions see the host's /tmp, /dev/shm and System V IPC"
     add("--no-isolation", action="store_false", dest="isolation", help=sees)
     add("--tvm", choices=("auto", "python", "ctypes", "off"), default=AUTO, help="how to serve TVM's clients")
-    add("--tvm-library", metavar="DIR", help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
+    add("--tvm-library", **folder, help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
     add("--name", default="", help="this server's name in summaries (default: the host's)")
     add("--label", **repeatable, dest="labels", metavar="K=V", help="a fact about the device; repeatable")
     add("--preload", default=AUTO, metavar="auto|none|A,B", help="modules to import before sessions start")
@@ -156,7 +157,7 @@ def parser() -> argparse.ArgumentParser:
     took = "longest time for one of these imports"
     add("--import-timeout", type=_seconds, default=60.0, dest="import_timeout_s", metavar="S", help=took)
     add("--allow-pickle", action="store_true", help="let clients send functions to run (session.run)")
-    add("--cache", metavar="DIR", help="where files are kept between sessions, so that each is uploaded once")
+    add("--cache", **folder, help="where files are kept between sessions, so that each is uploaded once")
     holds = "the largest size of the cache, such as 2G (default: 1G)"
     add("--cache-size", type=_size, dest="cache_bytes", metavar="SIZE", help=holds)
     add("--health-check", metavar="COMMAND", help="run before the board is offered; a failure holds it back")
@@ -166,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
     add("--log-format", choices=FORMATS, default="text", help="lines for people (default) or JSON")
     grace = "time for sessions to end when the server stops"
     add("--grace", type=_seconds, default=10.0, dest="grace_s", metavar="S", help=grace)
-    add("--deploy", metavar="DIR", help="the folder of deployed modules, which many clients share (rpcsys deploy)")
+    add("--deploy", **folder, help="the folder of deployed modules, which many clients share (rpcsys deploy)")
     count = _whole(1024, "from 1 to 1024")
     workers = "calls at once of each deployed module (default: one for each core)"
     add("--deploy-workers", type=count, metavar="N", help=workers)
@@ -196,6 +197,13 @@ def _check(flags: argparse.Namespace) -> None:
     for flag, command in (("--health-check", flags.health_check), ("--recover", flags.recover)):
         _refuse(command is not None and not command.strip(), f"{flag}: a command is missing")
         _refuse(command and not leased, f"{flag} decides about what a tracker is offered: it needs --tracker")
+
+
+def _whole_path(path: str) -> str:
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: the working folder is gone; cd to another, or write the whole path") from None
 
 
 def _refuse(wrong: object, text: str) -> None:
@@ -261,7 +269,7 @@ def _proxies(hosts: list[str], port: int) -> tuple[tuple[str, int], ...]:
     """The addresses of the proxies: each host with its own port, or with ``port``."""
     proxies = tuple(parse_address(host, port) for host in hosts)
     for proxy in proxies:
-        twice = f"--host {proxy[0]} is given twice: one connection for each slot waits there"
+        twice = f"--host {proxy[0]} is given twice, and one connection for each slot waits there: give it once"
         _refuse(proxies.count(proxy) > 1, twice)
     return proxies
 

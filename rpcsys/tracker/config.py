@@ -9,7 +9,7 @@ from ipaddress import ip_network
 
 from rpcsys.link.address import host_and_port
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, end_of_ports, port_number
+from rpcsys.serve import Parser, end_of_ports, not_empty, port_end, port_number
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-tracker"
@@ -40,12 +40,12 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add = parser.add_argument
     add("--host", help="address to listen on, also as HOST:PORT (default: %(default)s)")
     add("--port", type=port_number, help="first port to try; 0 takes any free one")
-    add("--port-end", type=port_number, help=f"try ports below this one (default: {_PORTS} ports from --port)")
+    add("--port-end", type=port_end, help=f"try ports below this one (default: {_PORTS} ports from --port)")
     pages = "serve a page of the lab at /, and /metrics, /healthz, /api/summary; 0 is off"
     add("--http-port", type=port_number, help=pages)
     add("--stop-key", help="stop the tracker on a message with this key, as TVM's protocol has it")
     remember = "keep leases, places in the queue and servers set aside in a file there, across restarts"
-    add("--state-dir", metavar="DIR", help=remember)
+    add("--state-dir", type=not_empty, metavar="DIR", help=remember)
     add("--history-days", type=_days, metavar="N", help="how long the file keeps its history (default: %(default)g)")
     longest = "end sessions on devices of KEY after SECONDS, those of TVM's clients too; repeatable"
     add("--max-session", dest="limits", action="append", type=_limit, metavar="KEY=SECONDS", help=longest)

@@ -286,7 +286,8 @@ def _lock(directory: Path) -> IO[str]:
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise
-        raise ConfigError(f"--state-dir {directory} cannot be used: {error.strerror or error}") from None
+        how = "give a folder in which this user may write"
+        raise ConfigError(f"--state-dir {directory} cannot be used: {error.strerror or error}; {how}") from None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -108,7 +108,10 @@ def test_inspect_shows_the_tree(rpcsys: Command, tmp_path: Path) -> None:
 
 def test_an_invalid_library_is_one_line(rpcsys: Command, tmp_path: Path) -> None:
     (tmp_path / "m.so").write_bytes(b"text")
-    for name, status, words in (("none.so", 2, "No such file"), ("m.so", 1, "is not an ELF shared library")):
+    for name, status, words in (
+        ("none.so", 2, "no such library: none.so; check the path"),
+        ("m.so", 1, "is not an ELF shared library"),
+    ):
         done = rpcsys("module", "inspect", name)
         assert (done.returncode, done.stdout) == (status, "")
         assert words in done.stderr

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
 from rpcsys.cli.commands import group
-from rpcsys.cli.options import PORT, CommandGroup, tracker_address
-from rpcsys.errors import ConfigError
+from rpcsys.cli.options import PORT, CommandGroup, FilePath, Number, check_file, check_key, tracker_address
+from rpcsys.errors import ConfigError, UsageError
 from tests.cli.conftest import Command
 
 
@@ -42,3 +43,28 @@ def test_the_trackers_address_is_the_flags_or_the_environments(monkeypatch: pyte
     assert tracker_address("other", PORT) == ("other", 9190)
     with pytest.raises(ConfigError):
         tracker_address("other")
+
+
+def test_a_files_name_is_not_empty() -> None:
+    assert FilePath().convert("a.onnx", None, None) == Path("a.onnx")
+    with pytest.raises(click.BadParameter, match="the name is empty"):
+        FilePath().convert("", None, None)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1", "many"])
+def test_a_number_is_finite_and_in_its_range(text: str) -> None:
+    assert Number(0).convert("1.5", None, None) == 1.5
+    with pytest.raises(click.BadParameter):
+        Number(0).convert(text, None, None)
+
+
+def test_a_file_and_a_key_are_checked(tmp_path: Path) -> None:
+    (tmp_path / "m").touch()
+    check_file(tmp_path / "m", "model")
+    check_key("rpi4")
+    with pytest.raises(UsageError, match="is a folder; give the path of a model"):
+        check_file(tmp_path, "model")
+    with pytest.raises(UsageError, match=r"no such model: .*; check the path"):
+        check_file(tmp_path / "n", "model")
+    with pytest.raises(ConfigError, match="--key 'a b': a key has no space"):
+        check_key("a b")

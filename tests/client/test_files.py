@@ -79,6 +79,14 @@ def test_an_unwritable_target_is_a_usage_error(shared, tmp_path, target):
     assert shared.download("d") == b"data"
 
 
+def test_a_target_that_is_no_file_is_not_replaced(shared, tmp_path):
+    shared.upload(b"data", "d")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=r"cannot write .*pipe: it is no file; give another name"):
+        shared.download("d", tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_a_full_local_disk_is_a_usage_error(shared, tmp_path):
     shared.upload(bytes(3 * PIECE), "large")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -192,7 +192,7 @@ def test_daemons_that_hang_are_restarted(lab: Booted) -> None:
 
 
 def test_commands_work_with_debians_packages(lab: Booted) -> None:
-    assert lab.fails("rpcsys", "fly") == "rpcsys: error: No such command 'fly'.\n"
+    assert lab.fails("rpcsys", "fly") == "rpcsys: error: No such command 'fly' (see rpcsys --help)\n"
     assert "rpcsys tracker" in lab.run("rpcsys", "--help")
     assert KEY in lab.run("query_tracker", "--host", "127.0.0.1")
     lab.run("rpcsys", "drain", "booted:9000")

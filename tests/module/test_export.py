@@ -233,6 +233,17 @@ def test_a_path_that_cannot_be_written_is_refused(path: str, words: str, tmp_pat
     assert os.listdir(tmp_path) == ["folder"]
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("m.so")
+    with pytest.raises(UsageError, match="pipe cannot be written: it is no file; give another name"):
+        export_library(Holder(b"x"), tmp_path / "pipe")
+    export_library(Holder(b"x"), tmp_path / "link")
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["link", "m.so", "pipe"]
+
+
 def test_more_than_the_target_addresses(tmp_path: Path, monkeypatch) -> None:
     small = elfwriter.Machine(40, 16, 0, 0x1000)
     monkeypatch.setitem(elfwriter.MACHINES, ("arm", 32), small)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -124,3 +125,11 @@ def test_other_contents_have_another_time(tmp_path: Path) -> None:
 def test_an_archive_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RpcsysError, match="cannot write"):
         packing.write_archive(tmp_path / "nowhere" / "a.tar.gz", FILES, PROGRAMS)
+
+
+@pytest.mark.parametrize(("name", "words"), [("no/a.tar.gz", "there is no folder"), ("pipe", "it is no file; give")])
+def test_a_place_for_no_archive_is_refused_before_the_work(name: str, words: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match=f"cannot write .*{name}: {words}"):
+        packing.pack("x86_64-linux-gnu", tmp_path / name)
+    assert (tmp_path / "pipe").is_fifo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -54,7 +55,14 @@ def ran(error: BaseException | None) -> int:
     [
         (None, 0, ""),
         (RpcsysError("two\nlines"), 1, "name: error: two lines\n"),
-        (click.UsageError("no\nsuch option"), 2, "name: error: no such option\n"),
+        (click.UsageError("no\nsuch option."), 2, "name: error: no such option (see name --help)\n"),
+        (OSError(errno.ENOENT, "gone", "a\nfile"), 1, "name: error: a\\nfile: gone\n"),
+        (OSError(errno.ENOTCONN, "no way"), 1, "name: error: no way\n"),
+        (
+            OSError(errno.ENOSPC, "full"),
+            1,
+            "name: error: the output cannot be written: full; free some space, or write it elsewhere\n",
+        ),
         (click.ClickException("no"), 1, "name: error: no\n"),
         (KeyboardInterrupt(), 130, "name: interrupted\n"),
         (click.exceptions.Exit(5), 5, ""),

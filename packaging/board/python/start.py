@@ -39,8 +39,8 @@ def main():
     sys.path.append(os.path.join(HERE, "numpy_stub"))
     try:
         arguments = drivers() + expanded(sys.argv[1:])
-    except OSError as error:
-        return "rpcsys-server: error: cannot read the flags: %s" % error
+    except (OSError, ValueError) as error:
+        return "rpcsys-server: error: cannot read the flags: %s; give @FILE, with a flag on each line" % error
     if "--self-test" in arguments:
         from rpcsys import selftest
 

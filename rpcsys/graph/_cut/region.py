@@ -39,7 +39,8 @@ def chosen(flow: Dataflow, region: Region) -> set[int]:
     names = [region] if isinstance(region, str) else list(region)
     for name in names:
         if name not in named:
-            raise UsageError(f"no node of the model is called {name!r}, and none makes a tensor of that name")
+            problem = f"no node of the model is called {name!r}, and none makes a tensor of that name"
+            raise UsageError(f"{problem}; give a name that the model has, as viewers such as Netron show them")
     return {named[name] for name in names}
 
 

@@ -69,4 +69,5 @@ def _before_tensor(flow: Dataflow, name: str) -> set[int]:
     for index, node in enumerate(flow.nodes):
         if any(value.name == name for value in node.outputs):
             return flow.upstream([index])
-    raise UsageError(f"no node of the model is called {name!r}, and none makes a tensor of that name")
+    problem = f"no node of the model is called {name!r}, and none makes a tensor of that name"
+    raise UsageError(f"{problem}; give a name that the model has, as viewers such as Netron show them")

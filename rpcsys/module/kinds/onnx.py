@@ -171,7 +171,9 @@ def _first(name: str, path: str, *makers: Callable[[], Any]) -> Any:
             return make()
         except Exception as error:  # noqa: BLE001 - onnxruntime has a class for each status; onnx may be missing
             said.append(str(error).replace(path, name) if path else str(error))
-    raise ModelError("{} cannot be loaded: {}".format(name, " ".join(said[0].split())[:400]))
+    why = " ".join(said[0].split())[:400]
+    again = "; export or copy it again" if "protobuf" in why.lower() else ""
+    raise ModelError(f"{name} cannot be loaded: {why}{again}")
 
 
 def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **options: Any) -> OnnxModule:

@@ -98,6 +98,8 @@ def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.M
             proto = onnx.load_from_string(model)
         else:
             proto = onnx.load(path, load_external_data=False)
+        if not proto.HasField("graph"):
+            raise ValueError("it is empty, or holds no graph; export or copy it again")
         whole, maps = _without_maps(_with_dense_weights(proto, os.path.dirname(path)))
         opened = ir.from_proto(whole)
     except UsageError:

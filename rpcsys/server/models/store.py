@@ -60,7 +60,8 @@ class Store:
             os.makedirs(incoming, exist_ok=True)
             lock = _locked(os.path.join(self.root, "lock"))
         except OSError as error:
-            raise ConfigError(f"--deploy {self.root}: {error.strerror}") from None
+            how = "give a folder in which this user may write"
+            raise ConfigError(f"--deploy {self.root}: {error.strerror}; {how}") from None
         if lock is None:
             raise ConfigError(f"--deploy {self.root}: another server serves what is deployed there")
         for entry in os.listdir(incoming):

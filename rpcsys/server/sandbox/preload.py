@@ -43,7 +43,9 @@ def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
                 try:
                     importlib.import_module(PACKAGES.get(name, name))
                 except Exception as error:
-                    raise ImportError(f"{flag} {name}: {type(error).__name__}: {error}") from error
+                    missing = isinstance(error, ModuleNotFoundError)
+                    how = "; install it for this Python, or add its folder to PYTHONPATH" if missing else ""
+                    raise ImportError(f"{flag} {name}: {type(error).__name__}: {error}{how}") from error
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)
