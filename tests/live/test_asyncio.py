@@ -18,7 +18,7 @@ from rpcsys.aio import AsyncSession
 from rpcsys.errors import SessionLost
 from tests.aio.looped import become, looped
 from tests.live import deployed
-from tests.live.daemons import Daemons, queue, wait_free
+from tests.live.daemons import Daemons, queue, wait_free, wait_until
 
 TASKS = 200
 #: A loop that sends, reads or waits itself stalls for as long as the calls of `testing.sleep`, or an upload.
@@ -161,6 +161,8 @@ async def test_a_deployed_module_serves_200_tasks(daemons, tmp_path):
     flags = ("--deploy", str(root), "--deploy-workers", "2", "--deploy-queue", "500")
     tracker = daemons.tracker()
     server = daemons.server("board", *deployed.WITH_NUMPY, *flags, tracker=tracker)
+    with rpcsys.connect_tracker(tracker.address) as known:
+        wait_until(lambda: known.resolve() != [], 60, "the module is served")
     async with watched_loop(), await rpcsys.aio.connect_tracker(tracker.where) as face:
         async with await face.serve("scale") as scale, await rpcsys.aio.connect(server.where, serve="scale") as same:
             assert (scale.name, scale.kind, scale.closed) == ("scale", "rpcsys.python", None)

@@ -67,6 +67,8 @@ def unknown_server(records: Records, name: str) -> str:
 
 def unknown_module(records: Records, name: str) -> str:
     """One line for a person who named an unknown module."""
+    if name in records.modules:
+        return f"no server serves {name!r} now: it is being loaded, or its servers are drained (query_tracker)"
     names = nsmallest(_COMPARED, records.modules)
     if not names:
         return f"no server has a deployed module {name!r}, nor any other; type: rpcsys deploy FILE --to HOST:PORT"

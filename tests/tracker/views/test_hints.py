@@ -42,3 +42,4 @@ def test_the_error_names_similar_servers_and_modules(scene):
     assert "nor any other" in hints.unknown_module(scene.state.records, "resnet")
     scene.ask(server, "deployed", modules=[{"name": "resnet50", "version": "1"}])
     assert "there is resnet50" in hints.unknown_module(scene.state.records, "resnet")
+    assert hints.unknown_module(scene.state.records, "resnet50").startswith("no server serves 'resnet50' now")
