@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import posixpath
-from typing import Callable, List, NamedTuple
+from typing import Any, Callable, List, NamedTuple
 
 from rpcsys.client.files import Report, Source
 from rpcsys.errors import UsageError
-from rpcsys.module import external
+
+external: Any
+try:
+    from rpcsys.module import external
+except ImportError:  # not in the device tier: a board sends a model as one file
+    external = None
 
 
 class ModelFile(NamedTuple):
@@ -25,9 +30,11 @@ def parts(source: Source, name: str) -> List[ModelFile]:
     Raises `UsageError` for a file that the model names and that cannot be sent.
     """
     if not isinstance(source, (str, os.PathLike)):
-        if name.endswith(".onnx"):
+        if external is not None and name.endswith(".onnx"):
             external.check_alone(source, name)
         return [ModelFile(source, name, len(source))]
+    if external is None:
+        return [ModelFile(source, name, os.path.getsize(source))]
     found = []
     for data in external.files_of(source):
         target = posixpath.join(posixpath.dirname(name), posixpath.normpath(data.location))

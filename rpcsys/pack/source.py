@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import rpcsys
@@ -29,22 +30,39 @@ def device_files() -> dict[str, Path]:
 
 
 def blanked(source: str) -> str:
-    """``source`` without docstrings, comments and what only type checkers read, with one space for each indentation.
+    """``source`` without docstrings, comments and what only type checkers read; indentations are one space each.
 
-    Annotations of attributes in classes stay: dataclasses are made from these.
+    Annotations of attributes in classes stay, as ``object``: dataclasses are made from these.
     Every statement stays at its line, with its names: a traceback from a board names the lines of the repository.
     Raises SyntaxError if it is not Python.
     """
+    source = _replaced(source, _spans(source))
+    return _indented_by_one(_replaced(source, _unused_imports(source)))
+
+
+def _replaced(source: str, spans: Iterable[Span]) -> str:
     lines = [line.encode() for line in source.splitlines()]
-    for (first, start), (last, end), instead in sorted(_spans(source, lines), reverse=True):
+    for (first, start), (last, end), instead in sorted(spans, reverse=True):
         tail = lines[last][end:]
         lines[first : last + 1] = [lines[first][:start] + instead] + [b""] * (last - first)
         lines[last] += tail
-    return _indented_by_one("".join(line.decode().rstrip() + "\n" for line in lines))
+    return "".join(line.decode().rstrip() + "\n" for line in lines)
 
 
-def _spans(source: str, lines: list[bytes]) -> Iterator[Span]:
+def _unused_imports(source: str) -> Iterator[Span]:
+    """A module's imports from `typing`, with the names alone that occur again, and of `annotations` without any."""
     tree = ast.parse(source)
+    annotated = any(getattr(node, "annotation", None) or getattr(node, "returns", None) for node in ast.walk(tree))
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == "typing":
+            names = [each.name for each in node.names if len(re.findall(rf"\b{each.name}\b", source)) > 1]
+            yield *_ends(node), f"from typing import {', '.join(names)}".encode() if names else b""
+        elif isinstance(node, ast.ImportFrom) and node.module == "__future__" and not annotated:
+            yield *_ends(node), b""
+
+
+def _spans(source: str) -> Iterator[Span]:
+    lines, tree = [line.encode() for line in source.splitlines()], ast.parse(source)
     attributes = {each for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for each in node.body}
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -54,7 +72,10 @@ def _spans(source: str, lines: list[bytes]) -> Iterator[Span]:
             yield _ends(node.body[0])[0], _ends(node.body[-1])[1], b"pass"
         if isinstance(node, ast.arg) and node.annotation is not None:
             yield from _annotation(b": ", node.annotation, lines)
-        elif isinstance(node, ast.AnnAssign) and node.value is not None and node not in attributes:
+        elif isinstance(node, ast.AnnAssign) and node in attributes:
+            if "ClassVar" not in ast.unparse(node.annotation):
+                yield *_ends(node.annotation), b"object"
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
             if node.lineno == node.annotation.end_lineno:
                 yield from _annotation(b": ", node.annotation, lines)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:

@@ -39,7 +39,7 @@ def is_docstring(node: ast.AST) -> bool:
 
 
 class Plain(ast.NodeTransformer):
-    """A program without docstrings, annotations outside of classes, and what only type checkers read."""
+    """A program without docstrings, annotations, imports of types, and what else only type checkers read."""
 
     def __init__(self) -> None:
         self.attributes: set[ast.AST] = set()
@@ -63,9 +63,14 @@ class Plain(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node in self.attributes and "ClassVar" not in ast.unparse(node.annotation):
+            node.annotation = ast.Name("object")
         if node in self.attributes or node.value is None or node.annotation.end_lineno != node.lineno:
             return node
         return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module in ("typing", "__future__") else node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -74,6 +79,12 @@ class Plain(ast.NodeTransformer):
 
 def plain(source: str) -> ast.AST:
     return Plain().visit(ast.parse(source))
+
+
+def types(source: str) -> set[str]:
+    """The names that a program imports from `typing`."""
+    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    return {each.name for node in imports if node.module == "typing" for each in node.names}
 
 
 def lines(program: ast.AST) -> list[int]:
@@ -88,6 +99,8 @@ def test_the_program_stays_the_same_on_the_same_lines(name: str) -> None:
     source = FILES[name].read_text(encoding="utf-8")
     text = blanked(source)
     assert ast.dump(plain(text)) == ast.dump(plain(source))
+    used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert types(source) & used <= types(text)
     assert lines(plain(text)) == lines(plain(source))
     assert not [node for node in ast.walk(ast.parse(text)) if is_docstring(node)]
     compile(text, name, "exec")
@@ -124,7 +137,7 @@ def frames(root: Path) -> list[tuple[str, int]]:
         ("x: int = 1\nif x:\n    y = '''a\\n    b'''\n", "x = 1\nif x:\n y = '''a\\n    b'''\n"),
         (
             "class C:\n    x: int = 1\n\n    def f(self):\n        self.y: int = 2\n        z: int\n",
-            "class C:\n x: int = 1\n\n def f(self):\n  self.y = 2\n  z: int\n",
+            "class C:\n x: object = 1\n\n def f(self):\n  self.y = 2\n  z: int\n",
         ),
         (
             "if TYPE_CHECKING:\n    import a  # why\n    import b\nelse:\n    c = 1\n",
@@ -132,7 +145,7 @@ def frames(root: Path) -> list[tuple[str, int]]:
         ),
         ("if x:\n    y = '''a\n    b'''\n", "if x:\n y = '''a\n    b'''\n"),
         ('x = "ä"; "prose"  # ö\n', 'x = "ä";\n'),
-        ("class A:\n    x: int = 1  # kept\n    '''why'''\n", "class A:\n x: int = 1\n\n"),
+        ("class A:\n    x: int = 1  # kept\n    '''why'''\n", "class A:\n x: object = 1\n\n"),
         ("class A:\n    '''why'''\n    '''more'''\n", "class A:\n\n pass\n"),
         ("def f(x: (int)) -> (int): return x\n", "def f(x: (int)) -> (int): return x\n"),
         ("x = 1\n# last", "x = 1\n\n"),
