@@ -81,6 +81,7 @@ class Receiver:
         self.sleepers: Deque[PendingCall] = deque()  # the calls whose threads wait for the one that reads
         self.reads = 0  # how many times a thread began to wait
         self._stopping: Dict[int, float] = {}  # calls that the device must stop -> when to hang up
+        self._end_until = 0.0  # the end of the session may follow the end of a stopped call, until then
         self._look_at = 0.0
         stream.tick(TICK_S)
 
@@ -122,7 +123,7 @@ class Receiver:
     @property
     def awaited(self) -> bool:
         """Whether frames are expected."""
-        return bool(self.pending or self._stopping or self.listening)
+        return bool(self.pending or self._stopping or self.listening) or time.monotonic() < self._end_until
 
     # -------------------------------------------------------------- waiting
 
@@ -274,8 +275,8 @@ class Receiver:
             call = self.pending.get(frame.call_id)
             if call is not None and self.forget(call):
                 call.complete(None, error)
-            else:
-                self._stopping.pop(frame.call_id, None)
+            elif self._stopping.pop(frame.call_id, None) is not None:
+                self._end_until = time.monotonic() + GRACE_S
         elif kind == frames.CHUNK:
             call = self.pending.get(frame.call_id)
             if call is not None and call.sink is not None:

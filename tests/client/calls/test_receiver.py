@@ -122,6 +122,16 @@ def test_a_reply_after_its_call_was_forgotten_is_dropped(ends: Ends) -> None:
     assert (gone.answered, ends.receiver.bytes_under_way) == (False, 0)
 
 
+def test_the_end_of_the_session_is_expected_after_the_end_of_a_stopped_call(ends: Ends) -> None:
+    call = ends.under_way(1)
+    call.submitted = True
+    assert ends.receiver.stop(call)
+    ends.device.send(frames.ERROR, 1, {"kind": "Cancelled", "message": "the call was cancelled"})
+    until(lambda: not ends.receiver.drain() and not ends.receiver._stopping, "the error of the call")
+    reads_on = ends.receiver.awaited
+    assert reads_on
+
+
 def test_the_end_of_the_session_ends_every_call(ends: Ends) -> None:
     calls = [ends.under_way(number) for number in (1, 2)]
     ends.device.sock.close()
