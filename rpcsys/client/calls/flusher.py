@@ -53,6 +53,7 @@ class Flusher:
         while receiver.broken is None:
             if self._held:
                 self._look_after_held()
+                continue  # a call, or the session's end, may have come before ``looking`` was cleared
             reads = receiver.reads
             self.dozing = True  # first: a call from now on wakes this thread
             self.dozing = not receiver.awaited
@@ -68,7 +69,7 @@ class Flusher:
         """Flush batches that do not fill, as long as there are any."""
         self.looking = True
         quiet, pause = 0, FLUSH_S
-        while quiet < _QUIET_LOOKS:
+        while quiet < _QUIET_LOOKS and self._receiver.broken is None:
             sent = self.sent
             time.sleep(pause)
             quiet += 1
@@ -79,5 +80,3 @@ class Flusher:
                     with contextlib.suppress(RpcsysError):  # every call under way ends with it
                         self._flush()
         self.looking = False
-        if self._held:  # added before ``looking`` was cleared
-            self._alarm.set()
