@@ -43,7 +43,7 @@ def test_a_mistake_gives_one_line_and_leaves_the_board_unchanged(cli: BoardCli) 
     assert "has no python4" in cli.run(*add[:2], "--python", "python4", *add[2:], status=1)
     assert "may not install on 127.0.0.1" in cli.run(*cli.adding(board, user="pi"), status=1)
     assert "unrecognized arguments: --no-such-flag" in cli.run(*add, "--no-such-flag", status=2)
-    assert "cannot read nowhere" in cli.run(*changed("--archive", "nowhere"), status=2)
+    assert "File 'nowhere' does not exist" in cli.run(*changed("--archive", "nowhere"), status=2)
     assert "this desk keeps no board called b1" in cli.run("upgrade", "b1", status=2)
     assert "which board?" in cli.run("upgrade", status=2)
     assert left(board) == before
