@@ -183,6 +183,7 @@ def _tracker(arguments: Sequence[str]) -> Iterator[Finding]:
 def _session(arguments: Sequence[str]) -> Iterator[Finding]:
     """Start a server of this program, and open a session on it."""
     import json
+    import select
     import time
 
     from rpcsys.client import connect
@@ -195,10 +196,14 @@ def _session(arguments: Sequence[str]) -> Iterator[Finding]:
     )
     try:
         assert server.stdout is not None
-        line = server.stdout.readline()
+        answers = bool(select.select([server.stdout], [], [], _CHECK_TIMEOUT_S)[0])
+        line = server.stdout.readline() if answers else ""
         if not line:
+            if not answers:
+                server.kill()
             lines = server.communicate(timeout=_CHECK_TIMEOUT_S)[1].strip().splitlines()
-            yield Finding(BROKEN, "session", lines[-1] if lines else f"the server ended with status {server.wait()}")
+            how = f"ended with status {server.wait()}" if answers else f"is not ready after {_CHECK_TIMEOUT_S} s"
+            yield Finding(BROKEN, "session", lines[-1] if lines else f"the server {how}")
             return
         ready = time.monotonic()
         with connect("127.0.0.1", json.loads(line)["port"], key="", timeout=_CHECK_TIMEOUT_S) as session:

@@ -101,6 +101,18 @@ def test_a_library_that_ends_the_process_is_broken(tmp_path: Path) -> None:
     assert findings(selftest._drivers, "--load-library", str(good))["good.so"].state == OK
 
 
+def test_a_server_that_does_not_start_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "_SERVE", "import sys; sys.exit(3)")
+    assert findings(selftest._session)["session"].says == "the server ended with status 3"
+    monkeypatch.setattr(selftest, "_CHECK_TIMEOUT_S", 1)
+    monkeypatch.setattr(selftest, "_SERVE", "import time; time.sleep(600)")
+    assert findings(selftest._session)["session"].says == "the server is not ready after 1 s"
+    monkeypatch.setattr(
+        selftest, "_SERVE", "import sys, time; print('tired', file=sys.stderr, flush=True); time.sleep(600)"
+    )
+    assert findings(selftest._session)["session"].says == "tired"
+
+
 def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "installed", lambda name: False)
     assert {finding.state for finding in findings(selftest._packages).values()} == {MISSING}
