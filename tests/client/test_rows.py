@@ -90,6 +90,7 @@ def test_a_type_checker_finds_the_fields_and_a_wrong_one(tmp_path: Any) -> None:
     path = tmp_path / "use.py"
     path.write_text(SNIPPET)
     output, _, _ = api.run(["--strict", "--no-warn-unused-ignores", str(path)])
-    assert [line for line in output.splitlines() if "use.py" in line and "error" in line] == [
-        f'{path}:17: error: TypedDict "PastLease" has no key "hold_s"  [typeddict-item]'
+    # The folder may be that of an earlier run: mypy keeps what it found in a file of the same text.
+    assert [line.partition("use.py")[2] for line in output.splitlines() if "use.py" in line and "error" in line] == [
+        ':17: error: TypedDict "PastLease" has no key "hold_s"  [typeddict-item]'
     ]

@@ -24,6 +24,7 @@ from rpcsys.errors import (
     RemoteError,
     RemoteFileError,
     RemoteFunctionError,
+    RpcsysError,
     SessionClosed,
     SessionError,
     SessionLost,
@@ -171,24 +172,35 @@ def test_threads_that_call_and_submit_large_arrays(shared):
     assert sorted(done) == sorted(list(range(40)) * 4)
 
 
-def test_ping_while_another_thread_calls(device, session):
+def test_ping_and_close_while_another_thread_calls(device, session, monkeypatch):
+    """The other thread learns who closed the session, even if it reads the device's answer to GOODBYE at once."""
     sleep = session.get_function("test.sleep")
-    errors = []
+    ends = []
 
     def work():
         try:
             sleep(300)
-        except SessionClosed as error:
-            errors.append(error)
+        except RpcsysError as error:
+            ends.append(type(error))
+
+    class SlowToRelease:
+        def __init__(self, lock):
+            self.acquire = lock.acquire
+            self._lock = lock
+
+        def release(self):
+            self._lock.release()
+            thread.join(30)
 
     thread = threading.Thread(target=work)
     thread.start()
     device.wait_for_call()
     for _ in range(3):
         session.ping(deadline_s=20)
+    monkeypatch.setattr(session._channel, "_send_lock", SlowToRelease(session._channel._send_lock))
     session.close()
     thread.join(30)
-    assert len(errors) == 1
+    assert ends == [SessionClosed]
 
 
 # ---------------------------------------------------------------- the end

@@ -363,14 +363,16 @@ class Channel:
 
     def close(self) -> None:
         """Send GOODBYE if possible, then close. Calls under way end with `SessionClosed`."""
-        if self._receiver.broken is None and self._send_lock.acquire(timeout=1.0):
+        was_open = self._receiver.broken is None
+        # First: the device's answer to GOODBYE is the connection's end, which another thread may read at once.
+        self._receiver.break_(SessionClosed("the session is closed; open a new one"))
+        if was_open and self._send_lock.acquire(timeout=1.0):
             try:
                 with contextlib.suppress(OSError):  # the end of the connection has the same effect
                     goodbye = frames.encode(frames.GOODBYE, 0, {})
                     self._stream.socket.sendmsg(goodbye, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             finally:
                 self._send_lock.release()
-        self._receiver.break_(SessionClosed("the session is closed; open a new one"))
         self._receiver.hang_up()
         self._stream.close()
         self._flusher.wake()
