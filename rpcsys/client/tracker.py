@@ -15,6 +15,7 @@ from rpcsys.link.address import parse_address, tracker_defaults
 from rpcsys.link.link import Closeable, Link
 from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import Check
+from rpcsys.wire.labels import of_request
 
 if TYPE_CHECKING:
     from rpcsys.client import rows
@@ -33,16 +34,24 @@ def connect_tracker(address: Address = None, *, user: Optional[str] = None, time
     """Connect to a tracker: ``"host:port"``, ``(host, port)``, or None for the address in the environment.
 
     The queue shows ``user`` to others (default: the login name). Works with TVM's tracker, too.
-    Raises `TrackerUnreachable` when no tracker answers within ``timeout`` seconds.
+    Raises `TrackerUnreachable` when no tracker answers within ``timeout`` seconds, `ConfigError` without an address.
     """
-    if address is None:
-        address = tracker_defaults()
-    elif isinstance(address, str):
-        address = parse_address(address, 9190)
-    tracker = Tracker((address[0], int(address[1])), user or _login_name(), timeout)
+    tracker = Tracker(_parsed(address), user or _login_name(), timeout)
     with tracker._link():
         pass  # a wrong address fails here, not at the first request
     return tracker
+
+
+def _parsed(address: Address) -> Tuple[str, int]:
+    if address is None:
+        return tracker_defaults()
+    if isinstance(address, (str, int)):
+        return parse_address(str(address), 9190)
+    try:
+        host, port = address
+        return str(host), int(port)
+    except (TypeError, ValueError):
+        raise errors.ConfigError(f"{address!r} is no address: write 'HOST:PORT' or ('HOST', PORT)") from None
 
 
 def _login_name() -> str:
@@ -172,10 +181,10 @@ class Tracker(Closeable):
         makes a sentence of it. Without ``on_queued``, a terminal or notebook shows that sentence after 2 s. A request
         for a device that this process holds logs a warning at once.
 
-        Raises `UnknownKey`, `WaitTimeout`, `TrackerLost`, `NotSupported` (labels or a count of TVM's tracker), and
-        what `connect` raises.
+        Raises `UnknownKey`, `WaitTimeout`, `TrackerLost`, `UsageError` (labels of another form), `NotSupported`
+        (labels or a count of TVM's tracker), and what `connect` raises.
         """
-        wanted = Wanted(key, dict(labels or {}), count, priority, session_timeout or None, wait_for_key)
+        wanted = Wanted(key, of_request(labels), count, priority, session_timeout or None, wait_for_key)
         deadline = None if wait_timeout is None else time.monotonic() + wait_timeout
         # The link stays open until the sessions are open: the tracker notices at once if this process dies meanwhile.
         link = self._take()
@@ -257,8 +266,13 @@ class Tracker(Closeable):
         """Have a lease end ``session_timeout`` seconds from now (None: as late as its key allows).
 
         Returns the new limit in seconds since the session began, None for no limit. ``lease`` is a session from this
-        tracker, or the lease's name. Raises `TrackerError` if the lease has ended or is another user's.
+        tracker, or the lease's name. Raises `TrackerError` if the lease or its session has ended, or is another user's.
         """
+        ended = None if isinstance(lease, str) else lease.closed
+        if ended is not None:  # its server reports that only when it has cleaned up
+            raise errors.TrackerError(
+                f"the lease has ended with its session ({errors.one_line(ended)}): request a device"
+            )
         name = lease if isinstance(lease, str) else str(lease.lease.get("lease", ""))
         fields = {"lease": name, "session_timeout": session_timeout}
         limit: Optional[float] = self._ask("renew", answers.LIMIT, "limit_s", **fields)

@@ -24,7 +24,10 @@ def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, i
 
 
 def split_address(text: str) -> Tuple[str, Optional[str]]:
-    """The host in ``text``, and its port as it is written; None where it has none. Raises ConfigError: no host."""
+    """The host in ``text``, and its port as it is written; None where it has none.
+
+    Raises ConfigError: no host, or digits in its place: the system would take 9190 for the host 0.0.35.230.
+    """
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         colon, port = rest[:1], rest[1:]
@@ -36,6 +39,8 @@ def split_address(text: str) -> Tuple[str, Optional[str]]:
         host, colon, port = text.partition(":")
     if not host:
         raise _no_address(text)
+    if _is_digits(host):
+        raise _no_host(text, host, port)
     return host, port if colon else None
 
 
@@ -56,6 +61,11 @@ def host_and_port(host: str, port: Optional[int], default_port: int) -> Tuple[st
 
 def _no_address(text: str) -> ConfigError:
     return ConfigError(f"{text!r} is no address: write HOST:PORT, as in 10.0.0.1:9190 or [::1]:9190")
+
+
+def _no_host(text: str, host: str, port: str) -> ConfigError:
+    port = port or host
+    return ConfigError(f"{text!r} has no host: write HOST:{port if _is_port(port) else 'PORT'}, as in 10.0.0.1:9190")
 
 
 def address_text(host: str, port: int) -> str:
@@ -93,4 +103,8 @@ def _of_variable(name: str, text: str, default_port: int) -> Tuple[str, int]:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65536
+    return _is_digits(text) and 0 < int(text[:6]) < 65536
+
+
+def _is_digits(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -278,8 +278,11 @@ def _labels(texts: list[str]) -> tuple[tuple[str, str], ...]:
     labels = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        fits = name and equals and name[-1] not in "<>!" and text.isprintable() and len(text) <= 256
-        _refuse(not fits, f"--label {text!r}: labels look like os=linux")
+        fits = name and equals and text.isprintable() and len(text) <= 256
+        taken = set(name) & set(" <>!") or value.startswith("=")  # a request could not name such a label
+        _refuse(
+            not fits or bool(taken), f"--label {text!r}: labels look like os=linux; a name has no space, <, >, ! or ="
+        )
         labels[name] = value
     many = f"--label: {len(labels)} labels; at most {MAX_GIVEN}, beside those that every server has"
     _refuse(len(labels) > MAX_GIVEN, many)

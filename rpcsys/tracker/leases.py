@@ -201,6 +201,9 @@ class Leases:
             return [peer.refuse(message.id, problem)]
         now, server = self.records.now, self._server(lease)
         assert server is not None, "it is not away"
+        ended = lease.reason or (_SENTENCES["timeout"] if lease.until is not None and lease.until <= now else "")
+        if ended:  # its server is still cleaning up
+            return [peer.refuse(message.id, f"the lease {message.lease!r} has ended: {ended}; request a device")]
         wanted = now - lease.begun_at + message.session_timeout if message.session_timeout else None
         lease.limit_s = least(wanted, self.records.limits.get(lease.key))
         left = None if lease.until is None else max(0.0, lease.until - now)

@@ -15,9 +15,11 @@ from rpcsys.errors import (
     ConfigError,
     ServerRefused,
     ServerUnreachable,
+    TrackerError,
     TrackerLost,
     TrackerUnreachable,
     UnknownKey,
+    UsageError,
     WaitTimeout,
 )
 from rpcsys.lab import Lab
@@ -104,6 +106,14 @@ def test_a_lease_has_its_limit(tracker):
         assert session.info["limit_s"] == 300
 
 
+def test_a_session_that_has_ended_is_not_renewed(tracker):
+    session = tracker.request("board")
+    assert tracker.renew(session, 60) > 0
+    session.close()
+    with pytest.raises(TrackerError, match="the lease has ended with its session"):
+        tracker.renew(session, 60)
+
+
 def test_the_text_summary_lists_servers_and_queues(lab, tracker):
     text = tracker.text_summary()
     assert "Server List" in text
@@ -167,10 +177,18 @@ def test_a_silent_peer_is_no_tracker():
         rpcsys.connect_tracker(address, timeout=0.3)
 
 
-@pytest.mark.parametrize("address", ["", ":9190", "host:x", "host:99999"])
+@pytest.mark.parametrize(
+    "address", ["", ":9190", "host:x", "host:99999", "29190", 29190, ("host",), ("host", "x"), 1.5]
+)
 def test_an_invalid_address_is_a_usage_error(address):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match=r"write '?HOST:"):
         rpcsys.connect_tracker(address)
+
+
+def test_labels_are_checked_before_the_tracker_is_asked(tracker):
+    with pytest.raises(UsageError, match="the value of 'cores' is 2"):
+        tracker.request("board", labels={"cores": 2})
+    assert tracker.summary()["leases"] == []
 
 
 def test_a_user_id_without_a_name_is_unknown(monkeypatch):

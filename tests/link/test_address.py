@@ -36,6 +36,25 @@ def test_a_port_is_given_once(host, port, words):
         host_and_port(host, port, 9090)
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("29190", "HOST:29190"),
+        ("127:9190", "HOST:9190"),
+        ("99999", "HOST:PORT"),
+        ("0", "HOST:PORT"),
+        ("[7]:1", "HOST:1"),
+    ],
+)
+@pytest.mark.parametrize(
+    "parse", [split_address, lambda text: parse_address(text, 9190), lambda text: host_and_port(text, None, 9190)]
+)
+def test_a_port_is_no_host(parse, text, what):
+    with pytest.raises(ConfigError) as refused:
+        parse(text)
+    assert str(refused.value) == f"{text!r} has no host: write {what}, as in 10.0.0.1:9190"
+
+
 def test_addresses_are_split_as_they_are_written():
     assert split_address("lab") == ("lab", None)
     assert split_address("lab:") == ("lab", "")

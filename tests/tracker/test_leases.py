@@ -273,6 +273,24 @@ def test_a_renewal_sets_the_limit_anew(limited):
     assert limited.ask(client, "renew", 6, lease=lease["lease"])[0]["error"] == "BadRequest"
 
 
+@pytest.mark.parametrize("how", ["end", "release", "timeout"])
+def test_a_lease_that_its_server_still_cleans_up_is_not_renewed(scene, how):
+    server, client = scene.server(), scene.client()
+    scene.put(server, "rpi4:1")
+    lease = scene.request(client, session_timeout=60)["leases"][0]
+    scene.ask(server, "lease_started", lease=lease["lease"], epoch=lease["epoch"])
+    scene.wait(59)
+    assert scene.ask(client, "renew", 2, lease=lease["lease"], session_timeout=1)[0]["ok"]
+    if how == "timeout":
+        scene.wait(1)
+    else:
+        assert scene.ask(client, how, 3, lease=lease["lease"])[-1]["ok"]
+    (refused,) = scene.ask(client, "renew", 4, lease=lease["lease"], session_timeout=100)
+    why = {"end": "ann ended it", "release": "its client gave it back", "timeout": "its time was over"}[how]
+    assert refused["message"] == f"the lease {lease['lease']!r} has ended: {why}; request a device"
+    assert len([order for order in scene.hear(server) if order["op"] == "limit"]) == 1
+
+
 def test_an_operator_ends_a_lease(scene):
     server, client, keeper = scene.server(), scene.client(), scene.client("eve")
     lease = lease_of(scene, server, client)
