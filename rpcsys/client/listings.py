@@ -45,7 +45,11 @@ SUMMARY = record(
     ),
     leases=rows(record(**dict.fromkeys(("lease", "key", "server", "holder", "address", "state"), sentence), **_held)),
 )
-GONE = rows(record(name=sentence, key=sentence, reason=sentence, since_s=span))
+#: What earlier trackers do not send.
+LATER = checks.partial(
+    servers=rows(checks.partial(since_s=span)),
+    gone=rows(record(name=sentence, key=sentence, reason=sentence, since_s=span)),
+)
 WHY = record(
     free=count,
     devices=count,
@@ -99,9 +103,7 @@ def whole_summary(link: Link) -> TrackerSummary:
     after: Optional[List[int]] = None
     while True:
         answer = pages.ask("summary", after=after)
-        found = from_tracker(SUMMARY, answer.get("summary"), "summary")
-        if "gone" in found:
-            from_tracker(GONE, found["gone"], "gone")
+        found = from_tracker(LATER, from_tracker(SUMMARY, answer.get("summary"), "summary"), "summary")
         for part, more in found.items():
             there: Any = whole.get(part)
             if type(there) is dict and type(more) is dict:

@@ -55,7 +55,7 @@ def print_boards(summary: Mapping[str, Any]) -> None:
     for lease in summary["leases"]:
         leases.setdefault(lease["server"], []).append(lease)
     rows = [_board(row, leases.get(row["name"], [])) for row in servers]
-    rows += [{**row, "state": "gone", "holder": "-"} for row in gone]
+    rows += [{**row, "state": "gone", "holder": _holders(leases.get(row["name"], []))} for row in gone]
     click.echo("\nBoards")
     print_rows(sorted(rows, key=lambda row: (row["key"], row["name"])), _BOARD)
     _print_versions(servers)
@@ -72,17 +72,24 @@ def _print_versions(servers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _board(row: Mapping[str, Any], leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A server's row: its holders, and the seconds since the first of them got it."""
+    """A server's row: its holders, and the seconds since the first of them got it, or since its state began."""
+    held_s = [lease["since_s"] for lease in leases] if row["state"] in ("ok", "on trial") else []
     return {
         "name": row["name"],
         "key": str(row.get("key", "-")),  # earlier trackers do not send it
         "state": _state(row, len(leases)),
-        "holder": ", ".join(who(lease["holder"], lease["address"]) for lease in leases) or "-",
-        "since_s": max((lease["since_s"] for lease in leases), default=None),
+        "holder": _holders(leases),
+        "since_s": max(held_s, default=row.get("since_s")),
     }
 
 
+def _holders(leases: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(who(lease["holder"], lease["address"]) for lease in leases) or "-"
+
+
 def _state(row: Mapping[str, Any], held: int) -> str:
+    if row["state"] == "drained":
+        return f"drained {row['reason']}".rstrip()
     if row["state"] != "ok" or (not held and row["free"]):
         return "free" if row["state"] == "ok" else str(row["state"])
     return "preparing" if not held else "busy" if held >= row["slots"] else "partly busy"

@@ -182,6 +182,7 @@ class Condition:
 
     trust: ServerState = OK  # OK, SET_ASIDE or ON_TRIAL
     drained: bool = False
+    drained_by: str = field(default="", compare=False)  # the operator; "" if not known
     unhealthy: str = ""  # the problem that the server's own check found
     silent: str = ""  # a sentence while the server does not answer heartbeats
     failures: int = 0  # in a row

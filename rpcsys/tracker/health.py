@@ -78,7 +78,9 @@ class ServerHealth:
     def drain(self, name: str, by: str) -> list[Action]:
         """Drain a server: its offers are withdrawn, and its sessions go on."""
         condition = self._condition(name)
-        condition.drained = True
+        if condition.drained:
+            return []
+        condition.drained, condition.drained_by, condition.since = True, by, self.records.now
         return [HistoryEntry(self.records.now, "drained", {"server": name, "by": by}), *self._shut(name)]
 
     def enable(self, name: str, by: str) -> list[Action]:
@@ -140,7 +142,7 @@ class ServerHealth:
         name = str(details["server"])
         condition = self._condition(name)
         if entry.kind == "drained":
-            condition.drained = True
+            condition.drained, condition.drained_by = True, str(details.get("by", ""))
         else:
             condition.reason, condition.failures = str(details["reason"]), int(details["failures"])
             condition.move(FAILED)
@@ -165,8 +167,9 @@ class ServerHealth:
             self.records.absent.pop(name, None)
 
     def _shut(self, name: str) -> list[Action]:
-        peer = self._peer(name)
-        self.records.conditions[name].since = self.records.now
+        peer, condition = self._peer(name), self.records.conditions[name]
+        if not condition.drained:  # a drain is shown before all else, so its beginning stays
+            condition.since = self.records.now
         for offer in () if peer is None else peer.offers.values():
             self.records.withdraw(offer)
         return self.scheduler.weigh_all()

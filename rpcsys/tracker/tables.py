@@ -201,7 +201,8 @@ def present(kind: Any, about: Any, at: Any, details: Any) -> HistoryEntry | None
         fields = _PRESENT[kind]
         for name, check in fields.items():
             check(plain[name], name)
-        _text(plain.get("identity", ""), "identity")
+        for name in ("identity", "by"):
+            _text(plain.get(name, ""), name)
         if plain[next(iter(fields))] != about:  # the first field is the lease, ticket or server
             return None
         if kind == "waiting":

@@ -93,9 +93,25 @@ def test_the_lab_is_shown_live(lab, page):
     lab.hello("operator").send({"op": "drain", "id": 1, "server": "tower"})
     page.await_text("drained", "#boards")
     assert totals(page) == "4 slots 0 slots free 2 slots leased 2 slots out of use 2 requests waiting"
+    page.await_text("by operator", "#boards")
     carol.close()
     wait_until(lambda: "carol" not in page.text("#keys"), 30, "carol is gone")
     assert page.console() == []
+
+
+def test_a_gone_board_is_shown_with_its_holder(lab, page):
+    board = lab.server("rpi4", "shelf-1")
+    lab.request("ann", "rpi4")
+    page.go(lab.url)
+    page.await_text("ann @ 127.0.0.1", "#boards")
+    board.close()
+    page.await_text("gone", "#boards")
+    shown = page.text("#boards")
+    assert "ann @ 127.0.0.1" in shown
+    assert "its connection ended; its sessions may go on" in shown
+    # The lease ends after 10 s; the board stays in the list.
+    wait_until(lambda: "ann" not in page.text("#boards"), 60, "the lease is over")
+    assert "its connection ended" in page.text("#boards")
 
 
 def totals(page):

@@ -91,6 +91,49 @@ def test_boards_as_a_table(tracker, capsys):
     assert found["lost"].split() == ["lost", "rpi4", "gone", "-", "2m00s"]
 
 
+def test_a_gone_board_keeps_its_holder_while_the_lease_runs(capsys):
+    scene = Scene()
+    lost = scene.server("rpi4", "lost", 9)
+    scene.put(lost, "rpi4:1", 9)
+    scene.request(scene.client("ann"))
+    scene.leave(lost)
+    scene.wait(3)
+    assert boards(scene, capsys) == {"lost": ["rpi4", "gone", "ann@10.0.0.5", "3.0s"]}
+
+
+def test_since_when_and_by_whom_a_board_is_drained(capsys):
+    scene = Scene()
+    scene.server("rpi4", "idle", 9)
+    held = scene.server("gpu", "held", 10)
+    scene.put(held, "gpu:1", 10)
+    scene.request(scene.client("ann"), key="gpu")
+    scene.wait(60)
+    for board in ("idle", "held"):
+        scene.ask(scene.client("bob"), "drain", server=board)
+    scene.ask(held, "health", problem="too hot")
+    scene.wait(120)
+    scene.ask(scene.client("eve"), "drain", server="idle")
+    assert boards(scene, capsys) == {
+        "idle": ["rpi4", "drained", "by", "bob", "-", "2m00s"],
+        "held": ["gpu", "drained", "by", "bob", "ann@10.0.0.5", "2m00s"],
+    }
+
+
+def test_a_free_board_has_its_time_too(capsys):
+    scene = Scene()
+    server = scene.server("rpi4", "idle", 9)
+    scene.put(server, "rpi4:1", 9)
+    scene.wait(5)
+    assert boards(scene, capsys) == {"idle": ["rpi4", "free", "-", "5.0s"]}
+
+
+def boards(scene, capsys):
+    """The words of each row of the table, by name."""
+    print_boards(scene.summary())
+    lines = capsys.readouterr().out.partition("Boards\n")[2].splitlines()[1:]
+    return {line.split()[0]: line.split()[1:] for line in lines}
+
+
 def test_versions_as_a_table_with_the_columns_that_boards_have(capsys):
     scene = Scene()
     scene.server("rpi4", "one", labels={"tvm": "0.27.0.post1", "python": "3.11.2", "shelf": "3"})

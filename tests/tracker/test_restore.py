@@ -204,7 +204,7 @@ def test_set_aside_and_drained_survive_a_restart(before):
         scene.put(scene.server(name=name, port=port), f"rpi4:{name}")
     rows = {row["name"]: row for row in scene.summary()["servers"]}
     assert (rows["bad"]["state"], rows["bad"]["until_s"]) == ("set aside", 25)
-    assert rows["out"]["state"] == "drained"
+    assert (rows["out"]["state"], rows["out"]["reason"], rows["out"]["since_s"]) == ("drained", "by ann", 5)
     assert scene.queue() == (0, 0)
     scene.wait(25)
     assert scene.queue() == (1, 0)

@@ -49,6 +49,7 @@ def test_any_row_of_present_is_an_entry_or_left_out(kind, about, at, details):
 
 def test_a_row_must_be_about_its_own_details():
     assert tables.present("drained", "board", NOW, '{"server": "board", "by": "ann"}') is not None
+    assert tables.present("drained", "board", NOW, '{"server": "board", "by": 7}') is None
     assert tables.present("drained", "other", NOW, '{"server": "board", "by": "ann"}') is None
     assert tables.present("drained", "board", NOW, '{"server": NaN}') is None
     assert tables.present("drained", "board", NOW, "[" * 100_000) is None

@@ -6,7 +6,7 @@ const REFRESH_MS = 2000; // between two requests for the lab
 const DAY_MS = 20000; // between two requests for the pictures' data
 const TIMEOUT_MS = 5000; // for an answer of the tracker
 
-const BAD = ["set aside", "unhealthy", "away"];
+const BAD = ["set aside", "unhealthy", "gone"];
 const ODD = ["drained", "preparing"];
 
 const at = (id) => document.getElementById(id);
@@ -142,7 +142,8 @@ function drawBoard(server) {
   const note = [server.reason || null, until];
   const leases = (head, draw) => {
     const rows = server.leases.map((lease) => make("div", {}, draw(lease)));
-    return rows.length ? cell(head, make("span", {}, ...rows)) : cell(head);
+    const free = head === "Since" && server.since ? age(server.since) : null;
+    return rows.length ? cell(head, make("span", {}, ...rows)) : cell(head, free);
   };
   return make("tr", {},
     cell("Board", make("span", {}, long("span", server.name), long("small", labels(server)))),
@@ -165,15 +166,14 @@ function labels({ address, labels: facts, slots }) {
   return [address, slots > 1 ? `${slots} slots` : null, ...named].filter((part) => part).join(" ");
 }
 
-function away() {
-  const boards = new Map();
-  for (const { server, ...lease } of lab.away) {
-    if (!boards.has(server)) {
-      const reason = "its connection is gone; its sessions may go on";
-      const board = { name: server, key: lease.key, state: "away", reason, until: null, slots: 1 };
-      boards.set(server, { ...board, address: "", labels: {}, leases: [] });
-    }
-    boards.get(server).leases.push(lease);
+function gone() {
+  const board = { state: "gone", until: null, slots: 1, address: "", labels: {} };
+  const boards = new Map(lab.gone.map((server) => [server.name, { ...board, ...server, leases: [] }]));
+  for (const { server, key, ...lease } of lab.away) {
+    if (!boards.has(server)) boards.set(server, { ...board, name: server, key, reason: "", since: null, leases: [] });
+    const left = boards.get(server);
+    left.leases.push(lease);
+    left.reason = "its connection ended; its sessions may go on";
   }
   return [...boards.values()];
 }
@@ -183,9 +183,9 @@ function boards() {
   const holders = (server) => server.leases.map((lease) => who(lease.user, lease.address));
   const fields = (server) => [server.name, server.key, server.state, labels(server), ...holders(server)];
   const text = (server) => fields(server).join("\n").toLowerCase();
-  const all = [...away(), ...lab.servers];
+  const all = [...gone(), ...lab.servers];
   const shown = all.filter((server) => words.every((word) => text(server).includes(word)));
-  show(at("boards"), shown, (server) => `${server.state === "away"} ${server.name}`, drawBoard);
+  show(at("boards"), shown, (server) => `${server.state === "gone"} ${server.name}`, drawBoard);
   setText("no-boards", shown.length ? "" : all.length ? "No board fits the filter." : "No board is here.");
   setText("more-boards", lab.more_servers ? `and ${lab.more_servers} more; /api/summary has them all` : "");
 }

@@ -84,14 +84,15 @@ def _fresh_enough(make: Callable[[], Any], now: Callable[[], float]) -> Page:
 
 
 def lab(records: Records, at: float) -> dict[str, Any]:
-    """``totals`` of all, ``keys`` with their queues, and ``servers`` with their leases; ``more_…`` count those that are
-    not listed. Times are seconds since 1970.
+    """``totals`` of all, ``keys`` with their queues, and ``servers`` with their leases; ``gone`` ones, and ``away``
+    leases, which are of those; ``more_…`` count servers and keys that are not listed. Times are seconds since 1970.
     """
     named = (peer for peer in records.peers.values() if peer.name)
     peers = sorted(named, key=lambda peer: (",".join(peer.serves), peer.name))
     used = (queue for queue in records.queues.values() if queue.servers or queue.waiting or queue.leases)
     queues = sorted(used, key=lambda queue: queue.key)
     away = [lease for lease in records.leases.values() if lease.state in AWAY]
+    gone = records.gone_lately(at)
     return {
         "version": __version__,
         "now": at,
@@ -101,6 +102,7 @@ def lab(records: Records, at: float) -> dict[str, Any]:
         "keys": [_queue(records, at, queue) for queue in queues[:MAX_KEYS]],
         "servers": [rows.server_on_page(records, at, peer) for peer in peers[:MAX_SERVERS]],
         "away": [{"server": lease.server_name, **rows.lease_on_page(lease)} for lease in away[:MAX_SERVERS]],
+        "gone": [rows.gone_on_page(name, server) for name, server in islice(gone.items(), MAX_SERVERS)],
         "more_keys": max(0, len(queues) - MAX_KEYS),
         "more_servers": max(0, len(peers) - MAX_SERVERS),
     }

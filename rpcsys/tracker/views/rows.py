@@ -12,7 +12,7 @@ from rpcsys.wire.control import DeployedModule
 from rpcsys.wire.keys import SERVER_PREFIX
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.entities import GoneServer, LeaseRecord, Peer, Queue
+    from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer, Queue
     from rpcsys.tracker.records import Records
 
 MAX_HOLDERS = 8  # holders in a position event; the summary has all
@@ -79,8 +79,13 @@ def health(records: Records, at: float, peer: Peer) -> dict[str, Any]:
     if condition is None:
         return {"state": OK.value, "reason": "", "until_s": None}
     until_s = None if condition.until is None else round(max(0.0, condition.until - at), 3)
-    reason = condition.problem if condition.state is UNHEALTHY else condition.reason
-    return {"state": condition.state.value, "reason": reason, "until_s": until_s}
+    return {"state": condition.state.value, "reason": _reason(condition), "until_s": until_s}
+
+
+def _reason(condition: Condition) -> str:
+    if condition.drained:
+        return condition.drained_by and f"by {condition.drained_by}"
+    return condition.problem if condition.state is UNHEALTHY else condition.reason
 
 
 def state_word(peer: Peer, state: str) -> str:
@@ -140,6 +145,11 @@ def gone_row(name: str, gone: GoneServer, at: float) -> dict[str, Any]:
     return {"name": name, "key": gone.key, "since_s": round(max(0.0, at - gone.since), 3), "reason": gone.reason}
 
 
+def gone_on_page(name: str, gone: GoneServer) -> dict[str, Any]:
+    """A server that is gone on the page; times are seconds since 1970."""
+    return {"name": name, "key": gone.key, "since": gone.since, "reason": gone.reason}
+
+
 def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
     """A server with its leases on the page; times are seconds since 1970."""
     known = health(records, at, peer)
@@ -149,6 +159,7 @@ def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
         "key": ",".join(peer.serves),
         "state": state_word(peer, known["state"]),
         "reason": known["reason"],
+        "since": _since(records, peer),
         "until": None if until_s is None else at + until_s,
         "slots": peer.slots,
         "address": peer.address if peer.server is None else peer.server.host,

@@ -86,6 +86,20 @@ def test_the_lab_as_json(scene, monkeypatch):
     assert [lease["server"] for lease in pages.lab(scene.state.records, scene.now)["away"]] == ["board"]
 
 
+def test_gone_and_drained_servers_as_json(scene):
+    lost = scene.server("rpi4", "lost")
+    scene.server("gpu", "out", 7)
+    scene.wait(5)
+    scene.ask(scene.client("bob"), "drain", server="out")
+    scene.leave(lost)
+    left, drained_at = scene.now, scene.now
+    scene.wait(60)
+    lab = pages.lab(scene.state.records, scene.now)
+    assert lab["gone"] == [{"name": "lost", "key": "rpi4", "since": left, "reason": "its connection ended"}]
+    (shown,) = lab["servers"]
+    assert (shown["state"], shown["reason"], shown["since"]) == ("drained", "by bob", drained_at)
+
+
 def test_the_totals_count_slots(scene):
     for number in range(3):
         board = scene.server("rpi4", f"board{number}", port=number + 1, slots=4)
