@@ -6,7 +6,7 @@ that ends with the error.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Iterable, Optional
 
 
 class RpcsysError(Exception):
@@ -184,6 +184,12 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+
+
+def there_are(names: Iterable[str]) -> str:
+    """What exists, behind an error about what does not: ``there is a``, ``there are a, b`` or ``there is none``."""
+    known = list(names)
+    return f"there {'is' if len(known) < 2 else 'are'} {', '.join(known) or 'none'}"
 
 
 def one_line(error: BaseException, limit: Optional[int] = 500) -> str:

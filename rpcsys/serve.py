@@ -27,12 +27,18 @@ _HOW_TO_LISTEN = {
     errno.EADDRNOTAVAIL: "; give an address of this machine, or 0.0.0.0 for all",
     errno.EACCES: "; ports below 1024 are the system's: give one above",
 }
+#: The command that a user typed to start this process, such as ``rpcsys server``, which its messages begin with.
+#: It is taken from the environment, so that no session has it. "" without such a command.
+_TYPED = os.environ.pop("RPCSYS_COMMAND", "")
 _BACKLOG = 1024  # a lab's clients may all connect at once; the kernel reduces it to its own limit
 _NOTIFY_S = 1.0  # how long a service manager that does not read may block a daemon
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the flags of a command; a wrong one ends it with one line and exit status 2."""
+    """Parses the flags of the command ``name``. Raises `UsageError` for a wrong one."""
+
+    def __init__(self, name: str, **more: Any) -> None:
+        super().__init__(prog=_TYPED or name, **more)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse ``args``; for a flag that does not exist, the line names the nearest one that does."""
@@ -50,10 +56,8 @@ class Parser(argparse.ArgumentParser):
         return flag in self._option_string_actions
 
     def error(self, message: str) -> NoReturn:
-        """Print ``message`` as one line on standard error, and exit with 2."""
-        line = " ".join(message.split())
-        sys.stderr.write(f"{self.prog}: error: {line} (see {self.prog} --help)\n")
-        raise SystemExit(UsageError.exit_status)
+        """Raise `UsageError` with ``message`` and where the flags are explained."""
+        raise UsageError(f"{message} (see {self.prog} --help)") from None
 
 
 def port_number(text: str) -> int:
@@ -191,7 +195,7 @@ def run(main: Callable[[], int], name: str) -> int:
     try:
         return main()
     except RpcsysError as error:
-        sys.stderr.write(f"{name}: error: {one_line(error)}\n")
+        sys.stderr.write(f"{_TYPED or name}: error: {one_line(error)}\n")
         return error.exit_status
     except MemoryError:
         end_without_memory()

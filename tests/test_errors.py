@@ -1,4 +1,4 @@
-"""The type of a device's error."""
+"""The type of a device's error, and sentences of errors."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def test_an_error_of_the_device_may_have_the_name_it_has_there() -> None:
     error = errors.RemoteError("3", type="KeyError", remote_traceback="line 1\n")
     assert str(error) == "KeyError: 3\n\nTraceback on the device:\nline 1"
     assert errors.one_line(error) == "3"
+
+
+def test_one_name_is_and_several_are() -> None:
+    assert errors.there_are([]) == "there is none"
+    assert errors.there_are(["a"]) == "there is a"
+    assert errors.there_are(iter("ab")) == "there are a, b"

@@ -1,6 +1,7 @@
 """What all daemons have in common."""
 
 import argparse
+import functools
 import json
 import logging
 import os
@@ -155,17 +156,24 @@ def test_other_outcomes_have_their_status(capsys):
         serve.run(lambda: 1 // 0, "x")
 
 
-def test_wrong_flags_are_one_line_and_status_2(capsys):
+def test_wrong_flags_are_one_line_and_status_2(capsys, monkeypatch):
+    monkeypatch.setattr(serve, "_TYPED", "rpcsys tracker")
     parser = serve.Parser("rpcsys-tracker")
     parser.add_argument("--port", type=serve.port_number)
     assert parser.parse_args(["--port", "65535"]).port == 65535
     for arguments in (["--port", "x"], ["--port", "65536"], ["--port", "-1"], ["--port"], ["--nonsense"]):
-        with pytest.raises(SystemExit) as caught:
-            parser.parse_args(arguments)
-        assert caught.value.code == 2
+        assert serve.run(functools.partial(parser.parse_args, arguments), "rpcsys-tracker") == 2
         err = capsys.readouterr().err
-        assert err.startswith("rpcsys-tracker: error: ")
+        assert err.startswith("rpcsys tracker: error: ")
+        assert err.endswith("(see rpcsys tracker --help)\n")
         assert err.count("\n") == 1
+
+
+def test_a_command_line_is_named_as_it_was_typed_and_no_child_has_it(tmp_path):
+    code = "import os; from rpcsys import serve; print(serve.Parser('x').prog, os.environ.get('RPCSYS_COMMAND'))"
+    for environment, name in (({"RPCSYS_COMMAND": "rpcsys proxy"}, "rpcsys proxy"), ({}, "x")):
+        process = run_python(code, env={**os.environ, **environment})
+        assert process.communicate(timeout=60) == (f"{name} None\n", "")
 
 
 def test_logs_go_to_standard_error():

@@ -18,7 +18,7 @@ from rpcsys.board.inventory import Entry
 from rpcsys.board.package import WHEELS, Packer
 from rpcsys.cli import options
 from rpcsys.client import connect_tracker
-from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line
+from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line, there_are
 from rpcsys.link.address import address_text, parse_address, split_address
 from rpcsys.module import toolchain
 from rpcsys.query import terminal
@@ -175,7 +175,7 @@ def _warn(text: str) -> None:
 
 
 def _places(flags: Sequence[str]) -> list[tuple[str, int]]:
-    """The addresses that a server with these flags connects to: tracker or proxies. Exits with 2 for invalid flags."""
+    """The addresses that a server with these flags connects to: tracker or proxies. Raises UsageError."""
     from rpcsys.server import config
 
     says = config.parser().parse_args(list(flags))
@@ -205,8 +205,8 @@ def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
     boards = inventory.load()
     for name in names:
         if name not in boards:
-            known = ", ".join(sorted(boards)) or "none yet; rpcsys board add makes the first"
-            raise UsageError(f"this desk keeps no board called {name}: there are {known}")
+            how = "" if boards else " yet; rpcsys board add makes the first"
+            raise UsageError(f"this desk keeps no board called {name}: {there_are(sorted(boards))}{how}")
     if everything and not boards:
         raise UsageError("this desk keeps no boards yet; rpcsys board add makes the first")
     if not names and not everything:

@@ -14,6 +14,13 @@ from rpcsys.cli.completion import Program, words
 from rpcsys.client import connect_tracker
 from rpcsys.query.terminal import HELP, run_command
 
+#: What users type for a command of another name.
+_MEANT = {
+    "undrain": "enable", "disable": "drain", "inspect": "module inspect", "install": "board add",
+    **dict.fromkeys(("status", "list", "queue", "servers"), "query"),
+    **{name: f"query {name}" for name in ("leases", "modules", "history", "usage")},
+}  # fmt: skip
+
 _HELP = """Lease a device by key, run a model on it, give it back clean.
 
 \b
@@ -29,6 +36,8 @@ A module for many:        rpcsys deploy head.so --to HOST:9090
 What is in a library:     rpcsys module inspect model.so
 A board over ssh:         rpcsys board add root@board --key rpi4
 An archive for one:       rpcsys pack --target aarch64-linux-gnu
+
+The tracker's address is that of --tracker HOST:PORT, else of the variable RPCSYS_TRACKER, else 127.0.0.1:9190.
 """
 
 
@@ -39,12 +48,13 @@ _MODULES = {
     "completion": "rpcsys.cli.completion",
     "demo": "rpcsys.cli.demo",
     "man": "rpcsys.cli.manual",
+    "query": "rpcsys.query.__main__",
     "run": "rpcsys.cli.run",
     "split": "rpcsys.cli.split",
 }
 
 
-@click.group(cls=options.CommandGroup, modules=_MODULES, help=_HELP, context_settings=HELP)
+@click.group(cls=options.CommandGroup, modules=_MODULES, meant=_MEANT, help=_HELP, context_settings=HELP)
 @click.version_option(rpcsys.__version__, prog_name="rpcsys")
 def group() -> None:
     """All commands; `_HELP` describes them."""
@@ -67,7 +77,8 @@ def _program(name: str, program: str, summary: str) -> None:
     def command(args: tuple[str, ...]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, "-m", program, *args])
+        typed = {"RPCSYS_COMMAND": f"rpcsys {name}"}  # its messages begin with that
+        os.execve(sys.executable, [sys.executable, "-m", program, *args], {**os.environ, **typed})
 
     command.program = program
     group.add_command(command)
@@ -76,7 +87,6 @@ def _program(name: str, program: str, summary: str) -> None:
 _program("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
 _program("proxy", "rpcsys.proxy", "Join clients with servers that they cannot reach.")
 _program("server", "rpcsys.server", "Serve this machine as a device.")
-_program("query", "rpcsys.query", "Print the tracker's servers and queue.")
 
 
 @group.group(cls=options.CommandGroup, short_help="End a lease.")

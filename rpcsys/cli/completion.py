@@ -8,7 +8,7 @@ import io
 import re
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
 
 COMMANDS = ("rpcsys", "query_tracker")  # the commands that this package installs
 
@@ -24,36 +24,17 @@ def help_of(program: str) -> str:
 
 
 class Program(click.Command):
-    """A command that passes its arguments to ``program``, whose help lists the flags.
-
-    If the program has a click group, the group completes the commands below it, too.
-    """
+    """A command that passes its arguments to ``program``, whose help lists the flags."""
 
     program: str
 
-    @property
-    def group(self) -> click.Group | None:
-        """The program's own group of commands, if it has one."""
-        return getattr(importlib.import_module(f"{self.program}.__main__"), "command", None)
-
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        group = self.group
-        if group is not None:
-            return below(group, ctx, incomplete)
         flags = dict.fromkeys(_FLAG.findall(help_of(self.program)))
         return [CompletionItem(flag) for flag in flags if flag.startswith(incomplete)]
 
 
-def below(group: click.Group, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """The completions of ``group`` after the words that ``ctx`` holds for it."""
-    return ShellComplete(group, {}, "", "").get_completions(list(ctx.params["args"]), incomplete)
-
-
 def words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions for a word of a program's command line that is not a flag: its subcommands, else files."""
-    group = ctx.command.group if isinstance(ctx.command, Program) else None
-    if group is not None:
-        return below(group, ctx, incomplete)
+    """Completions for a word of a program's command line that is not a flag: files."""
     return [CompletionItem(incomplete, type="file")]
 
 

@@ -13,7 +13,7 @@ import rpcsys
 from rpcsys.cli.completion import Program, help_of
 from rpcsys.cli.options import FilePath
 from rpcsys.errors import ConfigError
-from rpcsys.query.__main__ import command as query_tracker
+from rpcsys.query.__main__ import query as query_tracker
 
 COLUMNS = 76  # width of a page's text: a terminal's 80 without man's margin
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import math
 from collections.abc import Mapping
@@ -71,20 +72,35 @@ class CommandGroup(click.Group):
     """A group that needs a command: without one it prints its help to standard error and exits with status 2.
 
     Before 8.2, click would exit with 0. ``modules`` maps the names of commands to the modules that have them; each
-    module is imported when its command is used.
+    module is imported when its command is used. ``meant`` maps names that users may type to the commands that there
+    are.
     """
 
-    def __init__(self, *args: Any, modules: Mapping[str, str] | None = None, **more: Any) -> None:
+    def __init__(
+        self, *args: Any, modules: Mapping[str, str] | None = None, meant: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
         super().__init__(*args, **more)
         self._modules = dict(modules or {})
+        self._meant = dict(meant or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*self.commands, *self._modules})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self._modules:
-            self.add_command(getattr(importlib.import_module(self._modules.pop(cmd_name)), cmd_name))
+            self.add_command(getattr(importlib.import_module(self._modules.pop(cmd_name)), cmd_name), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that ``args`` begin with. For an unknown one, the error has the nearest that there is."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not (ctx.resilient_parsing or name.startswith("-")):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
+            meant = self._meant.get(name) or next(iter(near), "")
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {meant!r}?" if meant else ""))
+        return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Stop without arguments, unless a shell requests completions."""

@@ -81,8 +81,11 @@ class Session(Caller, Closeable):
         """Load the file ``name`` of the session's directory: there is no local file ``path``."""
         try:
             return self._builtin("session.load_module", name)
-        except RemoteFileError as error:
-            raise RemoteFileError(f"there is no file {path!r} here; as one of the device: {error.args[0]}") from None
+        except RemoteFileError:
+            text = (
+                f"there is no file {path!r}, neither here nor on the device: check the path, or see session.listdir()"
+            )
+            raise RemoteFileError(text) from None
 
     def array(self, value: Any) -> RemoteArray:
         """Copy an array to the device, where it stays until the result of this call is dropped."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import UsageError, there_are
 from rpcsys.wire.head import MAX_RANK
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def light_model(name: str = "resnet50", seed: int = 0) -> onnx.ModelProto:
     import onnx
 
     if not path.exists():
-        raise UsageError(f"no sample network {name!r}; there are: {', '.join(names())}")
+        raise UsageError(f"no sample network {name!r}; {there_are(names())}")
     model = onnx.load(path)
     graph = model.graph
     shapes = _weight_shapes(graph)

@@ -1,4 +1,4 @@
-"""``query_tracker``, which is also ``python -m rpcsys.query``.
+"""``query_tracker``, which is also ``rpcsys query`` and ``python -m rpcsys.query``.
 
 Prints the same headings and columns as TVM's tool, as scripts read them. Works with TVM's tracker, too.
 """
@@ -37,6 +37,7 @@ def _json(text: str) -> Decorator:
 @click.group(
     NAME,
     invoke_without_command=True,
+    short_help="Print the tracker's servers and queue.",
     help="Print a tracker's servers, and how many are free and how many requests wait, by key.",
     context_settings=HELP,
 )
@@ -47,7 +48,7 @@ def _json(text: str) -> Decorator:
 @click.option("--watch", is_flag=True, help="Print it every second, until Ctrl-C.")
 @click.option("--why", metavar="KEY", help="Print why requests for KEY wait, instead.")
 @click.pass_context
-def command(
+def query(
     context: click.Context,
     tracker: str | None,
     host: str | None,
@@ -107,7 +108,7 @@ def _address(*given: _Place) -> tuple[str, int]:
 def _subcommand(name: str, text: str, report: Callable[..., None], *options: Decorator) -> None:
     """Add a subcommand that calls ``report`` with a connection to the tracker and the values of ``options``."""
 
-    @command.command(name, help=text)
+    @query.command(name, help=text)
     @with_options(_TRACKER, _HOST, _PORT, *options)
     @click.pass_context
     def run(
@@ -142,7 +143,7 @@ _subcommand(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 0, 1 if there is no tracker, 2 for a bad flag."""
-    return run_command(command, NAME, arguments)
+    return run_command(query, NAME, arguments)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ _ADVICE = (
     ("; see session.listdir()", ""),
     (". See session.info['capabilities']", ""),
     ("a longer session_timeout", "more time"),
+    ("or check the address", "or give its address: --tracker HOST:PORT, or RPCSYS_TRACKER"),
 )
 
 INTERRUPTED, TERMINATED = 130, 143  # a shell's exit statuses for commands that Ctrl-C and SIGTERM ended
@@ -65,8 +66,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         click.echo(f"{name}: interrupted", err=True)
         return INTERRUPTED
     except click.UsageError as error:
-        where = name if error.ctx is None else error.ctx.command_path
-        return _fail(name, f"{error.format_message().rstrip('.')} (see {where} --help)", error.exit_code)
+        return _fail(name, _of_usage(name, error), error.exit_code)
     except click.ClickException as error:
         return _fail(name, error.format_message(), error.exit_code)
     except RpcsysError as error:
@@ -78,6 +78,19 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         _give_up_output()
         return _fail(name, _of_system(error), RpcsysError.exit_status)
     return status if isinstance(status, int) else 0
+
+
+def _of_usage(name: str, error: click.UsageError) -> str:
+    """A wrong command line for people; for an option that resembles none, with the words that the command needs."""
+    text, context = error.format_message().rstrip("."), error.ctx
+    if context is None:
+        return f"{text} (see {name} --help)"
+    if isinstance(error, click.NoSuchOption) and not error.possibilities:
+        needed = [param for param in context.command.params if param.required]
+        words = [param.get_usage_pieces(context) or [param.opts[0], param.metavar or "…"] for param in needed]
+        if words:
+            text += f"; type: {' '.join([context.command_path, *itertools.chain(*words)])}"
+    return f"{text} (see {context.command_path} --help)"
 
 
 def _streams() -> tuple[TextIO, TextIO]:

@@ -77,7 +77,7 @@ class ServerConfig:
 def parse(arguments: Sequence[str]) -> ServerConfig:
     """The configuration of a command line.
 
-    Raises `ConfigError` for values that cannot be used, SystemExit(2) for flags that cannot be parsed.
+    Raises `ConfigError` for values that cannot be used, `UsageError` for flags that cannot be parsed.
     """
     flags = parser().parse_args(list(arguments))
     _check(flags)
@@ -125,7 +125,7 @@ def parser() -> serve.Parser:
     """The parser of the flags. It does not check files: another machine may be the one that serves."""
     repeatable: dict[str, Any] = {"action": "append", "default": []}
     folder: dict[str, Any] = {"type": serve.not_empty, "metavar": "DIR"}
-    parser = serve.Parser(prog=NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients.")
+    parser = serve.Parser(NAME, allow_abbrev=False, description="Serve this device to rpcsys and TVM clients.")
     add = parser.add_argument
     at = "the address to listen on (default: all), or the proxy's (repeatable); also as HOST:PORT"
     add("--host", action="append", help=at)

@@ -104,7 +104,7 @@ def encoded(result: Any, wanted: Optional[Mapping[str, str]]) -> Any:
     results = list(result) if several else [result]
     for place, how in wanted.items():
         if not place.isdecimal() or int(place) >= len(results):
-            raise ValueNotSupported(f"there is no result {place[:20]} to encode; there are {len(results)}")
+            raise ValueNotSupported(f"there is no result {place[:20]} to encode: the call has {len(results)}")
         results[int(place)] = encode(results[int(place)], how, f"result {place}")
     return tuple(results) if several else results[0]
 

@@ -83,8 +83,8 @@ ADD = ("add", "--key", "k", "--tracker", "h:1")
         ([*ADD, "pi@pi", "--", "--name", "x"], "--name belongs before the --"),
         ([*ADD, "--", "-oProxyCommand=x"], "'-oProxyCommand=x' is no board"),
         (["upgrade"], "which board? Name it, or say --all"),
-        (["upgrade", "rv"], "no board called rv: there are pi"),
-        (["remove", "rv"], "no board called rv: there are pi"),
+        (["upgrade", "rv"], "no board called rv: there is pi"),
+        (["remove", "rv"], "no board called rv: there is pi"),
     ],
 )
 def test_invalid_arguments_are_one_line(args: list[str], message: str, rpcsys: Command) -> None:

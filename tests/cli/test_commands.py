@@ -15,6 +15,9 @@ from tests.cli.conftest import Command
     ("args", "status", "message"),
     [
         ([], 2, "A lab on this machine"),
+        (["--help"], 0, "RPCSYS_TRACKER"),
+        (["query", "history", "--help"], 0, "Usage: rpcsys query history"),
+        (["tracker", "--help"], 0, "usage: rpcsys tracker"),
         (["--help"], 0, "A model on a device"),
         (["--version"], 0, "rpcsys, version"),
         (["run", "--help"], 0, "INPUTS.npz"),
@@ -36,8 +39,8 @@ def test_help(args: list[str], status: int, message: str, rpcsys: Command) -> No
         (["run", "--key", "cpu", "--repeat", "many", "model.onnx"], "--repeat"),
         (["run", "--key", "cpu", "nowhere.onnx"], "no such model: nowhere.onnx"),
         (["demo", "--fast"], "No such option"),
-        (["tracker", "--port", "high"], "rpcsys-tracker: error: "),
-        (["server", "--port", "high"], "rpcsys-server: error: "),
+        (["tracker", "--port", "high"], "rpcsys tracker: error: "),
+        (["server", "--port", "high"], "rpcsys server: error: "),
         (["query", "--port", "high"], "error: "),
     ],
 )

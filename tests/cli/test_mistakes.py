@@ -23,12 +23,13 @@ import click
 import numpy as np
 import pytest
 
+from rpcsys import serve
 from rpcsys.cli import manual
 from rpcsys.cli.commands import group, run_group
 from rpcsys.lab import Lab
 from rpcsys.proxy.__main__ import main as proxy
-from rpcsys.query.__main__ import command as query_tracker
 from rpcsys.query.__main__ import main as query
+from rpcsys.query.__main__ import query as query_tracker
 from rpcsys.server.__main__ import main as server
 from rpcsys.tracker.__main__ import main as tracker
 from tests.live.daemons import ROOT, free_port
@@ -40,7 +41,6 @@ START = ROOT / "packaging" / "board" / "python" / "start.py"  # of a board's ser
 PROGRAMS: Mapping[tuple[str, ...], Callable[[list[str]], int]] = {
     ("rpcsys",): run_group,
     ("query_tracker",): query,
-    ("rpcsys", "query"): query,
     ("rpcsys", "tracker"): tracker,
     ("rpcsys", "proxy"): proxy,
     ("rpcsys", "server"): server,
@@ -171,6 +171,7 @@ def run_here(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     while "=" in words[0]:
         monkeypatch.setenv(*words.pop(0).split("=", 1))
     count = 2 if tuple(words[:2]) in PROGRAMS else 1
+    monkeypatch.setattr(serve, "_TYPED", " ".join(words[:count]))  # the command `rpcsys` sets it for a daemon
     try:
         status = PROGRAMS[tuple(words[:count])](words[count:])
     except SystemExit as end:  # argparse ends so

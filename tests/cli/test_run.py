@@ -82,7 +82,7 @@ def test_errors_are_one_line(lab: Lab, model: Path, tmp_path: Path, rpcsys: Comm
         (["--key", "cpu", model, "shape.npz"], "data_0"),
         (["--key", "cpu", model, "dtype.npz"], "data_0"),
         (["--key", "cpu", model, "nowhere.npz"], "cannot read nowhere.npz"),
-        (["--key", "cpus", model], "no server offers 'cpus'; there are cpu"),
+        (["--key", "cpus", model], "no server offers 'cpus'; there is cpu"),
     ]:
         done = rpcsys("run", *args, tracker=lab.tracker_address)
         line = done.stderr.splitlines()[-1]

@@ -52,7 +52,7 @@ def test_outputs_are_finite_and_follow_the_input(network: str, tmp_path: Path) -
 
 
 def test_the_error_for_an_unknown_network_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"no sample network 'resnet51'; there are: .*resnet50"):
+    with pytest.raises(UsageError, match=r"no sample network 'resnet51'; there are .*resnet50"):
         samples.light_model("resnet51")
 
 

@@ -207,7 +207,7 @@ def test_a_wrong_flag_is_logged_once_without_restarts(lab: Booted) -> None:
     assert "journalctl" in done
     assert lab.show("rpcsys-tracker", "Result") == "exit-code"
     assert lab.show("rpcsys-tracker", "NRestarts") == "0"
-    assert "rpcsys-tracker: error: unrecognized arguments: --prot 9190" in lab.journal("rpcsys-tracker")
+    assert "rpcsys tracker: error: unrecognized arguments: --prot 9190" in lab.journal("rpcsys-tracker")
 
 
 def test_install_sh_upgrades_drains_and_leaves_nothing(lab: Booted, old: Path, tmp_path: Path) -> None:

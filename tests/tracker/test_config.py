@@ -1,8 +1,10 @@
 """The tracker's limits by key, as flags."""
 
+import re
+
 import pytest
 
-from rpcsys.errors import ConfigError
+from rpcsys.errors import ConfigError, UsageError
 from rpcsys.tracker.config import parse
 
 
@@ -19,21 +21,15 @@ def test_trusted_proxies_are_parsed():
 
 
 @pytest.mark.parametrize("text", ["proxy.lab", "10.0.0.5:9090", "10.0.0.0/33", ""])
-def test_an_invalid_address_is_refused(text, capsys):
-    with pytest.raises(SystemExit) as ended:
+def test_an_invalid_address_is_refused(text):
+    with pytest.raises(UsageError, match=re.escape("10.0.0.0/24")):
         parse(["--proxy-from", text])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "10.0.0.0/24" in line
 
 
 @pytest.mark.parametrize("text", ["rpi4", "rpi4=", "=600", "rpi4=0", "rpi4=-1", "rpi4=nan", "rpi4=1e99", "a b=1"])
-def test_an_invalid_limit_is_refused(text, capsys):
-    with pytest.raises(SystemExit) as ended:
+def test_an_invalid_limit_is_refused(text):
+    with pytest.raises(UsageError, match="write KEY=SECONDS"):
         parse(["--max-session", text])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "write KEY=SECONDS" in line
 
 
 def test_the_host_may_have_the_port():
@@ -52,9 +48,6 @@ def test_the_end_of_the_ports_moves_along(port, end):
 @pytest.mark.parametrize(
     ("flags", "words"), [(["--prot", "9300"], "did you mean --port?"), (["--http_port=1"], "--http-port?")]
 )
-def test_a_mistyped_flag_suggests_the_right_one(flags, words, capsys):
-    with pytest.raises(SystemExit) as ended:
+def test_a_mistyped_flag_suggests_the_right_one(flags, words):
+    with pytest.raises(UsageError, match=re.escape(words)):
         parse(flags)
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line

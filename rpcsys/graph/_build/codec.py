@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import UsageError, there_are
 from rpcsys.graph._build.targets import Coder, Remote
 from rpcsys.graph._ir.stage import Signature, TensorSpec
 from rpcsys.module import Module, graph, python
@@ -81,7 +81,7 @@ def _pairs(given: Mapping[str, Any], known: set[str]) -> dict[str, CoderPair]:
         if isinstance(how, str):
             continue
         if name not in known:
-            raise UsageError(f"there is no tensor {name!r} to encode; there are {', '.join(sorted(known))}")
+            raise UsageError(f"there is no tensor {name!r} to encode; {there_are(sorted(known))}")
         if not isinstance(how, tuple) or len(how) != 2 or not all(map(callable, how)):
             raise UsageError(f"{name!r} needs the name of an encoding, or a pair of functions or modules")
         pairs[name] = CoderPair(*map(_module, how))

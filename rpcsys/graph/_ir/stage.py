@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 import onnx_ir as ir
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import UsageError, there_are
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.tensor_info import TensorInfo
 
@@ -83,7 +83,7 @@ class Stages(Sequence[Stage]):
         for stage in self._stages:
             if stage.name == key:
                 return stage
-        raise UsageError(f"no stage {key!r}; there are {', '.join(stage.name for stage in self)}")
+        raise UsageError(f"no stage {key!r}; {there_are(stage.name for stage in self)}")
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self._stages)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from rpcsys import client
-from rpcsys.errors import UsageError
+from rpcsys.errors import UsageError, there_are
 from rpcsys.graph._build.build import build
 from rpcsys.graph._build.leased_module import LeasedModule
 from rpcsys.graph._build.targets import OnnxRuntime
@@ -104,7 +104,7 @@ def _placed(stages: Sequence[PipelineStage], cpus: Cpus, replicas: Mapping[str, 
     names = {stage.name for stage in stages}
     for name in [*cpus, *replicas]:
         if name not in names:
-            raise UsageError(f"no stage {name!r}; there are {', '.join(stage.name for stage in stages)}")
+            raise UsageError(f"no stage {name!r}; {there_are(stage.name for stage in stages)}")
     placed = []
     for stage in stages:
         count = replicas.get(stage.name, stage.replicas)

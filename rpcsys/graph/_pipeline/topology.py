@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import UsageError, there_are
 from rpcsys.graph._pipeline.cpu_shares import available
 from rpcsys.graph._pipeline.scheduler import StageNode, ordered
 
@@ -67,7 +67,7 @@ class Topology:
                 raise UsageError(f"{tensor!r} is an input, and {makers[tensor]} makes it too; rename one")
         for tensor in self.outputs:
             if tensor not in makers and tensor not in self.inputs:
-                raise UsageError(f"no stage makes the output {tensor!r}; there are {', '.join(makers)}")
+                raise UsageError(f"no stage makes the output {tensor!r}; {there_are(makers)}")
 
     def feeds(self, frame: Any) -> dict[str, Any]:
         """A frame's tensors by name: the frame is a mapping, a tuple in the inputs' order, or the one input itself.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError
+from rpcsys.errors import ProtocolError, RemoteArgumentError, UsageError, there_are
 from rpcsys.module import packed
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
@@ -34,8 +34,8 @@ class ParamsModule(Module):
         tensor = self.tensors.get(name)
         if tensor is None:
             known = list(self.tensors)
-            has = ", ".join(known[:20]) + (", …" if len(known) > 20 else "")
-            raise RemoteArgumentError(f"there is no weight {str(name)[:200]!r}; there are {has or 'none'}")
+            shown = [*known[:20], "…"] if len(known) > 20 else known
+            raise RemoteArgumentError(f"there is no weight {str(name)[:200]!r}; {there_are(shown)}")
         return as_array(tensor)
 
     def known(self) -> List[str]:

@@ -23,6 +23,7 @@ from rpcsys.errors import (
     SessionTimeout,
     UsageError,
     one_line,
+    there_are,
 )
 from rpcsys.link.address import address_text
 from rpcsys.link.backoff import RetryBudget, jitter
@@ -241,7 +242,7 @@ def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]
         return {name: encode for name, dtype in named.items() if encode and encoding.applies(encode, dtype)}
     for name, how in encode.items():
         if name not in named:
-            raise UsageError(f"there is no tensor {name!r} to encode; there are {', '.join(named) or 'none'}")
+            raise UsageError(f"there is no tensor {name!r} to encode; {there_are(named)}")
         encoding.steps(how)
         if named[name] and not encoding.applies(how, named[name]):
             raise UsageError(f"{how} does not apply to {name!r}, which is {named[name]}")

@@ -7,6 +7,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from rpcsys.errors import there_are
 from rpcsys.tracker.labels import ANY, KEY
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def unknown(records: Records, wants: Wants) -> str:
         start = f"start one with `python -m rpcsys.server --key {key} --tracker …`"
         return f"no server offers {key!r}, nor any other key: {start}"
     near_keys = difflib.get_close_matches(key, served, n=3) or sorted(served)[:5]
-    return f"no server offers {key!r}; there are {', '.join(near_keys)}. " + wait.format("key")
+    return f"no server offers {key!r}; {there_are(near_keys)}. " + wait.format("key")
 
 
 def _near_values(records: Records, wants: Wants) -> str:
@@ -46,7 +47,7 @@ def _near_values(records: Records, wants: Wants) -> str:
         values = _values(records, wants.key, label)
         found += [f"{label}={other}" for other in values]
         lacking |= set() if values else {label}
-    there = f"; there are {', '.join(found)}" if found else ""
+    there = f"; {there_are(found)}" if found else ""
     return there + (f"; no server has the label {', '.join(sorted(lacking))}" if lacking else "")
 
 
@@ -61,8 +62,8 @@ def unknown_server(records: Records, name: str) -> str:
     """One line for a person who named an unknown server."""
     names = list(islice(records.server_names, 20 * _COMPARED))
     near = difflib.get_close_matches(name, names[:_COMPARED], n=3) or sorted(names)[:3]
-    there = f"; there are {', '.join(near)}" if near else ""
-    return f"there is no server {name!r}{there}: see the names in query_tracker --json"
+    there = f"; {there_are(near)}" if near else ""
+    return f"there is no server {name!r}{there}: query_tracker shows the names"
 
 
 def unknown_module(records: Records, name: str) -> str:
@@ -73,4 +74,4 @@ def unknown_module(records: Records, name: str) -> str:
     if not names:
         return f"no server has a deployed module {name!r}, nor any other; type: rpcsys deploy FILE --to HOST:PORT"
     near = difflib.get_close_matches(name, names, 3, 0.5) or names[:NAMES_SHOWN]
-    return f"no server has a deployed module {name!r}; there is {', '.join(near)} (see query_tracker modules)"
+    return f"no server has a deployed module {name!r}; {there_are(near)} (see query_tracker modules)"

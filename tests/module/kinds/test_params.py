@@ -55,7 +55,7 @@ def test_several_modules_share_one():
 
 
 def test_unknown_names():
-    with pytest.raises(RemoteArgumentError, match=r"no weight 'v'; there are w$"):
+    with pytest.raises(RemoteArgumentError, match=r"no weight 'v'; there is w$"):
         params({"w": np.ones(1)})["get_param"]("v")
 
 

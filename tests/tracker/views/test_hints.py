@@ -15,7 +15,7 @@ def test_without_servers_the_error_names_the_command(scene):
 def test_the_error_names_similar_keys(scene):
     for key in ("rpi4", "gpu-a100", "esp32"):
         scene.server(key, key)
-    assert "there are rpi4." in unknown(scene, "rpi5")
+    assert "there is rpi4." in unknown(scene, "rpi5")
     assert "esp32, gpu-a100, rpi4" in unknown(scene, "nothing-like-it")
 
 
@@ -38,7 +38,7 @@ def test_the_error_names_versions_that_are_there_and_labels_that_no_server_has(s
 
 def test_the_error_names_similar_servers_and_modules(scene):
     server = scene.server(name="board-1")
-    assert "there are board-1" in hints.unknown_server(scene.state.records, "bord-1")
+    assert "there is board-1" in hints.unknown_server(scene.state.records, "bord-1")
     assert "nor any other" in hints.unknown_module(scene.state.records, "resnet")
     scene.ask(server, "deployed", modules=[{"name": "resnet50", "version": "1"}])
     assert "there is resnet50" in hints.unknown_module(scene.state.records, "resnet")
