@@ -111,8 +111,9 @@ def end_lease(name: str, reason: str, tracker: str | None) -> None:
 def drain(server: str, tracker: str | None) -> None:
     """Grant no more leases on SERVER. Its sessions continue; `rpcsys enable SERVER` undoes it."""
     with connect_tracker(options.tracker_address(tracker, options.PORT)) as connection:
-        connection.drain(server)
-    click.echo(f"{server} gets no more sessions; undo with: rpcsys enable {server}")
+        changed = connection.drain(server)
+    now = "gets no more sessions" if changed else "is drained already"
+    click.echo(f"{server} {now}; undo with: rpcsys enable {server}")
 
 
 @group.command(short_help="Undo a drain, or offer a server again that was set aside.")
@@ -121,8 +122,8 @@ def drain(server: str, tracker: str | None) -> None:
 def enable(server: str, tracker: str | None) -> None:
     """Offer SERVER again, after a drain or after it was set aside."""
     with connect_tracker(options.tracker_address(tracker, options.PORT)) as connection:
-        connection.enable(server)
-    click.echo(f"{server} gets sessions again")
+        changed = connection.enable(server)
+    click.echo(f"{server} gets sessions again" if changed else f"{server} was neither drained nor set aside")
 
 
 def run_group(argv: Sequence[str] | None = None) -> int:

@@ -44,6 +44,7 @@ def _lease(value: Any, name: str) -> Dict[str, Any]:
 
 count = integer(0, checks.MAX_ID)
 LIMIT = optional(span)
+CHANGED = optional(checks.flag)  # trackers of earlier versions do not send it
 LEASES = rows(_lease)
 MODULES = rows(
     record(

@@ -282,13 +282,19 @@ class Tracker(Closeable):
         """End a lease of any user, by its name. Raises `TrackerError` if there is none, or it cannot be ended."""
         self._ask("end", None, "", lease=lease, reason=reason)
 
-    def drain(self, server: str) -> None:
-        """Grant no more leases on a server; its sessions go on. Raises `TrackerError` for an unknown name."""
-        self._ask("drain", None, "", server=server)
+    def drain(self, server: str) -> bool:
+        """Grant no more leases on a server; its sessions go on. False: it was drained already.
 
-    def enable(self, server: str) -> None:
-        """Undo a drain, or the setting aside of a server. Raises `TrackerError` for an unknown name."""
-        self._ask("enable", None, "", server=server)
+        Raises `TrackerError` for an unknown name.
+        """
+        return self._ask("drain", answers.CHANGED, "changed", server=server) is not False
+
+    def enable(self, server: str) -> bool:
+        """Undo a drain, or the setting aside of a server. False: it was neither.
+
+        Raises `TrackerError` for an unknown name.
+        """
+        return self._ask("enable", answers.CHANGED, "changed", server=server) is not False
 
     def _ask(self, op: str, check: Optional[Check], field: str, **fields: Any) -> Any:
         """The checked ``field`` of the tracker's answer; None without a ``check``."""

@@ -11,7 +11,7 @@ from rpcsys.tracker.entities import Condition, LeaseRecord, Peer
 from rpcsys.tracker.events import Action, HistoryEntry
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.scheduler import Scheduler
-from rpcsys.tracker.transitions import CLEARED, FAILED, FAILURES, OK, PAUSE_OVER, SET_ASIDE
+from rpcsys.tracker.transitions import CLEARED, FAILED, FAILURES, OK, PAUSE_OVER, SET_ASIDE, ServerState
 
 #: Conditions kept of servers that have left; beyond, the one that left first is dropped.
 MAX_ABSENT = 1024
@@ -86,8 +86,15 @@ class ServerHealth:
     def enable(self, name: str, by: str) -> list[Action]:
         """Undo a drain, and clear all failures."""
         condition = self._condition(name)
+        if not (condition.drained or condition.failures) and condition.trust is OK:
+            self._tidy(name)
+            return []
         condition.drained = False
         return [HistoryEntry(self.records.now, "enabled", {"server": name, "by": by}), *self._trust(name, condition)]
+
+    def state(self, name: str) -> ServerState:
+        """The state of a server that is shown to people."""
+        return self.records.conditions.get(name, Condition()).state
 
     def healthy(self, name: str, problem: str) -> list[Action]:
         """Note the result of a server's own health check: "" or a problem."""

@@ -150,7 +150,9 @@ class Servers:
         name = self._with_port(name)
         if name not in self.records.server_names and name not in self.records.conditions:
             return [peer.refuse(asked, hints.unknown_server(self.records, name))]
-        return [peer.done(asked), *change(name, peer.who)]
+        before = self.health.state(name)
+        actions = change(name, peer.who)
+        return [peer.done(asked, changed=self.health.state(name) is not before), *actions]
 
     def _with_port(self, text: str) -> str:
         """The name of the server that ``text`` means: its name, or its name and port."""

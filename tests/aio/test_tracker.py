@@ -68,8 +68,8 @@ async def test_the_trackers_answers(lab):
         assert await tracker.resolve() == []
         assert (await tracker.why("board"))["queue"] == []
         server = (await tracker.summary())["servers"][0]["name"]
-        await tracker.drain(server)
-        await tracker.enable(server)
+        assert [await tracker.drain(server), await tracker.drain(server)] == [True, False]
+        assert [await tracker.enable(server), await tracker.enable(server)] == [True, False]
         with pytest.raises(TrackerError):
             await tracker.end_lease("nonsense")
         with pytest.raises(TrackerError):

@@ -79,8 +79,10 @@ def test_drain_enable_and_ending_a_lease(lab: Lab, rpcsys: Command) -> None:
     with lab.connect() as tracker:
         name = tracker.summary()["servers"][0]["name"]
         assert operate("drain", name) == f"{name} gets no more sessions; undo with: rpcsys enable {name}\n"
+        assert operate("drain", name) == f"{name} is drained already; undo with: rpcsys enable {name}\n"
         assert tracker.summary()["servers"][0]["state"] == "drained"
         assert operate("enable", name) == f"{name} gets sessions again\n"
+        assert operate("enable", name) == f"{name} was neither drained nor set aside\n"
         assert tracker.summary()["servers"][0]["state"] == "ok"
         with tracker.request("cpu", wait_timeout=30) as session:
             lease = session.lease["lease"]

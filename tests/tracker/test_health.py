@@ -149,7 +149,7 @@ def test_a_condition_survives_a_reconnect(scene, runner):
 def test_drain_and_enable(scene, runner):
     client, waits = scene.client("bob"), scene.client("eve")
     scene.put(runner.server, "rpi4:old")
-    assert scene.ask(client, "drain", server="board")[0]["ok"]
+    assert [scene.ask(client, "drain", server="board")[0]["changed"] for _ in range(2)] == [True, False]
     assert (runner.row["state"], scene.queue()) == ("drained", (0, 0))
     scene.request(waits)
     assert scene.granted(waits) == []
@@ -157,8 +157,9 @@ def test_drain_and_enable(scene, runner):
     runner.server = scene.server()
     scene.put(runner.server, "rpi4:1")
     assert scene.granted(waits) == []
-    assert scene.ask(client, "enable", server="board")[0]["ok"]
+    assert scene.ask(client, "enable", server="board")[0]["changed"]
     assert scene.granted(waits) == ["rpi4:1"]
+    assert not scene.ask(client, "enable", server="board")[0]["changed"]
     assert scene.recorded("drained") == [{"server": "board", "by": "bob"}]
     assert scene.recorded("enabled") == [{"server": "board", "by": "bob"}]
     assert scene.ask(client, "enable", server="bord")[0]["error"] == "BadRequest"
