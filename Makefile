@@ -34,10 +34,11 @@ help:
 demo: .venv/.ready-graph
 	@$(BIN)/rpcsys demo
 
-# Compiled code is kept, whatever the environment says: these tests start an interpreter some hundred times.
+# Compiled code is kept, whatever the environment says: tests start an interpreter some thousand times.
+unexport PYTHONDONTWRITEBYTECODE
+
 check: lint
-	env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/compiled \
-	    $(PYTEST) -n $(CHECK) -m "not live and not slow" --ignore tests/live
+	$(PYTEST) -n $(CHECK) -m "not live and not slow" --ignore tests/live
 
 # A live test that fails runs again, and why it failed is shown at the end; no other test does (tests/conftest.py).
 test: check

@@ -203,6 +203,7 @@ def test_before_anything_starts(
     check(mistake, run_here(filled(mistake.command, names), monkeypatch, capsys), names)
 
 
+@pytest.mark.slow
 @each("mistakes_shell.txt")
 def test_in_a_shell(mistake: Mistake, names: dict[str, str], folder: Path) -> None:
     if "root@" in mistake.command and shutil.which("ssh") is None:
