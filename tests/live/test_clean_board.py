@@ -79,6 +79,7 @@ def test_an_ended_session_leaves_a_clean_board(lab: FaultLab, ending: str):
     board.is_clean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["closed", "client killed", "session crashed"])
 def test_an_ended_session_without_fork_leaves_a_clean_board(fault_lab: FaultLab, ending: str):
     board = used_board(fault_lab.start(2, "ours", "--no-fork"))

@@ -61,6 +61,7 @@ def live(tracker, key):
     return load.stop()
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_between_runs_loses_no_lease(wrong, tmp_path):
     start, _ = wrong
     done = 0

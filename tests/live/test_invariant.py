@@ -148,6 +148,7 @@ def test_a_folder_of_an_ended_server_is_found(daemons: Daemons, tmp_path: Path, 
     assert [*invariant._of_ended([], [os.getpid()])] == [f"process {os.getpid()} of an ended server"]
 
 
+@pytest.mark.slow
 def test_a_daemon_that_ends_with_an_error_is_found(daemons: Daemons):
     says = 'import os, time; print(f\'{{"ready": "proxy", "port": null, "pid": {os.getpid()}}}\', flush=True)'
     daemons.launch("odd", [sys.executable, "-c", f"{says}; time.sleep(600)"]).await_ready_line()

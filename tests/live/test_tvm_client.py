@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,10 +52,15 @@ TARGETS = [
 ]
 
 
+def rows(targets: list[Target]) -> list[Any]:
+    """The targets; TVM's server at TVM's tracker, which shows what the tests expect of ours, only in slow tests."""
+    return [pytest.param(each, marks=pytest.mark.slow) if each == Target("tvm", "tvm") else each for each in targets]
+
+
 def targets_with(feature: str) -> pytest.MarkDecorator:
     """Limit a test to targets with the feature."""
     having = [target for target in TARGETS if feature in SERVERS[target.server].features]
-    return pytest.mark.parametrize("shared_lab", having, indirect=True, ids=str)
+    return pytest.mark.parametrize("shared_lab", rows(having), indirect=True, ids=str)
 
 
 class TargetLab:
@@ -106,7 +112,7 @@ class TargetLab:
         return wait_free(self.tracker, KEY, 1, FREE_AGAIN_S)
 
 
-@pytest.fixture(scope="module", params=TARGETS, ids=str)
+@pytest.fixture(scope="module", params=rows(TARGETS), ids=str)
 def shared_lab(request: pytest.FixtureRequest, module_daemons, artefacts) -> Iterator[TargetLab]:
     lab = TargetLab(request.param, module_daemons(), artefacts)
     yield lab
@@ -173,7 +179,7 @@ def test_while_leased_the_server_is_not_free(lab: TargetLab):
     lab.wait_free()
 
 
-@pytest.mark.parametrize("target", TARGETS[:3], ids=str)
+@pytest.mark.parametrize("target", rows(TARGETS[:3]), ids=str)
 def test_a_key_stays_in_the_summary_after_its_server_has_gone(daemons: Daemons, target: Target):
     tracker = daemons.tracker(flavour=target.tracker)
     server = daemons.server(KEY, tracker=tracker, flavour=target.server)
@@ -263,7 +269,13 @@ class TestPathsOutside:
         """A library outside the session's directory."""
         return shutil.copy(artefacts.addone, tmp_path / "secret.so")
 
-    @pytest.fixture(params=["absolute", "dots", "dots inside", "symlink"])
+    @pytest.fixture(
+        params=[
+            "absolute",
+            "symlink",
+            *(pytest.param(dots, marks=pytest.mark.slow) for dots in ("dots", "dots inside")),
+        ]
+    )
     def path(self, request: pytest.FixtureRequest, remote, secret) -> str:
         """A path of ``secret`` that a client may try."""
         home = os.path.dirname(remote.get_function("tvm.rpc.server.workpath")("x"))
