@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
+from itertools import islice, product
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rpcsys.proxy.relay import BufferPool, Pair
-from rpcsys.proxy.state import ProxyState
+from rpcsys.proxy.state import DUPLICATE, MISMATCH, ProxyState
 from rpcsys.proxy.tracker_link import ProxyTrackerLink
+from rpcsys.wire.handshake import CLIENT, SERVER
 
 MAX_KEYS = 500  # keys with metrics of their own: clients may request any key, and each costs memory for good
 OTHER = "(other)"
+CLOSED = "closed"  # the answer to a stream that is refused without a word
 #: Kinds of pairs: a client with its server, a server's link to the tracker, any stream to the next proxy.
 SESSION, LINK, CHAINED = KINDS = ("session", "link", "chained")
 
@@ -46,11 +49,16 @@ class ProxyMetrics(Collector):
         for pair, kind in self._pairs.items():
             moved[kind] += sum(flow.moved for flow in pair.flows)
             stuck += sum(flow.stuck for flow in pair.flows)
-        waiting = dict(list(self._state.counts().items())[:MAX_KEYS])
+        counts = self._state.counts()
+        keys = islice(dict.fromkeys([OTHER, *(key for _, key in counts)]), MAX_KEYS + 1)
+        waiting = {(role, key): counts[role, key] for role, key in product((CLIENT, SERVER), keys)}
+        # What has not happened has a value of 0: no alert can use a metric that is absent.
+        refused = {answer: self.refused[answer] for answer in (DUPLICATE, MISMATCH, CLOSED)}
+        joined = {OTHER: 0, **self._joined}
         yield _counter("streams", "Streams accepted.", self.accepted)
         yield _counter("streams_dropped", "Streams that broke the protocol, or whose opening was late.", self.dropped)
-        yield _counter("streams_refused", "Streams refused, by the answer they got.", self.refused, "answer")
-        yield _counter("pairings", "Clients joined with servers.", self._joined, "key")
+        yield _counter("streams_refused", "Streams refused, by the answer they got.", refused, "answer")
+        yield _counter("pairings", "Clients joined with servers.", joined, "key")
         yield _counter("bytes", "Bytes relayed.", {kind: moved[kind] for kind in KINDS}, "kind")
         yield _gauge("pairs", "Pairs of streams.", {kind: running[kind] for kind in KINDS}, "kind")
         yield _gauge("flows_stuck", "Directions whose receiver takes nothing now.", stuck)

@@ -19,7 +19,7 @@ from rpcsys.link.tcp import KEEPALIVE_S, drain_and_close, keep_alive, tune
 from rpcsys.logs import note
 from rpcsys.proxy import events as ev
 from rpcsys.proxy.config import ProxyConfig
-from rpcsys.proxy.metrics import CHAINED, LINK, SESSION, ProxyMetrics
+from rpcsys.proxy.metrics import CHAINED, CLOSED, LINK, SESSION, ProxyMetrics
 from rpcsys.proxy.relay import Pair, Relay
 from rpcsys.proxy.state import DUPLICATE, MISMATCH, ProxyState
 from rpcsys.proxy.streams import ProxyStream, send_first
@@ -216,7 +216,7 @@ class ProxyService:
 
     def _refuse(self, action: ev.RefuseStream) -> None:
         stream = self._take(action.conn)
-        self.metrics.refused[action.code or "closed"] += 1
+        self.metrics.refused[action.code or CLOSED] += 1
         key = stream.greeting.key if stream.greeting is not None else ""
         fields = {"key": key, "peer": stream.where, "reason": action.reason}
         log.info("refused", extra={"fields": fields, "stranger": stream.address})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import urllib.request
@@ -35,6 +36,9 @@ def test_metrics_have_no_complaint(daemons: Daemons, promtool: str) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=ENDS_S) as reply:
             text = reply.read()
         assert b"\n# HELP rpcsys_" in b"\n" + text
+        # Nothing is absent while it is empty: each described metric has a value.
+        described = re.findall(rb"^# HELP (rpcsys_\S+)", text, re.MULTILINE)
+        assert [name for name in described if not re.search(rb"^%s\S* \S" % name, text, re.MULTILINE)] == []
         command = [promtool, "check", "metrics"]
         done = subprocess.run(command, input=text, capture_output=True, timeout=ENDS_S, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

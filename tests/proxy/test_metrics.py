@@ -78,6 +78,14 @@ def test_waiting_streams_are_counted_by_role_and_key(metrics: ProxyMetrics) -> N
     assert value(metrics, "tracker_up") is None
 
 
+def test_every_metric_has_values_before_anything_happens() -> None:
+    idle = ProxyMetrics(ProxyState(ProxyConfig()), (), {}, BufferPool())
+    assert value(idle, "waiting", role="server", key=OTHER) == value(idle, "waiting", role="client", key=OTHER) == 0
+    assert value(idle, "pairings_total", key=OTHER) == 0
+    for answer in ("duplicate", "mismatch", "closed"):
+        assert value(idle, "streams_refused_total", answer=answer) == 0
+
+
 def test_the_number_of_keys_is_bounded(metrics: ProxyMetrics) -> None:
     for number in range(MAX_KEYS + 3):
         metrics.joined(str(number))

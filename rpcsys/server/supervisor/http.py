@@ -12,6 +12,7 @@ from typing import Any
 
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.wire.first_bytes import PAGE, answer, kind_of
+from rpcsys.wire.outcomes import OUTCOMES
 
 MAX_HEAD = 8 << 10  # bytes of a request: probes send a few hundred
 MAX_ASKING = 16  # connections at a time; one more closes the oldest
@@ -136,7 +137,8 @@ class ServerMetrics:
         lines = [*_family("info", "gauge", [("", {**key, **self._about}, 1)])]
         for name, value in self._now().items():
             lines += _family(name, "gauge", [("", key, value)])
-        outcomes = [("", {**key, "outcome": word}, count) for word, count in sorted(self._outcomes.items())]
+        words = sorted({*OUTCOMES, *self._outcomes})  # 0 for what has not happened: alerts need it
+        outcomes = [("", {**key, "outcome": word}, self._outcomes[word]) for word in words]
         lines += _family("sessions_total", "counter", outcomes)
         lines += _family("faults_total", "counter", [("", key, self._faults)])
         lines += _family("session_seconds", "histogram", self._histogram(key))

@@ -1,6 +1,7 @@
 """The tracker's metrics, for Prometheus: counted with each entry, or read from the records for each scrape.
 
-Names and labels are public, as alert rules use them: docs/monitoring.md lists them.
+Names and labels are public, as alert rules use them: docs/monitoring.md lists them. What may happen has a value of 0
+before it does: no alert can use a metric that is absent.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, islice, product
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.views import rows
+from rpcsys.wire.outcomes import OUTCOMES
 
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
@@ -28,6 +30,9 @@ LAGS_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 #: Keys with metrics of their own. TVM's clients may request any key, and each would take memory until the end.
 MAX_KEYS = 500
 OTHER = "(other)"
+#: How a request leaves the queue without a device (`rpcsys.tracker.events`), and the states of a server.
+WHYS = ("cancelled", "timeout", "unknown", "left")
+STATES = ("free", "busy", "partly busy", "preparing", "drained", "set aside", "unhealthy")
 _FIRST = 32  # requests searched for the oldest one: they are nearly in the order of their arrival
 
 
@@ -108,13 +113,23 @@ class Metrics(Collector):
         yield from self._queues()
         yield self._by_state()
         yield self._gone()
-        yield _by_key("rpcsys_tracker_wait_seconds", "From request to lease.", self._waits)
-        yield _by_key("rpcsys_tracker_lease_seconds", "From the beginning of a lease to its end.", self._leases)
-        yield _counter("sessions", "Leases that are over, by how they ended.", ["key", "outcome"], self._outcomes)
-        faults = {(key,): count for key, count in self._faults.items()}
+        keys = self._keys()
+        waits = {**dict.fromkeys(keys, Histogram(WAITS_S)), **self._waits}
+        leases = {**dict.fromkeys(keys, Histogram(LEASES_S)), **self._leases}
+        yield _by_key("rpcsys_tracker_wait_seconds", "From request to lease.", waits)
+        yield _by_key("rpcsys_tracker_lease_seconds", "From the beginning of a lease to its end.", leases)
+        outcomes = {**dict.fromkeys(product(keys, OUTCOMES), 0), **self._outcomes}
+        yield _counter("sessions", "Leases that are over, by how they ended.", ["key", "outcome"], outcomes)
+        faults = {(key,): self._faults[key] for key in keys}
         yield _counter("faults", "Leases that ended by the server's own fault.", ["key"], faults)
-        unserved = {(why,): count for why, count in self._unserved.items()}
+        unserved = {(why,): self._unserved[why] for why in (*WHYS, *self._unserved)}
         yield _counter("unserved", "Requests that left the queue without a device, by why.", ["why"], unserved)
+
+    def _keys(self) -> list[str]:
+        """The keys with values of their own: those that were counted, then those that are served or waited for now."""
+        keys = dict.fromkeys(self._leases)
+        keys |= dict.fromkeys(islice(filter(None, self._records.queues), max(0, MAX_KEYS - len(keys))))
+        return [*keys, *({OTHER} - keys.keys())]
 
     def _connections(self) -> Iterator[Metric]:
         counts = self._counts
@@ -156,17 +171,18 @@ class Metrics(Collector):
             for peer in records.peers.values()
             if peer.name
         )
+        keys = dict.fromkeys([*self._keys(), *(key for _, key in counts)])
         family = GaugeMetricFamily("rpcsys_tracker_servers", "Servers by key and state.", labels=["key", "state"])
-        for (condition, key), count in list(counts.items())[: 4 * MAX_KEYS]:
-            family.add_metric([key, condition], count)
+        for key, condition in product(islice(keys, MAX_KEYS + 1), STATES):
+            family.add_metric([key, condition], counts[condition, key])
         return family
 
     def _gone(self) -> Metric:
         counts = Counter(gone.key for gone in self._records.gone_lately(self._now()).values())
         text = "Servers that have left within a week and are not back."
         family = GaugeMetricFamily("rpcsys_tracker_gone_servers", text, labels=["key"])
-        for key, count in list(counts.items())[:MAX_KEYS]:
-            family.add_metric([key], count)
+        for key in dict.fromkeys([*self._keys(), *counts]):
+            family.add_metric([key], counts[key])
         return family
 
 

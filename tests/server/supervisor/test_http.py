@@ -112,6 +112,7 @@ def test_metrics_are_in_prometheus_format():
     assert found["rpcsys_server_slots", ""] == 2
     assert found["rpcsys_server_sessions_total", "closed"] == 2
     assert found["rpcsys_server_sessions_total", "crashed"] == 1
+    assert found["rpcsys_server_sessions_total", "memory"] == 0
     assert found["rpcsys_server_faults_total", ""] == 1
     assert found["rpcsys_server_session_seconds_bucket", "0.1"] == 1
     assert found["rpcsys_server_session_seconds_bucket", "5.0"] == 2

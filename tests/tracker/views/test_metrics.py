@@ -4,8 +4,10 @@ import prometheus_client
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
+from rpcsys.tracker.transitions import HEALTHY, ServerState
 from rpcsys.tracker.views import metrics
 from rpcsys.tracker.views.metrics import MAX_KEYS, OTHER, FrameCounts, Histogram, Metrics
+from rpcsys.wire.outcomes import OUTCOMES
 from tests.tracker import entries
 
 
@@ -41,7 +43,7 @@ def test_metrics_of_queues_and_servers(scene):
     assert found["rpcsys_tracker_leases", ("key", "rpi4")] == 2
     assert found["rpcsys_tracker_free", ("key", "gpu")] == 1
     assert found["rpcsys_tracker_slots", ("key", "rpi4")] == 2
-    servers = {key[1:]: value for key, value in found.items() if key[0] == "rpcsys_tracker_servers"}
+    servers = {key[1:]: value for key, value in found.items() if key[0] == "rpcsys_tracker_servers" and value}
     assert servers == {
         (("key", "rpi4"), ("state", "busy")): 1,
         (("key", "gpu"), ("state", "free")): 1,
@@ -69,7 +71,7 @@ def test_metrics_of_leases_and_requests(scene):
     assert found["rpcsys_tracker_lease_seconds_bucket", rpi4, ("le", "+Inf")] == 2
     assert found["rpcsys_tracker_sessions_total", rpi4, ("outcome", "crashed")] == 1
     assert found["rpcsys_tracker_faults_total", rpi4] == 1
-    assert {key: v for key, v in found.items() if "unserved" in key[0] and "created" not in key[0]} == {
+    assert {key: v for key, v in found.items() if "unserved" in key[0] and "created" not in key[0] and v} == {
         ("rpcsys_tracker_unserved_total", ("why", "timeout")): 1
     }
 
@@ -81,6 +83,33 @@ def test_metrics_of_many_keys_are_bounded(scene):
     assert len(keys) == MAX_KEYS + 1
     assert found["rpcsys_tracker_lease_seconds_count", ("key", OTHER)] == 2 * MAX_KEYS
     assert found["rpcsys_tracker_wait_seconds_count", ("key", 'a"b\\c\n')] == 1
+
+
+def test_every_metric_has_values_before_anything_happens(scene):
+    """An alert on a metric that is absent never fires, and `increase` misses its first step."""
+    for _ in range(2):
+        found = sampled(scene)
+        other = ("key", OTHER)
+        for name in ("gone_servers", "faults_total", "wait_seconds_count", "lease_seconds_count"):
+            assert found[f"rpcsys_tracker_{name}", other] == 0, name
+        for outcome in OUTCOMES:
+            assert found["rpcsys_tracker_sessions_total", other, ("outcome", outcome)] == 0
+        for why in metrics.WHYS:
+            assert found["rpcsys_tracker_unserved_total", ("why", why)] == 0
+        assert found["rpcsys_tracker_servers", other, ("state", "unhealthy")] == 0
+        for key in ("rpi4", "gpu"):  # the known keys, too
+            scene.server(key, f"a-{key}")
+    found = sampled(scene)
+    for name in ("gone_servers", "faults_total", "wait_seconds_count", "lease_seconds_count"):
+        assert found[f"rpcsys_tracker_{name}", ("key", "rpi4")] == 0, name
+    assert found["rpcsys_tracker_servers", ("key", "gpu"), ("state", "free")] == 0
+    assert found["rpcsys_tracker_servers", ("key", "gpu"), ("state", "preparing")] == 2
+
+
+def test_all_states_of_a_server_are_counted():
+    assert set(metrics.STATES) == {state.value for state in ServerState if state not in HEALTHY} | {
+        "free", "busy", "partly busy", "preparing",
+    }  # fmt: skip
 
 
 def test_a_histogram_counts_each_value_once():
@@ -98,4 +127,6 @@ def test_buckets_rise():
 
 def test_servers_that_are_gone(scene):
     scene.leave(scene.server())
+    assert sampled(scene)["rpcsys_tracker_gone_servers", ("key", "rpi4")] == 1
+    scene.wait(86400)  # the key has no queue any more
     assert sampled(scene)["rpcsys_tracker_gone_servers", ("key", "rpi4")] == 1
