@@ -12,6 +12,7 @@ library.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,11 @@ if sys.version_info < _DEVICE_PYTHON:
     raise ImportError(
         "rpcsys needs Python 3.8 or later, and this is {}.{}".format(*sys.version_info[:2]), name="rpcsys"
     )
+
+
+# From 1.29 on, onnxruntime sends names and hashes of models to its maker, and leaves files in TMPDIR and in the home
+# folder. It reads this variable when it is imported; daemons pass it on to sessions. A user's own value stays.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def need_host(package: str) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +40,20 @@ def test_nothing_is_imported_before_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines() == ["['rpcsys']", "True False"]
+
+
+def test_onnxruntime_leaves_no_files(tmp_path: Path) -> None:
+    """Its telemetry is off from its import on, wherever rpcsys was imported before; a user's own choice stays."""
+    pytest.importorskip("onnxruntime")
+    places = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    env = {name: value for name, value in os.environ.items() if name not in ("CI", "ORT_DISABLE_TELEMETRY")}
+    code = "import rpcsys, onnxruntime"
+    subprocess.run([sys.executable, "-c", code], env={**env, **places}, timeout=60, check=True)
+    assert list(tmp_path.iterdir()) == []
+    code = "import os, rpcsys; print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    chosen = {**env, "ORT_DISABLE_TELEMETRY": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=chosen, capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"0\n"
 
 
 def test_a_query_of_a_tracker_imports_no_numpy() -> None:
