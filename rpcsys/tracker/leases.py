@@ -93,7 +93,8 @@ class Leases:
         if lease is None:
             return [peer.done(message.id)]
         cleaned = dict(message.cleaned)
-        return [peer.done(message.id), *self.over(lease, message.outcome, fault=message.fault, cleaned=cleaned)]
+        ended = self.over(lease, message.outcome, message.why, message.fault, cleaned)
+        return [peer.done(message.id), *ended]
 
     def _reported(self, peer: Peer, lease: str, epoch: int) -> LeaseRecord | None:
         found = self.records.leases.get(lease)

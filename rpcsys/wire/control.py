@@ -208,6 +208,7 @@ class LeaseEnded(AboutLease, op="lease_ended"):
     outcome: str = field(_outcome)
     cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)  # the removed leftovers
     fault: str = field(_brief, default="")  # why it failed, where the cause is the server, not the client or its code
+    why: str = field(_brief, default="")  # why it is over, where neither the server nor the tracker is the cause
 
 
 class Health(Ask, op="health"):

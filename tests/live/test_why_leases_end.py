@@ -41,8 +41,13 @@ def out_of_time(tracker, session):
 
 
 def crashed(tracker, session):
-    with contextlib.suppress(RpcsysError):
+    with pytest.raises(SessionLost, match="the session is over: its process was ended by SIGSEGV"):
         session().get_function("fault.crash")()
+
+
+def left(tracker, session):
+    with pytest.raises(SessionLost, match="its process ended with exit status 3"):
+        session().get_function("fault.leave")()
 
 
 def ended(tracker, session):
@@ -57,7 +62,8 @@ ENDS = {
     vanished: ("lost", "its client is gone"),
     closed: ("closed", "its client closed it"),
     out_of_time: ("timeout", "its time was over"),
-    crashed: ("crashed", "its session's process died"),
+    crashed: ("crashed", "its process was ended by SIGSEGV"),
+    left: ("crashed", "its process ended with exit status 3"),
     ended: ("ended", "ended it: maintenance"),
 }
 

@@ -31,6 +31,15 @@ def test_a_lease_from_grant_to_end(scene):
     assert scene.summary()["leases"] == []
 
 
+def test_a_server_reports_why_a_process_ended(scene):
+    server, client = scene.server(), scene.client()
+    lease = lease_of(scene, server, client)
+    scene.ask(server, "lease_started", **lease, peer="10.0.0.5:1")
+    scene.ask(server, "lease_ended", **lease, outcome="crashed", why="its process was ended by SIGABRT")
+    (over,) = scene.recorded("over")
+    assert (over["reason"], over["fault"]) == ("its process was ended by SIGABRT", "")
+
+
 def test_epochs_rise(scene):
     server, client = scene.server(), scene.client()
     leases = [lease_of(scene, server, client, number) for number in range(5)]

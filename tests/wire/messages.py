@@ -79,7 +79,7 @@ TO_TRACKER = st.one_of(
         texts,
     ),
     st.builds(control.LeaseStarted, ids, texts, ids, texts),
-    st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(outcomes.OUTCOMES), cleaned, texts),
+    st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(outcomes.OUTCOMES), cleaned, texts, texts),
     st.builds(control.Health, ids, texts, readings),
     st.builds(control.Deployed, ids, st.lists(modules, max_size=3).map(tuple), texts),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),

@@ -128,6 +128,7 @@ OF_CHILD: Dict[str, Check] = {
     "opened": flag,
     "limit_s": seconds,  # that its client requests
     "outcome": text,
+    "why": _line,
     "removed": _names,
 }
 #: The same for a model host or a deployer.

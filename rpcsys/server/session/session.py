@@ -47,8 +47,8 @@ def serve(sock: socket.socket, job: Job, report: Report, renewal: Renewal = lamb
     """Serve one session on a connected stream socket; return its outcome: ``closed``, ``lost`` or ``ended``.
 
     ``report`` sends the supervisor ``{"limit_s": seconds}``, which the client requests; ``{"opened": true}`` after both
-    HELLOs; ``{"outcome": word}`` before the process ends itself. ``renewal`` returns the supervisor's newest
-    ``{"until": monotonic time or null}`` since its last call, None if there is none.
+    HELLOs; ``{"outcome": word}`` before the process ends itself, with ``why`` for "ended". ``renewal`` returns the
+    supervisor's newest ``{"until": monotonic time or null}`` since its last call, None if there is none.
     """
     return SessionServer(sock, job, report, renewal).run()
 
@@ -156,7 +156,7 @@ class SessionServer:
     def _end_process(self, outcome: str, kind: str = "", message: str = "") -> None:
         """End this process now, even during a call; first send the client an error of that ``kind``, if any."""
         try:
-            self._report({"outcome": outcome})
+            self._report({"outcome": outcome, "why": message} if outcome == "ended" else {"outcome": outcome})
             if kind:
                 self._out.send_last(error_frame(0, kind, message))
         finally:

@@ -82,6 +82,7 @@ class ReportEnd(Action):  # report to our tracker how a lease ended
     cleaned: tuple[str, ...] = ()  # names of killed processes
     removed: tuple[str, ...] = ()  # names of removed IPC objects and files
     fault: str = ""
+    why: str = ""
 
 
 class ReportHealth(Action):  # report the board's health to our tracker

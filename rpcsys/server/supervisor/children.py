@@ -238,7 +238,7 @@ class Spawner:
             self._loop.post(ev.LimitAsked, child, message["limit_s"])
         elif process.kind is ChildKind.SESSION:
             outcome = message["outcome"] if message["outcome"] in OUTCOMES else "closed"
-            self._loop.post(ev.ChildDone, child, outcome, message.get("removed", ()))
+            self._loop.post(ev.ChildDone, child, outcome, message.get("removed", ()), message.get("why", ""))
 
     def _check_ready(self, child: int) -> None:
         """Post `ChildReady` if the child waits and the zygote has sent its PID; the child's message proves nothing."""

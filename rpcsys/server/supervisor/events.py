@@ -134,6 +134,7 @@ class CpusLeft(ChildReport): ...  # threads of the session were allowed CPUs of 
 class ChildDone(ChildReport):  # its session is over, and it is about to exit
     outcome: str
     removed: tuple[str, ...] = ()  # IPC objects that end with its namespaces
+    why: str = ""  # a sentence: what in it ended the session
 
 
 class StartFailed(Event):  # a session could not be started

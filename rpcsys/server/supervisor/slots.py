@@ -6,6 +6,7 @@ while all slots are taken, so that the next session needs no fork either.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -89,6 +90,7 @@ class SessionRecord:
     gone: bool = False  # its client hung up
     outcome: str = ""
     why: str = ""  # why it is ended, if another than its client ends it
+    cause: str = ""  # what ended it in its own process: the code that it ran
     cleaned: tuple[str, ...] = ()  # names of killed descendants
     removed: tuple[str, ...] = ()  # names of removed IPC objects and files
     opened: bool = False  # its process has greeted the client
@@ -127,7 +129,8 @@ class SessionRecord:
     def ended_text(self, lasted_s: float) -> str:
         killed = "; had to be killed: " + ", ".join(self.cleaned) if self.cleaned else ""
         removed = "; had to be removed: " + ", ".join(self.removed) if self.removed else ""
-        end = f"session {self.number} of {self.peer} ended after {lasted_s:.1f} s: {self.outcome}"
+        why = f" ({self.cause})" if self.cause else ""
+        end = f"session {self.number} of {self.peer} ended after {lasted_s:.1f} s: {self.outcome}{why}"
         return f"{end}{killed}{removed}{self._lease_text}"
 
     @property
@@ -192,7 +195,7 @@ class Slots:
     def child_done(self, event: ev.ChildDone) -> list[do.Action]:
         session = self._served_by(event.child)
         if session is not None and session.state in (RUNNING, ENDING):
-            session.outcome = session.outcome or event.outcome
+            session.outcome, session.cause = session.outcome or event.outcome, event.why
             session.removed += event.removed
             self._expect_end(session, GRACE_DONE_S)
         return []
@@ -262,10 +265,11 @@ class Slots:
             session.removed += event.removed
             if event.starved and not session.gone:
                 session.outcome = session.outcome or "memory"
+            elif not (session.gone or session.outcome):
+                session.cause = f"its process {_how(event.status)}"
         actions: list[do.Action] = []
         if child.state in UNUSED and self.processes.child_pause.failed(event.now):
-            how = f"signal {-event.status}" if event.status < 0 else f"status {event.status}"
-            line = f"a waiting session process died ({how}); making another, with growing pauses"
+            line = f"a waiting session process died: it {_how(event.status)}; making another, with growing pauses"
             actions.append(do.Log("error", line))
         return actions + self.child_gone(event.child, event.cleaned)
 
@@ -318,6 +322,9 @@ class Slots:
             return ("SessionLost", over(session.why))
         if session.outcome == "memory" and memory is not None:
             return ("MemoryLimit", breach(memory) + ", and its processes were ended")
+        if session.outcome == "crashed" and session.cause and session.kind != TVM:
+            how = "probably through the code that it ran; request a device again"
+            return ("SessionLost", f"{over(session.cause)}, {how}")
         return ()
 
     # Deadlines
@@ -394,6 +401,13 @@ class Slots:
         running = sum(session.state is RUNNING for session in self.sessions.values())
         unused = sum(child.state in UNUSED for _, child in self.processes.for_sessions())
         return max(max(policy.slots - running, policy.spares) - unused, 0)
+
+
+def _how(status: int) -> str:
+    """How a process ended, by its exit status, or minus the signal that ended it."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was ended by {signal.Signals(-status).name if -status in {*signal.Signals} else f'signal {-status}'}"
 
 
 def over(why: str) -> str:

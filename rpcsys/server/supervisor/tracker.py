@@ -121,7 +121,7 @@ class TrackerSide:
         lease, epoch, cleaned, removed = session.lease, session.epoch, session.cleaned, session.removed
         if lease is None:
             return []
-        return self.offers.report(do.ReportEnd(lease, epoch, outcome, cleaned, removed, session.fault))
+        return self.offers.report(do.ReportEnd(lease, epoch, outcome, cleaned, removed, session.fault, session.cause))
 
     def _report_start(self, session: SessionRecord) -> list[do.Action]:
         lease, limit_s = session.lease, session.limit_s if session.kind == TVM else None

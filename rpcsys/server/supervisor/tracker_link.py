@@ -117,11 +117,12 @@ class TrackerLink:
         self._reported[self._report(control.LeaseStarted, lease, epoch, peer, limit_s)] = None
 
     def report_end(
-        self, lease: str, epoch: int, outcome: str, killed: Sequence[str], removed: Sequence[str], fault: str
-    ) -> None:
+        self, lease: str, epoch: int, outcome: str, killed: Sequence[str], removed: Sequence[str],
+        fault: str = "", why: str = "",
+    ) -> None:  # fmt: skip
         """Report the end of a lease to our tracker: EndConfirmed follows."""
         cleaned = {what: list(names) for what, names in (("processes", killed), ("removed", removed)) if names}
-        self._reported[self._report(control.LeaseEnded, lease, epoch, outcome, cleaned, fault)] = lease, epoch
+        self._reported[self._report(control.LeaseEnded, lease, epoch, outcome, cleaned, fault, why)] = lease, epoch
 
     def report_health(self, problem: str) -> None:
         self._report(control.Health, problem)

@@ -322,14 +322,15 @@ def test_exit_in_a_function_is_reported(fresh):
     assert reply["type"] == "SessionLost"
     assert reply["message"] == "a function on the device ended its process (SystemExit(3))"
     assert raw.ended()
-    assert fresh.reports() == [{"outcome": "ended"}]
+    assert fresh.reports() == [{"outcome": "ended", "why": reply["message"]}]
 
 
 def test_keyboard_interrupt_in_a_function_is_reported(fresh):
     raw = fresh.raw()
     raw.call(1, "test.interrupt")
-    assert "KeyboardInterrupt" in error(raw, 0)["message"]
-    assert fresh.reports() == [{"outcome": "ended"}]
+    reply = error(raw, 0)
+    assert "KeyboardInterrupt" in reply["message"]
+    assert fresh.reports() == [{"outcome": "ended", "why": reply["message"]}]
 
 
 def test_a_killed_process_ends_the_connection(fresh):

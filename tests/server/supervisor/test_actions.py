@@ -15,4 +15,4 @@ def test_equal_fields_compare_equal():
 
 def test_repr_shows_all_fields():
     assert repr(do.Refuse(7, "mismatch")) == "Refuse(conn=7, how='mismatch')"
-    assert repr(ev.ChildDone(1.5, 2, "closed")) == "ChildDone(now=1.5, child=2, outcome='closed', removed=())"
+    assert repr(ev.ChildDone(1.5, 2, "closed")) == "ChildDone(now=1.5, child=2, outcome='closed', removed=(), why='')"

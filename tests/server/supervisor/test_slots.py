@@ -165,7 +165,22 @@ def test_a_process_that_survives_its_kill_is_killed_again(direct):
 def test_killed_processes_are_logged(direct):
     direct.greet(1)
     direct.child_dies(1, -11, ("sleep", "worker"))
-    assert any("crashed; had to be killed: sleep, worker" in line for line in direct.logged())
+    text = "crashed (its process was ended by SIGSEGV); had to be killed: sleep, worker"
+    assert any(text in line for line in direct.logged())
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [(-6, "was ended by SIGABRT"), (3, "ended with exit status 3"), (0, "ended with exit status 0"),
+     (-40, "was ended by signal 40")],
+)  # fmt: skip
+def test_a_process_that_ends_itself_is_explained(direct, status, how):
+    direct.greet(1)
+    direct.post(ev.SessionOpened, 1)
+    (finish,) = only(direct.child_dies(1, status), do.Finish)
+    why = f"the session is over: its process {how}, probably through the code that it ran; request a device again"
+    assert finish.error == ("SessionLost", why)
+    assert any(f"crashed (its process {how})" in line for line in direct.logged())
 
 
 def test_a_session_that_cannot_start_is_a_fault(direct):

@@ -136,6 +136,21 @@ def test_the_lease_of_a_tvm_session_has_the_outcome_memory(tracked):
     assert (ended.lease, ended.outcome) == ("L", "memory")
 
 
+@pytest.mark.parametrize(
+    ("done", "status", "outcome", "why"),
+    [("", -6, "crashed", "its process was ended by SIGABRT"), ("sys.exit()", 0, "ended", "sys.exit()")],
+)
+def test_the_tracker_gets_the_reason_why_a_process_ended(tracked, done, status, outcome, why):
+    tracked.post(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
+    tracked.greet(1, key="k:1")
+    tracked.post(ev.SessionOpened, 1)
+    if done:
+        tracked.post(ev.ChildDone, 1, outcome, (), done)
+    tracked.child_dies(1, status)
+    (ended,) = only(tracked.out, do.ReportEnd)
+    assert (ended.outcome, ended.fault, ended.why) == (outcome, "", why)
+
+
 def test_removed_objects_are_in_the_log_and_in_the_lease(tracked):
     tracked.post(ev.KeyTaken, "L", 1, "k:1", "me", "1.2.3.4")
     tracked.greet(1, key="k:1")

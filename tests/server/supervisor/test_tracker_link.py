@@ -245,10 +245,11 @@ def test_a_tracker_that_does_not_accept_the_proxy_is_link_down(ours):
 def test_reports_about_leases(ours):
     register(ours)
     ours.link.report_start("L1", 7, "10.0.0.1:5")
-    ours.link.report_end("L1", 7, "crashed", ("sleep",), (), "")
+    ours.link.report_end("L1", 7, "crashed", ("sleep",), (), "", "its process was ended by SIGABRT")
     started, ended = ours.receive(), ours.receive()
     assert (started["op"], started["lease"], started["peer"]) == ("lease_started", "L1", "10.0.0.1:5")
     assert (ended["op"], ended["outcome"]) == ("lease_ended", "crashed")
+    assert ended["why"] == "its process was ended by SIGABRT"
     assert ended["cleaned"] == {"processes": ["sleep"]}
     assert started["id"] != ended["id"]
 
