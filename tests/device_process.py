@@ -102,6 +102,11 @@ def _gate(path):
         time.sleep(0.0002)
 
 
+@register("test.divide")
+def divide(one, other):
+    return one / other
+
+
 @register("test.exit")
 def _exit(code):
     sys.exit(code)

@@ -54,7 +54,16 @@ def test_an_exception_has_the_devices_traceback(shared):
     error = caught.value
     assert (error.type, error.fault, error.retryable) == ("RuntimeError", "user", False)
     assert str(error).startswith("RuntimeError: of the user\n\nTraceback on the device:\n")
-    assert "in _fail" in str(error)
+    assert "in _fail" in str(error)  # of a function of ours, too
+
+
+def test_the_devices_traceback_begins_with_the_users_function(shared):
+    with pytest.raises(RemoteError) as caught:
+        shared.get_function("test.divide")(1, 0)
+    first, frame, *_, last = caught.value.remote_traceback.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert frame.endswith("in divide")
+    assert last == "ZeroDivisionError: division by zero"
 
 
 def test_an_unknown_name_is_an_error(shared):
@@ -307,7 +316,7 @@ def test_ctrl_c_during_a_call_that_cannot_be_stopped_ends_the_session(device, se
         session.get_function("test.sleep")(300)
     with pytest.raises((SessionLost, Cancelled), match="its process was ended, and the session with it"):
         session.ping()
-    assert device.reports() == [{"outcome": "ended"}]
+    assert [report["outcome"] for report in device.reports()] == ["ended"]
 
 
 def test_ctrl_c_during_large_results_keeps_the_session_or_ends_it(device, session):

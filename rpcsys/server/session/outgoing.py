@@ -6,9 +6,11 @@ Short replies to quick calls may be held and sent together. They are flushed bef
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import traceback as tracebacks
+from types import TracebackType
 from typing import Callable, Iterator, List, Optional, Sequence
 
 from rpcsys import errors
@@ -21,6 +23,7 @@ from rpcsys.wire.frames import Buffer
 BATCH = 16  # replies in a batch: a client's calls come in batches of as many
 SMALL = 4096  # a reply above this many bytes is sent by its own system call, without a copy
 STRETCH = 2 << 20  # bytes sent at a time; in between, the client's frames are read
+_OWN = os.path.join(os.path.dirname(one_line.__code__.co_filename), "")  # the folder of this package's files
 _MAX_TRACEBACK = 64000  # the end of a traceback is kept; a head holds 1 MiB
 
 
@@ -109,6 +112,14 @@ def error_frame(
     return frames.encode(frames.ERROR, call_id, fields)
 
 
+def _of_user(trace: Optional[TracebackType]) -> Optional[TracebackType]:
+    """A traceback from the first frame on that is not of this package; all of it where there is none."""
+    first = trace
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_OWN):
+        first = first.tb_next
+    return first or trace
+
+
 def exception_frame(call_id: int, error: Exception) -> List[Buffer]:
     """The pieces of an ERROR for what a call raised. Our errors are one line; a user's have a traceback."""
     kind = type(error).__name__
@@ -120,7 +131,7 @@ def exception_frame(call_id: int, error: Exception) -> List[Buffer]:
         return error_frame(call_id, kind, one_line(error, None), fault=error.fault, retryable=error.retryable)
     if isinstance(error, RpcsysError):
         return error_frame(call_id, kind, one_line(error, None))
-    trace = "".join(tracebacks.format_exception(type(error), error, error.__traceback__))
+    trace = "".join(tracebacks.format_exception(type(error), error, _of_user(error.__traceback__)))
     try:
         message = str(error)
     except Exception:  # noqa: BLE001 - a user's exception may fail at anything
