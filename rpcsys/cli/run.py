@@ -20,7 +20,7 @@ from rpcsys.client import ServedModule, Session, TimingResult, connect_tracker
 from rpcsys.client.remote import RemoteModule
 from rpcsys.errors import UsageError, printable
 from rpcsys.graph import samples
-from rpcsys.module import external
+from rpcsys.module import declared, external
 from rpcsys.query import terminal
 from rpcsys.wire.labels import operator_of
 
@@ -90,6 +90,8 @@ def run(
     if key is not None:
         options.check_key(key)
     given = load_inputs(arrays) if arrays is not None else None
+    if given is not None and model is not None and serve is None:
+        declared.check_inputs(model, given)  # raises now, too
     job = Run(given, repeat, as_json, output_files(output, count))
     with connect_tracker(options.tracker_address(tracker)) as connection:
         if serve is not None:
@@ -193,16 +195,16 @@ def _run_model(
     outputs = model.run(feed)
     _say(job, "outputs:")
     _print_arrays(job, outputs)
-    if job.outputs:
-        save_outputs(job.outputs[place], outputs)
-        _say(job, f"wrote:  {job.outputs[place]}")
+    written = job.outputs[place] if job.outputs and _saved(job.outputs[place], outputs) else None
+    if written is not None:
+        _say(job, f"wrote:  {written}")
     timing = timed(feed)
     _say(job, f"time:   {timing}")
     if job.as_json:
         seed = SEED if job.feed is None else None
         shown = {"inputs": _described(feed), "outputs": _described(outputs)}
-        written = {"file": str(job.outputs[place])} if job.outputs else {}
-        terminal.print_json({**about, "seed": seed, **shown, **written, "time_s": _figures(timing)})
+        file = {} if written is None else {"file": str(written)}
+        terminal.print_json({**about, "seed": seed, **shown, **file, "time_s": _figures(timing)})
 
 
 def _say(job: Run, text: str) -> None:
@@ -222,15 +224,28 @@ def _described(arrays: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _facts(value: Any) -> dict[str, Any]:
     """An array's dtype, shape, least, mean and largest number (null for infinity, not-a-number, and no number).
 
-    Of anything else, a text for people.
+    Of anything else, a text for people, and its value.
     """
     if not hasattr(value, "dtype"):
-        return {"text": terminal.value_text(value)}
+        return {"text": terminal.value_text(value), "value": _plain(value)}
     facts: dict[str, Any] = {"dtype": str(value.dtype), "shape": list(value.shape)}
     if getattr(value.dtype, "kind", "") in "fiu" and value.size:
         numbers = {"min": float(value.min()), "mean": float(value.mean()), "max": float(value.max())}
         facts.update({name: number if math.isfinite(number) else None for name, number in numbers.items()})
     return facts
+
+
+def _plain(value: Any) -> Any:
+    """A value of JSON: arrays become lists, keys texts, and infinity and not-a-number null."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
 def _figures(timing: TimingResult) -> dict[str, Any]:
@@ -239,8 +254,21 @@ def _figures(timing: TimingResult) -> dict[str, Any]:
     return {**figures, "results": list(timing.results), "warnings": list(timing.warnings)}
 
 
-def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
-    """Write arrays to an ``.npz`` file, by any names. Raises `UsageError` for what it cannot hold."""
+def _saved(path: Path, outputs: Mapping[str, Any]) -> bool:
+    """Write the arrays among the outputs, if any, and name the others; whether there is a file now."""
+    arrays = arrays_of(outputs)
+    left = [name for name in outputs if name not in arrays]
+    if left:
+        what = f"{path} is without {', '.join(map(repr, left))}" if arrays else f"{path} is not written"
+        why = "no arrays of numbers or text, such as the maps of a ZipMap; see them with --json, or export zipmap=False"
+        terminal.say(f"rpcsys: warning: {what}: {why}", err=True)
+    if arrays:
+        save_arrays(path, arrays)
+    return bool(arrays)
+
+
+def arrays_of(outputs: Mapping[str, Any]) -> Arrays:
+    """The outputs that an ``.npz`` file can hold, as arrays of numbers or text."""
     import numpy as np
 
     arrays = {}
@@ -248,10 +276,18 @@ def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
         try:
             array = np.asarray(value)
         except ValueError:  # a list of arrays of unequal shapes
-            raise _no_array(path, name) from None
-        if array.dtype.hasobject and not all(isinstance(item, str) for item in array.flat):
-            raise _no_array(path, name)
-        arrays[name] = array.astype(str) if array.dtype.hasobject else array
+            continue
+        if not array.dtype.hasobject:
+            arrays[name] = array
+        elif all(isinstance(item, str) for item in array.flat):
+            arrays[name] = array.astype(str)
+    return arrays
+
+
+def save_arrays(path: Path, arrays: Arrays) -> None:
+    """Write arrays to an ``.npz`` file, by any names. Raises `UsageError` where it cannot be written."""
+    import numpy as np
+
     try:
         with zipfile.ZipFile(path, "w") as archive:  # numpy.savez takes no array of the name "file"
             for name, array in arrays.items():
@@ -259,11 +295,6 @@ def save_outputs(path: Path, outputs: Mapping[str, Any]) -> None:
                     np.lib.format.write_array(file, array, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"-o {path} cannot be written: {error.strerror or error}") from None
-
-
-def _no_array(path: Path, name: str) -> UsageError:
-    why = f"output {name!r} is no array of numbers or text, and .npz files hold nothing else"
-    return UsageError(f"-o {path}: {why}; leave out -o")
 
 
 def load_inputs(path: Path) -> Arrays:

@@ -18,13 +18,14 @@ Field = Tuple[int, int, int]  # a field's tag, and where its bytes begin and end
 _MODEL, _TRAINING, _GRAPH, _FUNCTION, _NODE, _ATTRIBUTE, _SPARSE, _TENSOR = range(8)
 
 
-def _tag(number: int, wire: int = 2) -> int:
+def tag_of(number: int, wire: int = 2) -> int:
+    """The tag of the field ``number``; the wire type 2 is that of messages, bytes and texts, 0 that of numbers."""
     return number << 3 | wire
 
 
 #: What lies in a message: the tags of the fields that lead to tensors, and the message in each.
 _INSIDE: Dict[int, Dict[int, int]] = {
-    kind: {_tag(number): inner for number, inner in fields.items()}
+    kind: {tag_of(number): inner for number, inner in fields.items()}
     for kind, fields in {
         _MODEL: {7: _GRAPH, 20: _TRAINING, 25: _FUNCTION},
         _TRAINING: {1: _GRAPH, 2: _GRAPH},
@@ -35,8 +36,8 @@ _INSIDE: Dict[int, Dict[int, int]] = {
         _SPARSE: {1: _TENSOR, 2: _TENSOR},
     }.items()
 }
-_DATA, _LOCATED, _EXTERNAL = _tag(13), _tag(14, 0), 1  # external_data and data_location, and the latter's value
-_KEY, _VALUE = _tag(1), _tag(2)  # of an entry of external_data
+_DATA, _LOCATED, _EXTERNAL = tag_of(13), tag_of(14, 0), 1  # external_data and data_location, and the latter's value
+_KEY, _VALUE = tag_of(1), tag_of(2)  # of an entry of external_data
 _MARK = b"location"  # a model without these bytes names no file
 _VARINT_BYTES = 10
 _NUMBER_DIGITS = 19  # of an offset or a length below 2 ** 63
@@ -127,19 +128,19 @@ def _tensors(model: memoryview, kind: int, start: int, end: int, depth: int) -> 
     if not depth:
         raise ValueError
     inside = _INSIDE[kind]
-    for tag, first, last in _fields(model, start, end):
+    for tag, first, last in fields(model, start, end):
         if tag in inside:
             yield from _tensors(model, inside[tag], first, last, depth - 1)
 
 
 def _place(model: memoryview, start: int, end: int) -> Optional[Place]:
     external, said = False, {"location": "", "offset": "0", "length": "0"}
-    for tag, first, last in _fields(model, start, end):
+    for tag, first, last in fields(model, start, end):
         if tag == _LOCATED:
             external = first == _EXTERNAL
         elif tag == _DATA and last - first <= _ENTRY_BYTES:
-            fields = _fields(model, first, last)
-            entry = {tag: bytes(model[at:to]).decode() for tag, at, to in fields if tag in (_KEY, _VALUE)}
+            inner = fields(model, first, last)
+            entry = {tag: bytes(model[at:to]).decode() for tag, at, to in inner if tag in (_KEY, _VALUE)}
             if entry.get(_KEY) in said:
                 said[entry[_KEY]] = entry.get(_VALUE, "")
     if not external:
@@ -153,7 +154,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
+def fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
     """The fields of the message in ``data[at:end]``; for a number its value, not where it begins.
 
     Raises IndexError or ValueError where it is broken.

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.cli.commands import run_group
-from rpcsys.cli.run import load_inputs, output_files, parse_labels, save_outputs, time_calls, time_model
+from rpcsys.cli.run import (
+    _plain,
+    arrays_of,
+    load_inputs,
+    output_files,
+    parse_labels,
+    save_arrays,
+    time_calls,
+    time_model,
+)
 from rpcsys.client import TimingResult
 from rpcsys.errors import UsageError
 from rpcsys.graph import samples
@@ -215,16 +224,29 @@ def test_each_device_has_a_file_of_outputs(tmp_path: Path) -> None:
 
 
 def test_outputs_of_any_name_are_written(tmp_path: Path) -> None:
-    outputs = {"file": np.arange(3), "a/b": np.array(["text"]), "one": np.float32(2)}
-    save_outputs(tmp_path / "o.npz", outputs)
+    outputs = {"file": np.arange(3), "a/b": np.array(["text"], object), "one": np.float32(2), "rows": [np.ones(1)] * 2}
+    save_arrays(tmp_path / "o.npz", arrays_of(outputs))
     loaded = load_inputs(tmp_path / "o.npz")
-    assert {name: value.tolist() for name, value in loaded.items()} == {"file": [0, 1, 2], "a/b": ["text"], "one": 2.0}
-    with pytest.raises(UsageError, match="output 'map' is no array of numbers or text"):
-        save_outputs(tmp_path / "o.npz", {"map": np.array([{}], dtype=object)})
-    with pytest.raises(UsageError, match=r"output 's' is no array .* nothing else; leave out -o$"):
-        save_outputs(tmp_path / "o.npz", {"s": [np.zeros(2), np.zeros(3)]})
+    assert {name: value.tolist() for name, value in loaded.items()} == {
+        "file": [0, 1, 2], "a/b": ["text"], "one": 2.0, "rows": [[1.0], [1.0]],
+    }  # fmt: skip
     with pytest.raises(UsageError, match="cannot be written: Is a directory"):
-        save_outputs(tmp_path, outputs)
+        save_arrays(tmp_path, loaded)
+
+
+def test_maps_and_ragged_lists_are_no_arrays() -> None:
+    maps = {
+        "map": np.array([{}], object),
+        "zipmap": [{"a": 1.0}],
+        "ragged": [np.zeros(2), np.zeros(3)],
+        "one": {1: 2.0},
+    }
+    assert list(arrays_of({**maps, "label": np.array(["a"], object)})) == ["label"]
+
+
+def test_a_value_that_is_no_array_is_whole_in_json() -> None:
+    value = [{"a": np.float32(0.5), 1: float("nan")}, {"b": np.arange(2)}, "s", None, True, b"x"]
+    assert _plain(value) == [{"a": 0.5, "1": None}, {"b": [0, 1]}, "s", None, True, "b'x'"]
 
 
 def test_calls_of_a_deployed_module_are_timed_here() -> None:
@@ -313,6 +335,11 @@ def test_strings_go_in_and_maps_come_out(lab: Lab, tmp_path: Path, rpcsys: Comma
     assert re.search(r"t +strings \[2\]  ja, nein", done.stdout)
     assert re.search(r"y +list of 1  {a: 0.25, b: 0.75}", done.stdout)
     assert re.search(r"time: +mean", done.stdout)
+    words = ("m.onnx", "in.npz", "--repeat", 1, "-o", "out.npz", "--json")
+    done = rpcsys("run", "--key", "cpu", *words, tracker=lab.tracker_address)
+    assert "rpcsys: warning: out.npz is without 'y': no arrays of numbers or text" in done.stderr
+    assert json.loads(done.stdout)["outputs"]["y"]["value"] == [{"a": 0.25, "b": 0.75}]
+    assert load_inputs(tmp_path / "out.npz")["t"].tolist() == ["ja", "nein"]
     np.savez(tmp_path / "objects.npz", s=np.array(["ja"], dtype=object))
     done = rpcsys("run", "--key", "cpu", "m.onnx", "objects.npz", tracker=lab.tracker_address)
     assert done.stderr.splitlines()[-1].endswith("save strings with .astype(str)")
