@@ -54,7 +54,7 @@ class Closeable:
 
 
 class Link(Closeable):
-    """One connection to a tracker at ``"host:port"`` or ``(host, port)``.
+    """One connection to a tracker at ``"host:port"`` or ``(host, port)``, or through the ``proxy`` there.
 
     Register its ``fileno()``, call `advance` when that is ready and also regularly, and handle the messages that it
     returns; or use `open`, `receive`, `ask` and `command`, which block. ``user``: the user's name, which nobody checks;
@@ -71,8 +71,11 @@ class Link(Closeable):
         user: Optional[str] = None,
         capabilities: Sequence[str] = CAPABILITIES,
         timeout: float = 5.0,
+        proxy: bool = False,
     ) -> None:
         self.address = parse_address(address) if isinstance(address, str) else (address[0], int(address[1]))
+        self._place = "{} {}:{}".format("behind the proxy at" if proxy else "at", *self.address)
+        self._proxy = proxy
         self.ours: Optional[bool] = None
         self.tracker: Dict[str, Any] = {}
         self.received = 0
@@ -132,7 +135,7 @@ class Link(Closeable):
         Raises TrackerLost: the link is closed, not ready, or the tracker has stopped reading.
         """
         if not self.ready:
-            raise TrackerLost("the link to the tracker at {}:{} is not open".format(*self.address))
+            raise TrackerLost(f"the link to the tracker {self._place} is not open")
         self._queue(tracker.encode(message))
         self._flush()
 
@@ -191,8 +194,7 @@ class Link(Closeable):
         try:
             answer: Dict[str, Any] = self._await(is_answer, timeout)
         except TimeoutError:
-            host, port = self.address
-            raise TrackerLost(f"the tracker at {host}:{port} did not answer {op} within {timeout or 0:g} s") from None
+            raise TrackerLost(f"the tracker {self._place} did not answer {op} within {timeout or 0:g} s") from None
         if answer.get("ok") is not True:
             raise error_of(answer)
         return answer
@@ -247,7 +249,7 @@ class Link(Closeable):
         if self._hung_up:
             raise Cancelled("the request was cancelled")
         if self._closed:
-            raise TrackerLost("the link to the tracker at {}:{} is closed".format(*self.address))
+            raise TrackerLost(f"the link to the tracker {self._place} is closed")
         if self._dialling is not None:
             self._connect(self._dialling)
         if self._sock is not None:
@@ -345,21 +347,20 @@ class Link(Closeable):
 
     def _unreachable(self, reason: str, kind: Optional[str] = None) -> TrackerUnreachable:
         """The error for a hello without an answer. ``kind``: what is at the address, where that is known."""
-        host, port = self.address
         if kind is not None:
             own = f"give the tracker's own port (by default {DEFAULT_TRACKER[1]})"
-            return TrackerUnreachable(f"no tracker at {host}:{port}: that is {kind}; {own}")
-        return TrackerUnreachable(
-            f"no tracker at {host}:{port} ({reason}): start one with `rpcsys tracker --port {port}`, "
-            "or check the address"
-        )
+            return TrackerUnreachable(f"no tracker {self._place}: that is {kind}; {own}")
+        how = f"start one with `rpcsys tracker --port {self.address[1]}`, or check the address"
+        if self._proxy:
+            how = "is the proxy running, and is that its address?"
+        return TrackerUnreachable(f"no tracker {self._place} ({reason}): {how}")
 
     def _lost(self, reason: str) -> errors.RpcsysError:
         if self._hung_up:
             return Cancelled("the request was cancelled")
         if self.ours is None:
             return self._unreachable(reason)
-        return TrackerLost("the tracker at {}:{} is gone ({})".format(*self.address, reason))
+        return TrackerLost(f"the tracker {self._place} is gone ({reason})")
 
 
 def error_of(answer: Dict[str, Any]) -> TrackerError:

@@ -1,6 +1,7 @@
 """The link to a tracker: addresses, the hello, blocking and non-blocking use, and all its ends."""
 
 import json
+import select
 import selectors
 import socket
 import struct
@@ -215,6 +216,21 @@ def test_a_refusal_is_raised_as_the_error_that_it_names(name, kind):
     assert type(error) is kind
     assert str(error) == "no"
     assert str(error_of({"ok": False}))
+
+
+def advance_for_ever(link):
+    while True:
+        assert select.select([link], [], [], 30)[0], "the link has something to do"
+        link.advance()
+
+
+def test_a_proxys_address_is_not_named_as_the_trackers():
+    with FakeTracker(*OURS) as tracker, Link(tracker.address, proxy=True) as link:
+        with pytest.raises(TrackerLost, match=r"^the tracker behind the proxy at 127\.0\.0\.1:\d+ is gone "):
+            advance_for_ever(link)
+        link.close()
+        with pytest.raises(TrackerLost, match=r"^the link to the tracker behind the proxy at \S+ is closed$"):
+            link.advance()
 
 
 def test_a_missing_answer_ends_the_wait():

@@ -73,7 +73,7 @@ class DeviceServer:
         if trackers:
             from rpcsys.server.supervisor.tracker_link import TrackerLink  # 0.6 MB that other servers save
 
-            self._tracker = TrackerLink(self._loop, trackers, self._card())
+            self._tracker = TrackerLink(self._loop, trackers, self._card(), proxies=bool(config.proxies))
         self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
         self._state = DeviceServerState(_policy(config, self._deployed_key))
         self._options = _session_options(config)

@@ -31,11 +31,17 @@ FAREWELL_S = 1.0  # longest wait for the tracker's answers to the last reports o
 
 
 class TrackerLink:
-    """One connection at a time, to one of ``addresses``. ``card``: the fields of a registration that never change."""
+    """One connection at a time, to one of ``addresses``, or through one of the ``proxies`` there.
 
-    def __init__(self, loop: Loop, addresses: Sequence[tuple[str, int]], card: dict[str, Any]) -> None:
+    ``card``: the fields of a registration that never change.
+    """
+
+    def __init__(
+        self, loop: Loop, addresses: Sequence[tuple[str, int]], card: dict[str, Any], *, proxies: bool = False
+    ) -> None:
         self._loop = loop
         self._addresses = addresses
+        self._proxies = proxies
         self._card = card
         self._link: Link | None = None
         self._reported_up = False
@@ -65,7 +71,8 @@ class TrackerLink:
         self._commands = TvmCommands()
         self._reported.clear()
         try:
-            self._link = Link(self._addresses[which], capabilities=(*CAPABILITIES, control.KEEPALIVE))
+            capabilities = (*CAPABILITIES, control.KEEPALIVE)
+            self._link = Link(self._addresses[which], capabilities=capabilities, proxy=self._proxies)
         except OSError as error:  # no descriptors left
             self._down(error.strerror or str(error))
             return

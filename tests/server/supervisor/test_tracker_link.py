@@ -183,7 +183,8 @@ def test_a_given_match_key_is_offered(ours):
 
 def test_a_proxy_without_a_tracker_is_link_down_with_none():
     script = ScriptedTracker(ours=True)
-    script.link = TrackerLink(script.loop, [("127.0.0.1", 1), script.listener.getsockname()], {**CARD, "port": None})
+    addresses = [("127.0.0.1", 1), script.listener.getsockname()]
+    script.link = TrackerLink(script.loop, addresses, {**CARD, "port": None}, proxies=True)
     script.link.connect(1)
     script.pump(script._accepted)
     script.sock.sendall(tracker.MAGIC_BYTES)
@@ -194,6 +195,8 @@ def test_a_proxy_without_a_tracker_is_link_down_with_none():
     script.link.connect(0)
     (down,) = script.next_events()
     assert not down.none
+    how = "is the proxy running, and is that its address?"
+    assert down.why == f"no tracker behind the proxy at 127.0.0.1:1 (Connection refused): {how}"
     script.close()
 
 
