@@ -45,7 +45,7 @@ def pages(group: click.Group, name: str) -> Iterator[tuple[str, str]]:
     """The name and the text of a page for ``group``, called ``name``, and for each command below it."""
     for words, command in _commands(group, (name,)):
         if isinstance(command, Program):
-            text = help_of(command.program)
+            text = help_of(command.program).replace("-".join(words), " ".join(words), 1)  # as it is typed
         else:
             text = command.get_help(click.Context(command, info_name=" ".join(words), terminal_width=COLUMNS))
         summary = command.get_short_help_str(limit=100)

@@ -63,7 +63,8 @@ def _version(put: Mapping[str, Any]) -> str:
 
 
 def _deployed(row: Mapping[str, Any]) -> str:
-    load = f"{row['clients']} clients, {row['running']} calls running, {row['waiting']} waiting"
+    calls = terminal.counted(row["running"], "call")
+    load = f"{terminal.counted(row['clients'], 'client')}, {calls} running, {row['waiting']} waiting"
     return f"{row['version']}  {row['file']}  {row['state']}" + (f", {load}" if row["state"] == "serving" else "")
 
 

@@ -90,8 +90,8 @@ def run(
     if key is not None:
         options.check_key(key)
     given = load_inputs(arrays) if arrays is not None else None
-    if given is not None and model is not None and serve is None:
-        declared.check_inputs(model, given)  # raises now, too
+    if model is not None and serve is None:
+        _check_inputs(model, given)
     job = Run(given, repeat, as_json, output_files(output, count))
     with connect_tracker(options.tracker_address(tracker)) as connection:
         if serve is not None:
@@ -102,6 +102,15 @@ def run(
             with _leased(connection, key, labels=wanted, count=count, **terms) as sessions:
                 for place, session in enumerate(sessions):
                     _run_on(session, model, job, place)
+
+
+def _check_inputs(model: Path, given: Arrays | None) -> None:
+    """Raise `UsageError` now, before a device is leased, for inputs that the model does not take."""
+    if given is not None:
+        declared.check_inputs(model, given)
+        return
+    needed = [each for each in declared.inputs_of(model) or () if each.needed and each.dtype]
+    samples.check_random([each._asdict() for each in needed])
 
 
 def _of_served(model: Path | None, arrays: Path | None) -> Path | None:

@@ -102,6 +102,12 @@ def random_inputs(specs: Sequence[Mapping[str, Any]], seed: int = 0) -> Arrays:
     return {spec["name"]: _random_array(rng, spec) for spec in specs}
 
 
+def check_random(specs: Sequence[Mapping[str, Any]]) -> None:
+    """Raise what `random_inputs` would raise, without arrays."""
+    for spec in specs:
+        _dtype_and_shape(spec)
+
+
 def _folder() -> Path:
     try:
         import onnx
@@ -151,6 +157,13 @@ def _draw(rng: np.random.Generator, name: str, shape: tuple[int, ...], graph: on
 
 
 def _random_array(rng: np.random.Generator, spec: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    dtype, shape = _dtype_and_shape(spec)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(0, 2, shape).astype(dtype)
+
+
+def _dtype_and_shape(spec: Mapping[str, Any]) -> tuple[np.dtype[Any], list[int]]:
     import numpy as np
 
     name, kind = spec["name"], spec.get("dtype")
@@ -166,8 +179,6 @@ def _random_array(rng: np.random.Generator, spec: Mapping[str, Any]) -> np.ndarr
     shape = [extent if isinstance(extent, int) else 1 for extent in spec["shape"]]
     if len(shape) > MAX_RANK or min(shape, default=0) < 0 or math.prod(shape) > MAX_ELEMENTS:
         raise UsageError(f"input {name!r} has more than {MAX_ELEMENTS} elements: give the inputs as an .npz file")
-    if dtype.kind == "f":
-        return rng.standard_normal(shape).astype(dtype)
-    if dtype.kind in "iub":
-        return rng.integers(0, 2, shape).astype(dtype)
-    raise UsageError(f"input {name!r} is of type {spec['dtype']}: give the inputs as an .npz file")
+    if dtype.kind not in "fiub":
+        raise UsageError(f"input {name!r} is of type {kind}: give the inputs as an .npz file")
+    return dtype, shape

@@ -12,7 +12,7 @@ import click
 
 from rpcsys.client import Tracker
 from rpcsys.errors import NotSupported, printable
-from rpcsys.query.terminal import Columns, print_json, print_rows, say, span, who
+from rpcsys.query.terminal import Columns, counted, print_json, print_rows, say, span, who
 from rpcsys.wire.labels import VERSIONS, shown
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -43,7 +43,8 @@ def print_leases(tracker: Tracker, as_json: bool, key: str | None) -> None:
     print_rows(sorted(leases, key=lambda lease: -lease["since_s"]), _LEASE, as_json)
     silent = [row["name"] for row in summary["servers"] if not row["limits"]]
     if silent and not as_json:
-        click.echo(f"{len(silent)} of the servers are TVM's own: their sessions cannot be limited or ended")
+        are = "is" if len(silent) == 1 else "are"
+        click.echo(f"{len(silent)} of the servers {are} TVM's own: sessions there cannot be limited or ended")
 
 
 def print_boards(summary: Mapping[str, Any]) -> None:
@@ -120,7 +121,8 @@ def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
     if as_json:
         print_json(why)
         return
-    say(f"{key}: {why['free']} of {why['devices']} devices free, {why['waiting']} requests waiting")
+    waiting = counted(why["waiting"], "request")
+    say(f"{key}: {why['free']} of {counted(why['devices'], 'device')} free, {waiting} waiting")
     for reason in why["reasons"]:
         say(f"  {printable(reason)}")
     queue = [{"number": number, **row} for number, row in enumerate(why["queue"], start=1)]

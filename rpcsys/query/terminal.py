@@ -210,6 +210,11 @@ def print_json(value: Any) -> None:
         raise ProtocolError(f"the tracker's answer has no form in JSON: {error}") from None
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 client`` or ``2 clients``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def span(seconds: float) -> str:
     """A duration as text: ``2.5s``, ``3m20s`` or ``1d02h``."""
     if seconds < 60:

@@ -44,7 +44,7 @@ def test_every_command_has_a_page_that_groff_accepts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
-        ("rpcsys-tracker", ["--state-dir DIR", "rpcsys-tracker [-h]", "OPTIONS"]),
+        ("rpcsys-tracker", ["--state-dir DIR", "rpcsys tracker [-h]", "OPTIONS"]),
         ("rpcsys-server", ["--through-proxy", "OPTIONS"]),
         ("rpcsys-run", ["--repeat INTEGER RANGE", "INPUTS.npz", "OPTIONS"]),
         ("query_tracker-history", ["--since WHEN", "query_tracker history", "OPTIONS"]),

@@ -115,6 +115,9 @@ def make_models(path: Path) -> None:
         graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [one])
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
         (path / f"{name}.onnx").write_bytes(model.SerializeToString())
+    texts = [helper.make_tensor_value_info(name, onnx.TensorProto.STRING, [None]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", texts[:1], texts[1:])
+    (path / "texts.onnx").write_bytes(helper.make_model(graph).SerializeToString())
     (path / "short.bin").write_bytes(b"1")
     (path / "cut.onnx").write_bytes((path / "model.onnx").read_bytes()[:60])
     (path / "text.onnx").write_text("this is not a model\n")

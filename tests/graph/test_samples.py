@@ -84,6 +84,9 @@ def test_random_inputs_follow_the_specification_and_the_seed() -> None:
 def test_a_type_without_random_values_needs_a_file() -> None:
     with pytest.raises(UsageError, match=r"input 'words' is of type strings: give the inputs as an \.npz"):
         samples.random_inputs([{"name": "words", "dtype": "strings", "shape": [2]}])
+    with pytest.raises(UsageError, match="'words' is of type strings"):
+        samples.check_random([{"name": "words", "dtype": "strings", "shape": (None,)}])
+    samples.check_random([{"name": "x", "dtype": "float32", "shape": (None, 2)}])
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "seq(tensor(float))", "map(string,tensor(float))"])

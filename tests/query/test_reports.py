@@ -62,7 +62,7 @@ def test_why_explains_a_wait(tracker, capsys):
     tracker.scene.ask(tracker.viewer, "drain", server="out")
     print_why(tracker, False, "rpi4")
     text = capsys.readouterr().out
-    assert text.startswith("rpi4: 0 of 3 devices free, 1 requests waiting\n  3 of 3 devices are taken\n")
+    assert text.startswith("rpi4: 0 of 3 devices free, 1 request waiting\n  3 of 3 devices are taken\n")
     assert "2 at once server=board" in text
     assert "out" in text.splitlines()[-1]
     assert "drained" in text.splitlines()[-1]

@@ -217,3 +217,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(capsys):
     assert cleaned == [signal.SIG_DFL]  # a second one kills
     assert signal.getsignal(signal.SIGTERM) == before
     assert capsys.readouterr().err.endswith("waits: terminated\n")
+
+
+def test_one_is_singular() -> None:
+    assert [terminal.counted(count, "client") for count in (0, 1, 2)] == ["0 clients", "1 client", "2 clients"]

@@ -110,7 +110,7 @@ def _reasons(records: Records, at: float, queue: Queue, peers: list[Peer], reque
         reasons.append(f"{away} of the leases {_IS[away == 1]} of servers that are gone: they end if these stay away")
     silent = sum(peer.server is None for peer in peers)
     if silent and queue.key in records.limits:
-        reasons.append(f"{silent} of the servers are TVM's own: no limit holds there")
+        reasons.append(f"{silent} of the servers {_IS[silent == 1]} TVM's own: no limit holds there")
     reasons += [
         f"{other.user} is next and wants {other.count} devices at once: {len(other.gathered)} are kept for that"
         for other in records.gathering.values()
