@@ -27,11 +27,22 @@ _HOW_TO_LISTEN = {
     errno.EADDRNOTAVAIL: "; give an address of this machine, or 0.0.0.0 for all",
     errno.EACCES: "; ports below 1024 are the system's: give one above",
 }
-#: The command that a user typed to start this process, such as ``rpcsys server``, which its messages begin with.
-#: It is taken from the environment, so that no session has it. "" without such a command.
-_TYPED = os.environ.pop("RPCSYS_COMMAND", "")
 _BACKLOG = 1024  # a lab's clients may all connect at once; the kernel reduces it to its own limit
 _NOTIFY_S = 1.0  # how long a service manager that does not read may block a daemon
+
+
+def _typed() -> str:
+    """What a user typed to start this daemon: ``rpcsys server`` or ``python3 -m rpcsys.server``; "" if not known.
+
+    The first is taken from the environment, so that no session has it.
+    """
+    typed = os.environ.pop("RPCSYS_COMMAND", "")
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    package, _, last = ("" if spec is None else spec.name).rpartition(".")
+    return typed or (f"python3 -m {package}" if package.startswith("rpcsys.") and last == "__main__" else "")
+
+
+_TYPED = _typed()  # which messages begin with
 
 
 class Parser(argparse.ArgumentParser):

@@ -52,7 +52,7 @@ def test_without_a_free_port_it_prints_one_line_and_exits_with_3() -> None:
         port = taken.getsockname()[1]
         done = run_proxy("--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1))
     assert done.returncode == 3
-    assert done.stderr.startswith("rpcsys-proxy: error: no free port")
+    assert done.stderr.startswith("python3 -m rpcsys.proxy: error: no free port")
     assert done.stderr.count("\n") == 1
 
 

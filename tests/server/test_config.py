@@ -164,7 +164,7 @@ def test_an_invalid_command_prints_one_line_and_exits_with_2(flags):
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stderr.startswith("rpcsys-server: error: ")
+    assert done.stderr.startswith("python3 -m rpcsys.server: error: ")
 
 
 @pytest.mark.parametrize(

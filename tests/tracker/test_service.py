@@ -86,7 +86,7 @@ def test_bad_flags_are_one_line_and_status_2(flags):
     done = run_tracker(*flags)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("rpcsys-tracker: error: ")
+    assert done.stderr.startswith("python3 -m rpcsys.tracker: error: ")
     assert done.stderr.count("\n") == 1
 
 
