@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
 
 from rpcsys import errors
-from rpcsys.client import answers, place
+from rpcsys.client import answers
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.link.address import parse_address, tracker_defaults
 from rpcsys.link.link import Closeable, Link
@@ -20,6 +20,12 @@ from rpcsys.wire.labels import of_request
 if TYPE_CHECKING:
     from rpcsys.client import rows
     from rpcsys.client.session import ServedModule, Session
+
+place: Any
+try:
+    from rpcsys.client import place
+except ImportError:  # not in the device tier: no person waits at a board
+    place = None
 
 Address = Union[None, str, Tuple[str, int]]
 
@@ -190,7 +196,7 @@ class Tracker(Closeable):
         link = self._take()
         try:
             for attempt in range(_TRIES):
-                with place.PlaceWatcher(on_queued, self.user) as watcher:
+                with self._watcher(on_queued) as watcher:
                     link, leases = wait(link, wanted, deadline, watcher, self._open)
                 sessions = self._open_sessions(link, wanted, leases, last=attempt == _TRIES - 1)
                 if sessions is not None:
@@ -201,6 +207,10 @@ class Tracker(Closeable):
         self._idle.append(link)
         assert sessions is not None, "the last try raises"
         return sessions[0] if count == 1 else sessions
+
+    def _watcher(self, on_queued: Optional[OnQueued]) -> Any:
+        """A context whose value takes the events of a request."""
+        return place.PlaceWatcher(on_queued, self.user) if place else contextlib.nullcontext(on_queued)
 
     def _open_sessions(
         self, link: Link, wanted: Wanted, leases: List[Dict[str, Any]], *, last: bool
@@ -224,7 +234,7 @@ class Tracker(Closeable):
                     raise
                 _log.warning("a device of %s did not answer, trying another: %s", lease["key"], error)
                 return None
-        for session in sessions:
+        for session in sessions if place else ():
             place.hold(session)
         return tuple(sessions)
 

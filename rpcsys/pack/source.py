@@ -16,6 +16,7 @@ from rpcsys import data
 ROOT = Path(rpcsys.__file__).resolve().parent.parent
 #: Line index and byte offset of the first byte and behind the last; the bytes that replace them.
 Span = tuple[tuple[int, int], tuple[int, int], bytes]
+_FOR_TYPES = ("collections.abc", "types", "typing")  # modules of names that mostly occur in annotations
 
 
 def device_files() -> dict[str, Path]:
@@ -50,13 +51,13 @@ def _replaced(source: str, spans: Iterable[Span]) -> str:
 
 
 def _unused_imports(source: str) -> Iterator[Span]:
-    """A module's imports from `typing`, with the names alone that occur again, and of `annotations` without any."""
+    """A module's imports for annotations, with the names alone that occur again, and of `annotations` without any."""
     tree = ast.parse(source)
     annotated = any(getattr(node, "annotation", None) or getattr(node, "returns", None) for node in ast.walk(tree))
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module == "typing":
+        if isinstance(node, ast.ImportFrom) and node.module in _FOR_TYPES:
             names = [each.name for each in node.names if len(re.findall(rf"\b{each.name}\b", source)) > 1]
-            yield *_ends(node), f"from typing import {', '.join(names)}".encode() if names else b""
+            yield *_ends(node), f"from {node.module} import {', '.join(names)}".encode() if names else b""
         elif isinstance(node, ast.ImportFrom) and node.module == "__future__" and not annotated:
             yield *_ends(node), b""
 
@@ -107,12 +108,20 @@ def _ends(node: ast.expr | ast.stmt) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _indented_by_one(source: str) -> str:
-    """Replace four spaces by one at the beginning of each line, but not inside of a string."""
+    """Replace four spaces by one at the beginning of each line, by none within brackets, but not inside of a string."""
+    before, lines = source.splitlines(), []
     inside: set[int] = set()
+    bracketed: set[int] = set()
+    depth = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        inside.update(range(token.start[0] + 1, token.end[0] + 1))
-    lines = [
-        line if row in inside else " " * ((len(line) - len(line.lstrip(" "))) // 4) + line.lstrip(" ")
-        for row, line in enumerate(source.splitlines(), 1)
-    ]
+        (row, column), (last, _) = token.start, token.end
+        inside.update(range(row + 1, last + 1))
+        if depth and not before[row - 1][:column].strip():
+            bracketed.add(row)
+        if token.type == tokenize.OP:
+            depth += (token.string in ("(", "[", "{")) - (token.string in (")", "]", "}"))
+    for row, line in enumerate(before, 1):
+        bare = line.lstrip(" ")
+        spaces = 0 if row in bracketed else (len(line) - len(bare)) // 4
+        lines.append(line if row in inside else " " * spaces + bare)
     return "".join(line + "\n" for line in lines)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rpcsys.client import place
+from rpcsys.client import tracker as tracker_module
 from rpcsys.client.place import PlaceWatcher, QueuedEvent
 from tests.device import until
 
@@ -110,3 +111,10 @@ def test_a_board_that_this_process_holds_is_named_once_and_at_once(caplog: pytes
     del session
     gc.collect()
     assert not place._held
+
+
+def test_a_board_has_no_such_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device tier is without this file: the caller gets the events as they come."""
+    monkeypatch.setattr(tracker_module, "place", None)
+    with tracker_module.Tracker(("127.0.0.1", 1), "ann", 1.0)._watcher(print) as watcher:
+        assert watcher is print

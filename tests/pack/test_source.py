@@ -38,6 +38,9 @@ def is_docstring(node: ast.AST) -> bool:
     return constant and isinstance(node.value.value, str)
 
 
+FOR_TYPES = ("collections.abc", "types", "typing")
+
+
 class Plain(ast.NodeTransformer):
     """A program without docstrings, annotations, imports of types, and what else only type checkers read."""
 
@@ -70,7 +73,7 @@ class Plain(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([node.target], node.value), node)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return None if node.module in ("typing", "__future__") else node
+        return None if node.module in ("__future__", *FOR_TYPES) else node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -82,9 +85,11 @@ def plain(source: str) -> ast.AST:
 
 
 def types(source: str) -> set[str]:
-    """The names that a program imports from `typing`."""
+    """The names that a program imports for annotations."""
     imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    return {each.name for node in imports if node.module == "typing" for each in node.names}
+    return {
+        each.name for node in imports if node.module in ("typing", "collections.abc", "types") for each in node.names
+    }
 
 
 def lines(program: ast.AST) -> list[int]:
@@ -133,7 +138,7 @@ def frames(root: Path) -> list[tuple[str, int]]:
         ("#!/usr/bin/python3\n# why\nx = 1  # one\n", "#!/usr/bin/python3\n\nx = 1\n"),
         ('"""Two\nlines."""\nx = "#"\n', '\n\nx = "#"\n'),
         ('def f(x: int, *y: "str", z: int = 3) -> int:\n    """Says ä."""\n', "def f(x, *y, z = 3):\n pass\n"),
-        ("def f(\n    x: Dict[\n        str, int\n    ],\n): return x\n", "def f(\n x\n\n,\n): return x\n"),
+        ("def f(\n    x: Dict[\n        str, int\n    ],\n): return x\n", "def f(\nx\n\n,\n): return x\n"),
         ("x: int = 1\nif x:\n    y = '''a\\n    b'''\n", "x = 1\nif x:\n y = '''a\\n    b'''\n"),
         (
             "class C:\n    x: int = 1\n\n    def f(self):\n        self.y: int = 2\n        z: int\n",
@@ -149,6 +154,7 @@ def frames(root: Path) -> list[tuple[str, int]]:
         ("class A:\n    '''why'''\n    '''more'''\n", "class A:\n\n pass\n"),
         ("def f(x: (int)) -> (int): return x\n", "def f(x: (int)) -> (int): return x\n"),
         ("x = 1\n# last", "x = 1\n\n"),
+        ("if x:\n    y = f(1,\n      [2,\n    '''a\n  b'''])\n    y\n", "if x:\n y = f(1,\n[2,\n'''a\n  b'''])\n y\n"),
         ('def f():\n    """Why."""\n    assert f\n', "def f():\n\n assert f\n"),
     ],
 )
