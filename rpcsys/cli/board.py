@@ -178,7 +178,9 @@ def _places(flags: Sequence[str]) -> list[tuple[str, int]]:
     """The addresses that a server with these flags connects to: tracker or proxies. Raises UsageError."""
     from rpcsys.server import config
 
-    says = config.parser().parse_args(list(flags))
+    parser = config.parser()
+    parser.prog = "rpcsys server"  # whose help has the flags
+    says = parser.parse_args(list(flags))
     if says.name:
         raise UsageError("--name belongs before the --: rpcsys board add --name NAME …")
     if says.through_proxy:

@@ -174,7 +174,7 @@ def run_here(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     while "=" in words[0]:
         monkeypatch.setenv(*words.pop(0).split("=", 1))
     count = 2 if tuple(words[:2]) in PROGRAMS else 1
-    monkeypatch.setattr(serve, "_TYPED", " ".join(words[:count]))  # the command `rpcsys` sets it for a daemon
+    monkeypatch.setattr(serve, "_TYPED", " ".join(words[:2]) if count == 2 else "")  # `rpcsys` sets it for a daemon
     try:
         status = PROGRAMS[tuple(words[:count])](words[count:])
     except SystemExit as end:  # argparse ends so

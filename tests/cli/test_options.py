@@ -13,7 +13,8 @@ from tests.cli.conftest import Command
 
 
 def groups(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Group]]:
-    if isinstance(command, click.Group):
+    """The groups that do nothing without a command."""
+    if isinstance(command, click.Group) and not command.invoke_without_command:
         yield words, command
         context = click.Context(command)
         for name in command.list_commands(context):
