@@ -57,6 +57,16 @@ def check_file(path: Path, what: str) -> None:
         raise UsageError(f"no such {what}: {path}; check the path")
 
 
+def check_output(path: Path, suffix: str, what: str, given: Path | None) -> None:
+    """Raise `UsageError` for a file to write with another suffix, without a folder, or that is the one ``given``."""
+    if path.suffix != suffix:
+        raise UsageError(f"-o {path}: {what} written as {suffix}; type: -o {path.name}{suffix}")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {path}: there is no folder {path.parent}")
+    if given is not None and path.exists() and path.samefile(given):
+        raise UsageError(f"-o {path}: {given} would be overwritten; choose another name")
+
+
 def check_key(key: str) -> None:
     """Raise `ConfigError` unless ``key`` can be a device's key."""
     if not is_key(key):

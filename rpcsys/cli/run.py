@@ -92,7 +92,7 @@ def run(
     given = load_inputs(arrays) if arrays is not None else None
     if model is not None and serve is None:
         _check_inputs(model, given)
-    job = Run(given, repeat, as_json, output_files(output, count))
+    job = Run(given, repeat, as_json, output_files(output, count, arrays))
     with connect_tracker(options.tracker_address(tracker)) as connection:
         if serve is not None:
             with connection.serve(serve) as module:
@@ -151,15 +151,14 @@ def _parse_label(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def output_files(output: Path | None, count: int) -> list[Path]:
+def output_files(output: Path | None, count: int, arrays: Path | None = None) -> list[Path]:
     """A file for the outputs of each of ``count`` devices; none without ``output``. Raises `UsageError`."""
     if output is None:
         return []
-    if output.suffix != ".npz":
-        raise UsageError(f"-o {output}: outputs are written as .npz; type: -o {output.name}.npz")
-    if not output.parent.is_dir():
-        raise UsageError(f"-o {output}: there is no folder {output.parent}")
-    return [output] if count == 1 else [output.with_name(f"{output.stem}-{place}.npz") for place in range(count)]
+    files = [output] if count == 1 else [output.with_name(f"{output.stem}-{place}.npz") for place in range(count)]
+    for file in (output, *files):
+        options.check_output(file, ".npz", "outputs are", arrays)
+    return files
 
 
 @contextlib.contextmanager

@@ -58,8 +58,7 @@ def split(
     """The command; `_HELP` describes it."""
     options.check_file(model, "model")
     library = output or Path(f"{model.stem}.so")
-    if not library.parent.is_dir():
-        raise UsageError(f"-o {library}: there is no folder {library.parent}")
+    options.check_output(library, ".so", "a library is", model)
     given = load_inputs(arrays) if arrays is not None else None
     lab = options.tracker_address(tracker)
     if cuts:

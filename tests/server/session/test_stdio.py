@@ -86,6 +86,8 @@ def test_lines_that_a_client_does_not_read_are_dropped_and_counted(device, raw):
         Path("done").touch()
         print("end")
 
+    run(raw, print, "ready")
+    logged(raw, "ready")  # the reports before it, too, which else may be among those dropped
     run(raw, flood, 100_000)
     until((device.workdir / "done").exists, "the function to end")
     lines, lost = logged(raw, "end")
