@@ -5,6 +5,7 @@ Only the proxies connect the clients' network to the board's. Nothing here is a 
 
 from __future__ import annotations
 
+import gc
 import socket
 import sys
 import time
@@ -188,6 +189,7 @@ def with_tvms_client(lab: NetLab) -> None:
         remote = rpc.connect_tracker(*lab.tracker.address).request(KEY)
         relax_runs(remote, lab.artefacts)
         del remote
+        gc.collect()  # a VirtualMachine refers to itself
     lab.free()
 
 
