@@ -48,6 +48,7 @@ class Channel:
         self._window_calls: int = window.get("calls", 64)
         self._window_bytes: int = window.get("bytes", 64 << 20)
         self._next_id = 0
+        self._turn = threading.Lock()  # held by the call that waits for space in the window; others wait behind it
         self._send_lock = threading.Lock()
         self._held: Dict[int, bytes] = {}  # calls that wait to be sent in a batch, by id
         self._freed: Deque[int] = deque()
@@ -131,18 +132,38 @@ class Channel:
         """Send a CALL, at once or, if it has a future, in a batch. Waits only while the device's window is full."""
         try:
             with self._send_lock:
-                self._start(call, template, buffers, deadline_s)
+                started = not self._turn.locked() and self._start(call, template, buffers, deadline_s)
+            if not started:
+                self._start_in_turn(call, template, buffers, deadline_s)
         except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
             raise self._interrupted(call, error) from None
 
-    def _start(self, call: PendingCall, template: FrameTemplate, buffers: Buffers, deadline_s: Optional[float]) -> None:
+    def _start_in_turn(self, *call: Any) -> None:
+        """`_start` a call once the window has space for it. The send lock is free meanwhile, for `cancel`."""
+        receiver = self._receiver
+        with self._turn:
+            while True:
+                with self._send_lock:
+                    if self._start(*call):
+                        return
+                    if self._held:
+                        self._send([])
+                oldest = receiver.oldest()
+                if oldest is not None:
+                    with contextlib.suppress(concurrent.futures.TimeoutError):  # a cancelled call has no reply
+                        receiver.wait(oldest, TICK_S)
+                    receiver.drain()  # all other replies, so that the next calls form a batch again
+
+    def _start(self, call: PendingCall, template: FrameTemplate, buffers: Buffers, deadline_s: Optional[float]) -> bool:
+        """Send a CALL, or hold it for a batch; False while the window has no space. The caller has the send lock."""
         receiver = self._receiver
         size = call.bytes = template.body_bytes
+        under_way = len(receiver.pending)
+        full = under_way >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes
+        if full and receiver.pending:
+            return False
         call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
         pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s) if deadline_s is not None else 0)
-        under_way = len(receiver.pending)
-        if under_way >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes:
-            self._wait_for_window(size)
         if deadline_s is not None:
             call.deadline_s = deadline_s
             call.runs_since = None if receiver.pending else time.monotonic()
@@ -164,6 +185,7 @@ class Channel:
                 self._flusher.wake()
         if call.submitted and self._flusher.dozing:
             self._flusher.start()
+        return True
 
     def wait(self, call: PendingCall, timeout: Optional[float] = None) -> None:
         """Wait until a call is answered. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""
@@ -227,7 +249,10 @@ class Channel:
             return False
         with contextlib.suppress(RpcsysError):  # then the session has ended, and with it the call
             with self._send_lock:
-                if self._held.pop(call.call_id, None) is None:
+                if self._held.pop(call.call_id, None) is not None:
+                    self._receiver.was_not_sent(call)
+                else:
+                    self._receiver.sends_cancel(call)
                     self._send(frames.pack(frames.CANCEL, call.call_id))
         return True
 
@@ -344,20 +369,6 @@ class Channel:
             raise self._receiver.broken
         if not self._stream.wait(TICK_S, write=True):
             self._receiver.keep_alive()
-
-    def _wait_for_window(self, size: int) -> None:
-        """Wait until the window has space for a call of ``size`` bytes. The caller has the send lock."""
-        receiver = self._receiver
-        while receiver.pending and (
-            len(receiver.pending) >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes
-        ):
-            oldest = receiver.oldest()
-            if oldest is None:
-                continue
-            if self._held:
-                self._send([])
-            receiver.wait(oldest)
-            receiver.drain()  # all other replies, so that the next calls form a batch again
 
     # -------------------------------------------------------------- the end
 

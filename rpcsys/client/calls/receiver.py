@@ -46,6 +46,7 @@ class PendingCall:
     bytes = 0  # of its arguments
     deadline_s: Optional[float] = None  # seconds it may run
     runs_since: Optional[float] = None  # when it became the oldest, if it has a deadline
+    stop_by = float("inf")  # when to hang up, once its CANCEL is sent
     sleeper: Optional[threading.Lock] = None  # held while a thread sleeps until it is answered
 
     def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
@@ -80,7 +81,7 @@ class Receiver:
         self.listening = False  # whether LOG frames are to be read though no call is under way
         self.sleepers: Deque[PendingCall] = deque()  # the calls whose threads wait for the one that reads
         self.reads = 0  # how many times a thread began to wait
-        self._stopping: Dict[int, float] = {}  # calls that the device must stop -> when to hang up
+        self._stopping: Dict[int, PendingCall] = {}  # the calls that the device must stop
         self._end_until = 0.0  # the end of the session may follow the end of a stopped call, until then
         self._look_at = 0.0
         stream.tick(TICK_S)
@@ -96,20 +97,31 @@ class Receiver:
         return True
 
     def stop(self, call: PendingCall) -> bool:
-        """`forget` a call that the device must stop; if the call runs, the device must answer within `GRACE_S`.
+        """`forget` a call that the device must stop. False if its reply has arrived.
 
-        An upload, the only call without a future that is stopped, stays open while other calls run.
+        If the call runs, the device must answer it within `GRACE_S` of `sends_cancel`. An upload, the only call without
+        a future that is stopped, stays open while other calls run.
         """
-        runs = self.oldest() is call and call.submitted
-        if not self.forget(call):
+        if call.submitted and self.oldest() is call:
+            self._stopping[call.call_id] = call  # first: its reply may arrive meanwhile
+        if self.pending.pop(call.call_id, None) is None:
+            self._stopping.pop(call.call_id, None)
             return False
-        if runs:
-            self._stopping[call.call_id] = time.monotonic() + GRACE_S
+        self.bytes_under_way -= call.bytes
         return True
+
+    def sends_cancel(self, call: PendingCall) -> None:
+        """Start the time that the device has to answer a stopped call: its CANCEL is sent next."""
+        call.stop_by = time.monotonic() + GRACE_S
+
+    def was_not_sent(self, call: PendingCall) -> None:
+        """Expect no answer to a stopped call, which was still held."""
+        self._stopping.pop(call.call_id, None)
 
     def await_stop(self, call: PendingCall) -> None:
         """Wait for the answer to a running call that the device was sent a CANCEL for; hang up without one."""
-        self._stopping[call.call_id] = time.monotonic() + GRACE_S
+        self.sends_cancel(call)
+        self._stopping[call.call_id] = call
         self.wait(call)
         self._stopping.pop(call.call_id, None)
 
@@ -307,7 +319,7 @@ class Receiver:
                 why = late + "; hung up, and the session with it"
                 call.complete(None, DeadlineExceeded(why))
                 self._give_up(why)
-        if self._stopping and now >= min(self._stopping.values()):
+        if self._stopping and any(now >= each.stop_by for each in list(self._stopping.values())):
             self._give_up(f"the device did not stop a cancelled call within {GRACE_S:g} s; hung up")
 
     def keep_alive(self) -> None:

@@ -14,7 +14,7 @@ from rpcsys.client import RemoteFunction, connect
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RemoteError, SessionClosed, SessionLost, SessionTimeout
 from rpcsys.wire import frames, handshake
 from rpcsys.wire.values import Ref
-from tests.device import OURS, WAIT_S, Raw
+from tests.device import OURS, WAIT_S, Raw, until
 
 
 class FakeDevice:
@@ -195,6 +195,54 @@ def test_a_call_larger_than_the_window_is_sent_alone(fake):
     future = device.nop.submit(np.zeros(100_000, "u1"))
     device.raw.send(frames.RESULT, device.raw.receive().call_id, {"r": 1})
     assert future.result() == 1
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_call_in_a_full_window_can_be_cancelled(fake, which):
+    """Another thread waits for the window meanwhile. The device answers the call that runs, and drops the other."""
+    device = fake(calls=2)
+    calls = [device.nop.submit(number) for number in range(2)]
+    ids = [device.raw.receive().call_id for _ in calls]
+    submitted = []
+    thread = threading.Thread(target=lambda: submitted.append(device.nop.submit(2)), daemon=True)
+    thread.start()
+    until(device.session._channel._receiver.lock.locked)
+    canceller = threading.Thread(target=calls[which].cancel, daemon=True)
+    canceller.start()
+    came = {frame.kind: frame.call_id for frame in (device.raw.receive(), device.raw.receive())}
+    assert came[frames.CANCEL] == ids[which]
+    device.raw.send(frames.ERROR, ids[which], {"type": "Cancelled", "message": "cancelled"})
+    canceller.join(WAIT_S)
+    thread.join(WAIT_S)
+    assert calls[which].cancelled()
+    third = came[frames.CALL]
+    for call_id in (ids[1 - which], third):
+        device.raw.send(frames.RESULT, call_id, {"r": call_id})
+    assert [future.result(WAIT_S) for future in (calls[1 - which], *submitted)] == [ids[1 - which], third]
+
+
+@pytest.mark.slow
+def test_a_device_that_does_not_stop_a_call_is_hung_up_on(fake):
+    device = fake(calls=1)
+    running = device.nop.submit()
+    device.raw.receive()
+    assert running.cancel()
+    with pytest.raises(SessionLost, match="did not stop a cancelled call within 2 s"):
+        device.nop()
+
+
+def test_no_answer_is_expected_to_a_cancelled_call_that_was_still_held(fake, monkeypatch):
+    """It became the oldest call before its batch was sent."""
+    device = fake()
+    channel = device.session._channel
+    monkeypatch.setattr(channel._flusher, "_flush", lambda: None)
+    calls = [device.nop.submit(number) for number in range(4)]
+    for future in calls[:3]:
+        device.raw.send(frames.RESULT, device.raw.receive().call_id, {"r": None})
+        until(future.done)
+    assert list(channel._held) == [calls[3].call_id]
+    assert calls[3].cancel()
+    assert not channel._receiver.awaited
 
 
 def test_close_works_while_the_device_reads_nothing(fake):
