@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import click
 
 from rpcsys.cli import options
 from rpcsys.client.deploying import Deployment
-from rpcsys.errors import UsageError, printable
+from rpcsys.errors import RpcsysError, UsageError, printable
+from rpcsys.link.address import parse_address
 from rpcsys.module import external, inspection
 from rpcsys.query import terminal
 
@@ -35,6 +36,8 @@ def deploy(
 
     The server needs --deploy DIR. An older module of that name finishes its calls; new calls go to FILE. If the server
     cannot load FILE, the older module stays. The server keeps it until the next one: --rollback NAME puts it back.
+
+    With several servers, each is tried, and a line has its outcome.
     """
     if (file is not None) + listing + (remove is not None) + (rollback is not None) != 1:
         raise UsageError("give one of these: a file to deploy, --list, --remove NAME, or --rollback NAME")
@@ -42,6 +45,9 @@ def deploy(
         options.check_file(file, "file")
         external.files_of(file)
     for server in servers:
+        parse_address(server)
+
+    def act(server: str) -> None:
         with Deployment(server) as deployment:
             if file is not None:
                 with terminal.progress(f"sending {file.name}") as advance:
@@ -56,6 +62,22 @@ def deploy(
                 rows = deployment.list()
                 click.echo(f"{server}:" + ("" if rows else " nothing is deployed"))
                 terminal.print_pairs([(row["name"], _deployed(row)) for row in rows])
+
+    _each(servers, act)
+
+
+def _each(servers: Sequence[str], act: Callable[[str], None]) -> None:
+    """Call ``act`` for each server, also after an error; each error is a line. Exits if there was one."""
+    context, statuses = click.get_current_context(), []
+    for server in servers:
+        try:
+            act(server)
+        except RpcsysError as error:
+            if len(servers) == 1:
+                raise
+            statuses.append(terminal.fail_with(error, context.find_root().info_name or "rpcsys", f"{server}: "))
+    if statuses:
+        context.exit(max(statuses))
 
 
 def _version(put: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except click.ClickException as error:
         return _fail(name, error.format_message(), error.exit_code)
     except RpcsysError as error:
-        return _fail(name, at_a_shell(one_line(error)), error.exit_status)
+        return fail_with(error, name)
     except BrokenPipeError:  # the reader of the output has ended: `rpcsys run … | head -1`
         _give_up_output()
         return 0
@@ -152,6 +152,11 @@ def _terminable() -> Iterator[None]:
 def _fail(name: str, message: str, status: int) -> int:
     click.echo(f"{name}: error: {' '.join(message.split())}", err=True)
     return status
+
+
+def fail_with(error: RpcsysError, name: str, where: str = "") -> int:
+    """Print the line of an error of the command ``name``; return its exit status."""
+    return _fail(name, where + at_a_shell(one_line(error)), error.exit_status)
 
 
 def at_a_shell(text: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 import rpcsys
 from tests.cli.conftest import Command
 from tests.live import deployed
-from tests.live.daemons import Daemons
+from tests.live.daemons import Daemons, free_port
 from tests.module.libraries import library, tree
 
 
@@ -46,6 +46,21 @@ def test_a_model_is_put_replaced_listed_and_withdrawn(rpcsys: Command, server: s
     gone = rpcsys("deploy", "--remove", "scale", "--to", server)
     assert (gone.returncode, gone.stdout) == (0, f"{server}: scale is withdrawn\n")
     assert rpcsys("deploy", "--list", "--to", server).stdout == f"{server}: nothing is deployed\n"
+
+
+@pytest.mark.live
+def test_every_server_is_tried_and_has_a_line(rpcsys: Command, server: str, tmp_path: Path) -> None:
+    dead = f"127.0.0.1:{free_port()}"
+    model = deployed.onnx_model(tmp_path / "scale.onnx", 2)
+    for words, line in (
+        ((model,), "serving scale 0001-"), (("--list",), ""), (("--remove", "scale"), "scale is withdrawn")
+    ):  # fmt: skip
+        done = rpcsys("deploy", *words, "--to", dead, "--to", server, "--to", dead)
+        assert done.returncode == 1
+        assert done.stdout.startswith(f"{server}: {line}".rstrip())
+        failed = [line for line in done.stderr.splitlines() if line.startswith("rpcsys: ")]
+        assert len(failed) == 2
+        assert all(line.startswith(f"rpcsys: error: {dead}: no device server at {dead} (") for line in failed)
 
 
 def doubled(server: str) -> float:
