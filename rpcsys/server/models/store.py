@@ -1,13 +1,14 @@
 """The deployments on the disk. They survive restarts; after a crash each is its old or its new version.
 
-A replaced version is kept until the next replacement, so that it can be put back. Versions that no ``current`` names
-are removed at the start, and by the next replacement of that name.
+A replaced version is kept until the next replacement by other files, so that it can be put back. Versions that no
+``current`` names are removed at the start, and by the next replacement of that name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import filecmp
 import json
 import os
 import re
@@ -134,16 +135,25 @@ class Store:
         return version
 
     def switch(self, version: Version) -> None:
-        """Make ``version`` the current one, and keep the one that was; call it while `replacing`."""
+        """Make ``version`` the current one, and keep the one before it that is another; call it while `replacing`."""
         folder = os.path.join(self.root, version.name)
         fresh = os.path.join(folder, "current.new")
         before = self.find(version.name)
+        if before is not None and self._alike(before, version):
+            before = self.earlier(version.name)
         about = _fields(version) if before is None else {**_fields(version), "earlier": _fields(before)}
         with open(fresh, "w", encoding="utf-8") as file:
             file.write(json.dumps(about) + "\n")
         _sync(fresh)
         os.rename(fresh, os.path.join(folder, "current"))
         _sync(folder)
+
+    def _alike(self, one: Version, other: Version) -> bool:
+        """Whether two versions are the same file, with the same files beside it: weights can be others."""
+        old, new = (os.path.dirname(self.path(version)) for version in (one, other))
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(new) for name in names]
+        beside = [os.path.relpath(path, new) for path in found if path != self.path(other)]
+        return one.sha256 == other.sha256 and not any(filecmp.cmpfiles(old, new, beside, shallow=False)[1:])
 
     def withdraw(self, name: str) -> None:
         """End the deployment ``name``. Raises FileNotFoundError if there is none."""

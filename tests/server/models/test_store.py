@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -20,12 +21,17 @@ def store(tmp_path):
     os.close(lock)
 
 
-def put(store: Store, name: str, text: str, digest: str = "ab" * 32):
-    source = os.path.join(store.root, "incoming", "upload")
-    with open(source, "w") as file:
-        file.write(text)
+def put(store: Store, name: str, text: str, **beside: str):
+    """Stage a version of a file with ``text``, and files with the texts ``beside`` it."""
+    incoming = Path(store.root, "incoming")
+    for file, content in {"upload": text, **beside}.items():
+        (incoming / file).write_text(content)
     with store.replacing(name):
-        return store.stage(name, source, "head.so", digest)
+        return store.stage(name, str(incoming / "upload"), "head.so", sha256(text), beside)
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize("name", ["head", "head-2", "Head.v2", "0", "a" * 100])
@@ -46,7 +52,7 @@ def test_a_version_is_current_after_the_switch(store):
     store.switch(version)
     assert store.current() == [version]
     assert Path(store.path(version)).read_text() == "one"
-    assert version.version == "0001-" + "ab" * 6
+    assert version.version == "0001-" + sha256("one")[:12]
     second = put(store, "head", "two")
     assert second.version.startswith("0002-")
     assert store.current() == [version]
@@ -96,6 +102,28 @@ def test_the_replaced_version_is_kept_until_the_next(store):
     store.prune("head")
     kept = {versions[0].version, fourth.version, "current", "lock"}
     assert set(os.listdir(os.path.join(store.root, "head"))) == kept
+
+
+def test_the_same_bytes_again_keep_the_version_before(store):
+    first, second, again = (put(store, "head", text, weights="w") for text in ("one", "two", "two"))
+    for version in (first, second, again):
+        store.switch(version)
+    assert (store.find("head"), store.earlier("head")) == (again, first)
+    store.prune("head")
+    assert set(os.listdir(os.path.join(store.root, "head"))) == {first.version, again.version, "current", "lock"}
+
+
+def test_the_same_bytes_again_as_the_first_version_have_no_version_before(store):
+    for _ in range(2):
+        store.switch(put(store, "head", "one"))
+    assert store.earlier("head") is None
+
+
+def test_the_same_model_with_other_weights_is_another_version(store):
+    first, second = put(store, "head", "one", weights="v"), put(store, "head", "one", weights="w")
+    store.switch(first)
+    store.switch(second)
+    assert (store.find("head"), store.earlier("head")) == (second, first)
 
 
 @pytest.mark.parametrize("earlier", [None, 3, [], {}, {"version": "../x", "file": "head.so", "sha256": ""}])
