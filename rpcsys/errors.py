@@ -175,6 +175,13 @@ class FrameError(RpcsysError):
         self.stage = stage  #: the name of the stage
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a change on a server, which may still take effect: the message says which, and what shows it.
+
+    It is no `RpcsysError`, since whoever catches these goes on.
+    """
+
+
 def printable(text: str, keep: str = "") -> str:
     """``text`` with an escape for each character that is neither printable nor in ``keep``.
 

@@ -6,13 +6,13 @@ Any client that reaches such a server may deploy, as any client that reaches a s
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple, Union
 
 from rpcsys.client import answers, capabilities, files, models
 from rpcsys.client.connection import open_session
 from rpcsys.client.files import Progress
-from rpcsys.errors import ProtocolError, UsageError
-from rpcsys.link.address import parse_address
+from rpcsys.errors import Interrupted, ProtocolError, UsageError
+from rpcsys.link.address import address_text, parse_address
 from rpcsys.link.link import Closeable
 from rpcsys.wire.checks import integer, record, rows, sentence
 
@@ -46,7 +46,8 @@ class Deployment(Closeable):
         The files that an ONNX model names for its weights go with it; ``progress`` counts the bytes of all.
         Returns when new calls go to it: name, version, file and sha256. The old version finishes the calls that run.
         Raises `UsageError` where a file that the model names is missing or outside its folder, `ModelError` for a file
-        that the server cannot load; the old version then stays.
+        that the server cannot load; the old version then stays. `Interrupted` is Ctrl-C once all is sent: the server
+        may still go on. Any other KeyboardInterrupt has changed nothing.
         """
         path = os.fspath(file)
         if not os.path.isfile(path):
@@ -54,7 +55,7 @@ class Deployment(Closeable):
         base = os.path.basename(path)
         capabilities.check_loadable(path, base, self._session.info.get("capabilities", {}))
         uploaded = models.send(self._session.upload, models.parts(path, base), progress)
-        said = self._session._builtin("deploy.put", name or os.path.splitext(base)[0], uploaded)
+        said = self._change("deploy.put", "go live", name or os.path.splitext(base)[0], uploaded)
         put: DeployedVersion = answers.from_device(PUT, said, "deploy.put")
         with open(path, "rb") as stream:
             digest = files.hash_of(path, stream)
@@ -69,8 +70,9 @@ class Deployment(Closeable):
 
         Returns when new calls go to it: name, version, file and sha256. Raises `RemoteFileError` for an unknown name,
         or where no earlier version is kept; `ModelError` if it can no longer be loaded, and nothing has then changed.
+        `Interrupted` as `put`.
         """
-        said = self._session._builtin("deploy.rollback", name)
+        said = self._change("deploy.rollback", "go back", name)
         version: DeployedVersion = answers.from_device(PUT, said, "deploy.rollback")
         return version
 
@@ -81,8 +83,20 @@ class Deployment(Closeable):
         return rows
 
     def remove(self, name: str) -> None:
-        """Remove the deployment ``name``; calls that run finish. Raises `RemoteFileError` for an unknown name."""
-        self._session._builtin("deploy.remove", name)
+        """Remove the deployment ``name``; calls that run finish.
+
+        Raises `RemoteFileError` for an unknown name; `Interrupted` as `put`.
+        """
+        self._change("deploy.remove", "be withdrawn", name)
+
+    def _change(self, function: str, effect: str, name: str, *args: Any) -> Any:
+        """Call a function that changes the deployment ``name``. Raises `Interrupted` for Ctrl-C."""
+        try:
+            return self._session._builtin(function, name, *args)
+        except KeyboardInterrupt:
+            where = address_text(*self._session.address)
+            shows = f"rpcsys deploy --list --to {where}"
+            raise Interrupted(f"{name} may still {effect} at {where}; this shows it: {shows}") from None
 
     def close(self) -> None:
         """Close the connection."""

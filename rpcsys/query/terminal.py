@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from rpcsys.errors import ProtocolError, RpcsysError, one_line, printable
+from rpcsys.errors import Interrupted, ProtocolError, RpcsysError, one_line, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,11 +59,11 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         sys.stdout.flush()
     except click.exceptions.Exit as ended:
         return ended.exit_code
-    except _Terminated:
-        click.echo(f"{name}: terminated", err=True)
+    except _Terminated as ended:
+        click.echo(f"{name}: terminated{_left_by(ended)}", err=True)
         return TERMINATED
-    except (click.Abort, KeyboardInterrupt):
-        click.echo(f"{name}: interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as ended:
+        click.echo(f"{name}: interrupted{_left_by(ended)}", err=True)
         return INTERRUPTED
     except click.UsageError as error:
         return _fail(name, _of_usage(name, error), error.exit_code)
@@ -152,6 +152,13 @@ def _terminable() -> Iterator[None]:
 def _fail(name: str, message: str, status: int) -> int:
     click.echo(f"{name}: error: {' '.join(message.split())}", err=True)
     return status
+
+
+def _left_by(ended: BaseException | None) -> str:
+    """What an interrupted change may still do, or nothing: click and SIGTERM wrap its error."""
+    while ended is not None and not isinstance(ended, Interrupted):
+        ended = ended.__cause__
+    return "" if ended is None else f": {one_line(ended)}"
 
 
 def fail_with(error: RpcsysError, name: str, where: str = "") -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rpcsys.client import capabilities
 from rpcsys.client.deploying import Deployment
-from rpcsys.errors import ConfigError, ModelError, ProtocolError, ServerUnreachable, UsageError
+from rpcsys.errors import ConfigError, Interrupted, ModelError, ProtocolError, ServerUnreachable, UsageError
 from rpcsys.wire import frames
 from tests.client.test_false_server import frame, session_with
 
@@ -37,6 +38,28 @@ def test_a_file_that_cannot_be_deployed_is_refused_before_the_upload(tmp_path):
             deployment.put(tmp_path / "missing.so")
         with pytest.raises(ModelError, match=r"cannot load 'm\.onnx'"):
             deployment.put(model)
+
+
+@pytest.mark.parametrize(("act", "effect"), [("rollback", "go back"), ("remove", "be withdrawn"), ("put", "go live")])
+def test_an_interrupted_change_names_what_shows_it(monkeypatch, tmp_path, act, effect):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    model = tmp_path / "m.so"
+    model.write_bytes(b"model")
+    monkeypatch.setattr(capabilities, "check_loadable", lambda *_: None)
+    with session_with() as address, Deployment(address) as deployment:
+        session = deployment._session
+        monkeypatch.setattr(session, "_builtin", interrupt)
+        where = "{}:{}".format(*address)
+        monkeypatch.setattr(session, "upload", lambda *_, **__: "m.so")
+        text = f"^m may still {effect} at {where}; this shows it: rpcsys deploy --list --to {where}$"
+        with pytest.raises(Interrupted, match=text):
+            getattr(deployment, act)(model if act == "put" else "m")
+        monkeypatch.setattr(session, "upload", interrupt)
+        with pytest.raises(KeyboardInterrupt) as plain:
+            deployment.put(model)
+        assert type(plain.value) is KeyboardInterrupt
 
 
 def test_an_address_without_a_server_is_unreachable():

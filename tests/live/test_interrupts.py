@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import rpcsys
+from rpcsys import module
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemon, Daemons, queue, wait_until
 
@@ -133,3 +136,29 @@ def test_a_command_is_interrupted_in_one_line(tracker: Daemon, tmp_path: Path) -
     assert (status, errors.strip().splitlines()[-1:]) == (130, ["rpcsys: interrupted"])
     assert "Traceback" not in errors
     wait_until(lambda: queue(tracker, "edge")["free"] == 1, START_S, "the slot to be free")
+
+
+class Slow:
+    """An object that loads for longer than any test."""
+
+    def __reduce__(self) -> tuple[Callable[[float], None], tuple[float]]:
+        return time.sleep, (600.0,)
+
+
+def test_an_interrupted_deploy_names_the_command_that_shows_its_effect(tmp_path: Path) -> None:
+    slow, root = Slow(), tmp_path / "deploy"
+    library = tmp_path / "slow.so"
+    module.export_library(module.python({"main": lambda: slow}), library)
+    daemons = Daemons(tmp_path)
+    try:
+        where = daemons.server("edge", *deployed.WITH_NUMPY, "--deploy", str(root)).where
+        program = Program("-m", "rpcsys", "deploy", library, "--to", where)
+        wait_until(lambda: list(root.glob("slow/0001-*")), START_S, "the server to load the module")
+        program.interrupt()
+        status, errors = program.end()
+        shows = f"rpcsys deploy --list --to {where}"
+        line = f"rpcsys: interrupted: slow may still go live at {where}; this shows it: {shows}"
+        assert (status, errors.strip().splitlines()[-1:]) == (130, [line])
+        wait_until(lambda: not list(root.glob("slow/0001-*")), START_S, "the server to drop the module")
+    finally:
+        daemons.stop()

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys.errors import ProtocolError, RpcsysError
+from rpcsys.errors import Interrupted, ProtocolError, RpcsysError
 from rpcsys.query import terminal
 from rpcsys.query.terminal import (
     MAX_WIDTH,
@@ -65,6 +65,8 @@ def ran(error: BaseException | None) -> int:
         ),
         (click.ClickException("no"), 1, "name: error: no\n"),
         (KeyboardInterrupt(), 130, "name: interrupted\n"),
+        (KeyboardInterrupt("the session is lost"), 130, "name: interrupted\n"),
+        (Interrupted("m may still go live"), 130, "name: interrupted: m may still go live\n"),
         (click.exceptions.Exit(5), 5, ""),
     ],
 )
