@@ -197,7 +197,8 @@ class ServedModule(RemoteModule, Closeable):
 
     Attributes
     ----------
-    name, version : of the deployment; a newer version may have replaced this one
+    name, version : of the deployment, when this connected. Calls go to the version that replaces it;
+        `Deployment.list` has the current one
     info : the server's HELLO
     """
 

@@ -96,7 +96,9 @@ def test_a_module_is_deployed_listed_replaced_and_removed(edge):
             (row,) = deployment.list()
             assert (row["name"], row["version"], row["state"]) == ("scale", second["version"], "serving")
             wait_until(lambda: deployment.list()[0]["clients"] == 1, START_S, "its client is counted")
+            assert client.version == first["version"]  # the one at the connection
             deployment.remove("scale")
+            assert sorted(os.listdir(edge.root)) == ["incoming", "lock"]
             with pytest.raises(SessionLost, match="not served here any more"):
                 wait_until(lambda: client(x) is None, START_S, "the connection ends")
         assert deployment.list() == []

@@ -147,7 +147,7 @@ class Deployer:
                 version = self._store.stage(name, source, os.path.basename(file), digest, beside)
                 self._try_and_switch(version)
             except BaseException:
-                self._store.prune(name)
+                self._store.tidy(name)
                 raise
             self._ask("seen", {"changed": True})
         return version._asdict()
@@ -186,7 +186,10 @@ class Deployer:
         self._check_deployed(name)
         with self._store.replacing(name):
             self._store.withdraw(name)
-            self._ask("seen", {"changed": True})
+            try:
+                self._ask("seen", {"changed": True})
+            finally:
+                self._store.tidy(name)
 
     def _ask(self, answer: str, question: dict[str, Any]) -> Any:
         """Send the supervisor a question; wait for its answer. Raises `Ended` if the client disconnects meanwhile."""

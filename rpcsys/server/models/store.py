@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Optional
 
@@ -68,7 +69,7 @@ class Store:
         for entry in os.listdir(incoming):
             _remove(os.path.join(incoming, entry))
         for name in self._names():
-            self.prune(name)
+            self.tidy(name)
         return lock
 
     def current(self) -> list[Version]:
@@ -156,7 +157,7 @@ class Store:
         return one.sha256 == other.sha256 and not any(filecmp.cmpfiles(old, new, beside, shallow=False)[1:])
 
     def withdraw(self, name: str) -> None:
-        """End the deployment ``name``. Raises FileNotFoundError if there is none."""
+        """End the deployment ``name``; `tidy` removes its files. Raises FileNotFoundError if there is none."""
         os.unlink(os.path.join(self.root, name, "current"))
         _sync(os.path.join(self.root, name))
 
@@ -170,6 +171,14 @@ class Store:
         for entry in set(os.listdir(folder)) - keep:
             _remove(os.path.join(folder, entry))
 
+    def tidy(self, name: str) -> None:
+        """`prune` ``name``, and remove its folder if nothing is deployed; call it as the last while `replacing`."""
+        self.prune(name)
+        if self.find(name) is None:
+            away = tempfile.mkdtemp(dir=os.path.join(self.root, "incoming"))
+            os.rename(os.path.join(self.root, name), away)  # at once: another client may deploy by that name now
+            _remove(away)
+
 
 def _fields(version: Version) -> dict[str, str]:
     return {name: value for name, value in version._asdict().items() if name != "name"}
@@ -180,7 +189,8 @@ def _locked(path: str) -> Optional[int]:
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     with contextlib.suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return lock
+        if os.path.samestat(os.fstat(lock), os.stat(path)):  # it is not one that `tidy` has moved away
+            return lock
     os.close(lock)
     return None
 

@@ -112,6 +112,7 @@ def test_a_module_is_served_after_its_trial(served, store, supervisor):
     assert listed == {**put, "state": "serving", "running": 1, "waiting": 2, "clients": 3}
     assert client.call("deploy.remove", "head") is None
     assert (store.current(), client.call("deploy.list")) == ([], [])
+    assert sorted(os.listdir(store.root)) == ["incoming", "lock"]
     assert "it has nothing" in client.call("deploy.remove", "head")[1]
 
 
@@ -227,7 +228,7 @@ def test_a_client_that_disconnects_during_the_trial_deploys_nothing(served, stor
     tried.set()
     assert outcomes == ["lost"]
     assert store.current() == []
-    assert [entry for entry in os.listdir(os.path.join(store.root, "head")) if entry != "lock"] == []
+    assert not os.path.exists(os.path.join(store.root, "head"))
 
 
 def test_folders_of_killed_deployers_are_removed(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -124,6 +125,39 @@ def test_the_same_model_with_other_weights_is_another_version(store):
     store.switch(first)
     store.switch(second)
     assert (store.find("head"), store.earlier("head")) == (second, first)
+
+
+def test_a_withdrawn_module_leaves_no_files(store):
+    store.switch(put(store, "head", "one"))
+    store.switch(put(store, "neck", "two"))
+    with store.replacing("head"):
+        store.withdraw("head")
+        store.tidy("head")
+        store.switch(put(store, "head", "three"))  # another client's, at the same time
+    store.tidy("neck")
+    (head, neck) = store.current()
+    assert (head.version[:5], Path(store.path(head)).read_text(), neck.name) == ("0001-", "three", "neck")
+    assert sorted(os.listdir(store.root)) == ["head", "incoming", "lock", "neck"]
+    with store.replacing("head"):
+        store.withdraw("head")
+        store.tidy("head")
+    assert sorted(os.listdir(store.root)) == ["incoming", "lock", "neck"]
+    assert os.listdir(os.path.join(store.root, "incoming")) == []
+
+
+def test_a_folder_that_is_moved_away_meanwhile_is_not_locked(store, monkeypatch):
+    store.switch(put(store, "head", "one"))
+    flock = fcntl.flock
+
+    def late(lock, how):
+        monkeypatch.undo()
+        store.withdraw("head")
+        store.tidy("head")
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(RemoteFileError, match="is being replaced by another client"), store.replacing("head"):
+        pass
 
 
 @pytest.mark.parametrize("earlier", [None, 3, [], {}, {"version": "../x", "file": "head.so", "sha256": ""}])
