@@ -10,12 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import onnx_ir as ir
+
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir.dataflow import Dataflow
 from rpcsys.graph._ir.ort import rewritten
 
 Origins = list[list[int]]  # for each new node, the old nodes that it stands for; [] if onnxruntime added it
 
+_RENAMED = "InsertedPrecisionFreeCast_"  # in front of the name of a tensor that is computed in float32, not in float16
 _MARK = re.compile(r"rpcsys#(\d+)(?:/|$)")  # a fused node's name may go on behind a slash
 #: Operators that onnxruntime adds to change a tensor's type; on which side of a cut they are changes no division.
 _CONVERSIONS = {"Cast", "QuantizeLinear", "DequantizeLinear"}
@@ -37,7 +40,8 @@ def optimised(flow: Dataflow) -> tuple[Dataflow, Origins]:
     times = Counter(mark[1] for mark in marks if mark)
     origins: Origins = []
     for node, mark in zip(new.nodes, marks, strict=True):
-        found = {makers[value.name] for value in node.outputs if value.name in makers}
+        outputs = {_old_name(value) if mark else value.name for value in node.outputs}
+        found = {makers[name] for name in outputs if name in makers}
         if mark:
             # The output of a node that was left out is made by the node before it, which stays where it was.
             found = {index for index in found if flow.nodes[index].op_type not in _OMITTED} | {int(mark[1])}
@@ -77,12 +81,18 @@ def _restore_names(old: Dataflow, new: Dataflow, origins: Origins) -> None:
     known = {value.name for node in old.nodes for value in node.outputs}
     for node, origin in zip(new.nodes, origins, strict=True):
         before = old.nodes[origin[0]] if len(origin) == 1 else None
-        if before is None or (node.op_type, len(node.outputs)) != (before.op_type, len(before.outputs)):
-            continue
-        for value, named in zip(node.outputs, before.outputs, strict=True):
-            if value.name and named.name and value.name not in known and named.name not in taken:
-                value.name = named.name
-                taken.add(named.name)
+        if before is not None and (node.op_type, len(node.outputs)) == (before.op_type, len(before.outputs)):
+            wanted = [value.name for value in before.outputs]
+        else:
+            wanted = [_old_name(value) for value in node.outputs]
+        for value, name in zip(node.outputs, wanted, strict=True):
+            if value.name and value.name not in known and name in known and name not in taken:
+                value.name = name
+                taken.add(name)
+
+
+def _old_name(tensor: ir.Value) -> str:
+    return (tensor.name or "").removeprefix(_RENAMED)
 
 
 def check_division(

@@ -56,6 +56,30 @@ def test_a_cut_of_a_float16_model_stays_where_it_was(by: str, cut: Any) -> None:
     assert_same(run_stages(exact, feeds), run(model, feeds))
 
 
+def merged_pairs() -> onnx.ModelProto:
+    """A Conv and a MatMul, each with a node behind it that onnxruntime makes part of it."""
+    weights = {"w": numbers(2, 2, 1, 1), **{name: np.abs(numbers(2)) + 1 for name in "sbmv"}, "k": numbers(4, 4)}
+    nodes = [
+        node("Relu", "x", "r"), node("Conv", "r w", "c"), node("BatchNormalization", "c s b m v", "n"),
+        node("Relu", "n", "q"), node("Reshape", "q to", "t"), node("MatMul", "t k", "p"), node("Add", "p d", "a"),
+        node("Relu", "a", "y"),
+    ]  # fmt: skip
+    weights |= {"to": np.array([8, 4]), "d": numbers(4)}
+    return make(nodes, values("x", shape=(1, 2, 4, 4)), values("y", shape=(8, 4)), weights=weights)
+
+
+@pytest.mark.parametrize("cut", [2, 3, 4, 6, 7])
+def test_a_float16_model_is_cut_where_a_float32_model_is(cut: int) -> None:
+    """Also where onnxruntime makes two nodes one: the cut between them moves in front of it."""
+    full, halved = merged_pairs(), half(merged_pairs(), "onnxruntime")
+    wanted = graph.split(full, cut, exact=True)
+    stages = graph.split(halved, cut, exact=True)
+    assert [[op for op in ops(stage) if op != "Cast"] for stage in stages] == [ops(stage) for stage in wanted]
+    assert names(stages[0].outputs) == names(wanted[0].outputs)
+    feeds = {"x": numbers(1, 2, 4, 4).astype(np.float16)}
+    assert_same(run_stages(stages, feeds), run(halved, feeds))
+
+
 def test_a_float16_model_has_the_same_bits_as_a_whole() -> None:
     """Optimised once more, its stages' weights would become constants, and Gemm would add in another order."""
     nodes = [node("Relu", "x", "r"), node("Gemm", "r w b", "g"), node("Softmax", "g", "y")]
