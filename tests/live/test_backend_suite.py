@@ -18,7 +18,7 @@ from rpcsys import graph
 from rpcsys.module import onnx_module
 from tests.graph import onnx_cases
 from tests.graph.onnx_cases import Case
-from tests.live.daemons import Daemons
+from tests.live.daemons import Daemon, Daemons
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -27,12 +27,14 @@ Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[rpcsys.client.Session]:
-    daemons = Daemons(tmp_path_factory.mktemp("daemons"))
-    server = daemons.server("board", "--tvm", "off")
+def server(module_daemons: Callable[[], Daemons]) -> Daemon:
+    return module_daemons().server("board", "--tvm", "off")
+
+
+@pytest.fixture
+def session(server: Daemon) -> Iterator[rpcsys.client.Session]:
     with rpcsys.connect(*server.address, key="board") as session:
         yield session
-    daemons.stop()
 
 
 def problem(case: Case, run: Run) -> str:

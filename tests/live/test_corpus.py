@@ -42,9 +42,13 @@ def lab(module_daemons: Callable[[], Daemons]) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def session(module_daemons: Callable[[], Daemons]) -> Iterator[rpcsys.client.Session]:
-    server = module_daemons().server("single", *FLAGS)
-    with rpcsys.connect(*server.address, key="single") as session:
+def single(module_daemons: Callable[[], Daemons]) -> Daemon:
+    return module_daemons().server("single", *FLAGS)
+
+
+@pytest.fixture
+def session(single: Daemon) -> Iterator[rpcsys.client.Session]:
+    with rpcsys.connect(*single.address, key="single") as session:
         yield session
 
 
