@@ -16,6 +16,7 @@ from rpcsys import data
 ROOT = Path(rpcsys.__file__).resolve().parent.parent
 #: Line index and byte offset of the first byte and behind the last; the bytes that replace them.
 Span = tuple[tuple[int, int], tuple[int, int], bytes]
+_BARE = (",", "=")  # signs that need no spaces beside them
 _FOR_TYPES = ("collections.abc", "types", "typing")  # modules of names that mostly occur in annotations
 
 
@@ -108,18 +109,29 @@ def _ends(node: ast.expr | ast.stmt) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _indented_by_one(source: str) -> str:
-    """Replace four spaces by one at the beginning of each line, by none within brackets, but not inside of a string."""
+    """Replace four spaces by one at the beginning of each line, by none within brackets and around commas and ``=``.
+
+    Strings stay as they are.
+    """
     before, lines = source.splitlines(), []
     inside: set[int] = set()
     bracketed: set[int] = set()
-    depth = 0
+    needless: set[tuple[int, int]] = set()
+    depth = quoted = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         (row, column), (last, _) = token.start, token.end
         inside.update(range(row + 1, last + 1))
         if depth and not before[row - 1][:column].strip():
             bracketed.add(row)
+        kind = tokenize.tok_name[token.type]  # from Python 3.12 on, f-strings are several tokens
+        quoted += kind.endswith("STRING_START") - kind.endswith("STRING_END")
+        if token.string in _BARE and kind == "OP" and not quoted:
+            line = before[row - 1]
+            needless.update((row - 1, place) for place in (column - 1, column + 1) if line[place : place + 1] == " ")
         if token.type == tokenize.OP:
             depth += (token.string in ("(", "[", "{")) - (token.string in (")", "]", "}"))
+    for row, place in sorted(needless, reverse=True):
+        before[row] = before[row][:place] + before[row][place + 1 :]
     for row, line in enumerate(before, 1):
         bare = line.lstrip(" ")
         spaces = 0 if row in bracketed else (len(line) - len(bare)) // 4
