@@ -97,9 +97,13 @@ def _by_hand(model: Path, devices: str, cuts: Sequence[str], exact: bool) -> Pla
 
 
 def _cut(text: str) -> int | str | tuple[str, ...]:
-    if text.isdecimal() and len(text) < 10:
-        return int(text)
     names = tuple(name.strip() for name in text.split(","))
+    places = [int(name) for name in names if name.isdecimal() and len(name) < 10]
+    if len(places) > 1:
+        each = " ".join(f"--at {place}" for place in places)
+        raise UsageError(f"--at {text}: commas join tensors to one cut; for a cut at each place type: {each}")
+    if places and len(names) == 1:
+        return places[0]
     return names[0] if len(names) == 1 else names
 
 

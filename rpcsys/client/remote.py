@@ -16,7 +16,7 @@ from rpcsys.wire import frames
 from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache, Key, signature
 from rpcsys.wire.tensor import Tensor
-from rpcsys.wire.values import InOut, Ref
+from rpcsys.wire.values import InOut, Ref, inputs_by_name, output_names
 
 #: The function of a CALL: a name that every session has, an object's id, or an id and a name in that object.
 Target = Union[str, int, Tuple[int, str]]
@@ -254,7 +254,10 @@ class RemoteModule:
     def run(
         self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None, *, keep: bool = False
     ) -> Dict[str, Any]:
-        """Run ``main`` by names: inputs as a dict, the wanted outputs (all if None) as a dict. One round trip."""
+        """Run ``main`` by names: inputs as a dict, the wanted outputs (all if None) as a dict. One round trip.
+
+        Raises `RemoteArgumentError` for unknown names, and for inputs without names before anything is sent.
+        """
         template, buffers = frames.template(frames.CALL, self._by_name(inputs, outputs, keep))
         return self._named(self._session._channel.call(template, buffers))
 
@@ -265,9 +268,10 @@ class RemoteModule:
         return self._session._submit(self._by_name(inputs, outputs, keep), self._named)
 
     def _by_name(self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]], keep: bool) -> Dict[str, Any]:
-        fields: Dict[str, Any] = {"f": [self._id, "main"], "k": dict(inputs)}
-        if outputs is not None:
-            fields["outputs"] = list(outputs)
+        fields: Dict[str, Any] = {"f": [self._id, "main"], "k": inputs_by_name(inputs, self.inputs)}
+        wanted = output_names(outputs)
+        if wanted is not None:
+            fields["outputs"] = wanted
         if keep:
             fields["keep"] = True
         return fields

@@ -7,6 +7,7 @@ import threading
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
+from rpcsys.wire.values import inputs_by_name, output_names
 
 Function = Callable[..., Any]
 _NAMED = 20  # functions that a message names
@@ -73,12 +74,13 @@ class Module:
         return self.function("main")(*args)
 
     def run(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
-        """Run ``main`` by names; returns the outputs in ``wanted``, all if None.
+        """Run ``main`` by names; returns the wanted ``outputs`` (names, or one), all if None.
 
         Outputs without names are ``output``, or ``output0``, ``output1``, … Raises `RemoteArgumentError` for unknown
-        names, and if the module has no names.
+        names, for inputs without names, and if the module has no names.
         """
-        return self._of("main").run_main(inputs, outputs)
+        main = self._of("main")
+        return main.run_main(inputs_by_name(inputs, main.inputs), output_names(outputs))
 
     def run_main(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
         """`run` of its own ``main``."""
@@ -114,7 +116,7 @@ class Module:
                 return module
         known = self.functions
         has = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
-        raise RemoteFunctionError("the module has no function {!r}; it has {}".format(name[:200], has or "none"))
+        raise RemoteFunctionError("the module has no function {!r}; it has {}".format(str(name)[:200], has or "none"))
 
     def check_open(self) -> None:
         """Raise `RemoteFunctionError` after `close`."""

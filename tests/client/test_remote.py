@@ -235,6 +235,9 @@ def test_an_unknown_function_is_an_error(model):
         ({"a": A, "b": B, "c": B}, None, "no input 'c'"),
         ({"a": A, "b": B}, ["other"], "no output 'other'"),
         ({"a": A.astype("f8"), "b": B}, None, r"input 'a' wants float32 .* got float64 .*astype\('float32'\)"),
+        (A, None, "^RemoteArgumentError: inputs are given by name, such as {'a': array}, not as ndarray; or call the"),
+        ([A, B], None, "inputs are given by name, .*, not as list"),
+        ({"a": A, "b": B}, 3, "outputs are given as a list of names, .*, not as int"),
         ({"a": A[0], "b": B}, None, r"input 'a' wants float32 \[n, 2\], and got float32 \[2\]"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from typing import ClassVar
 
@@ -53,6 +54,28 @@ def test_run_takes_and_returns_arrays_by_name():
         two.run({"x": 1, "z": 1})
     with pytest.raises(RemoteArgumentError, match="by place, not by name"):
         Module("testing", {"main": print}).run({})
+
+
+@pytest.mark.parametrize("inputs", [[1, 2], 3, "x", None], ids=repr)
+def test_inputs_without_names_are_refused(inputs):
+    module = Module("testing", {"main": print}, inputs=[{"name": "x"}])
+    text = rf"^inputs are given by name, such as {{'x': array}}, not as {type(inputs).__name__}; or call the module"
+    with pytest.raises(RemoteArgumentError) as caught:
+        module.run(inputs)
+    assert re.match(text, caught.value.args[0])
+
+
+def test_outputs_are_names_or_one_name():
+    module = Module(
+        "testing", {"main": lambda x: (x, 2)}, inputs=[{"name": "x"}], outputs=[{"name": "yy"}, {"name": "z"}]
+    )
+    assert module.run({"x": 1}, "yy") == module.run({"x": 1}, ("yy",)) == {"yy": 1}
+    with pytest.raises(
+        RemoteArgumentError, match=r"outputs are given as a list of names, such as .* not as int; leave"
+    ):
+        module.run({"x": 1}, 3)
+    with pytest.raises(RemoteFunctionError, match="no function '3'"):
+        module[3]
 
 
 def test_the_description_for_clients():

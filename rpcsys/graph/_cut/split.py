@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from numbers import Integral
+from typing import Any, TypeAlias
 
 from rpcsys.errors import UsageError
 from rpcsys.graph._cut.extract import Part, extract
@@ -16,6 +17,9 @@ from rpcsys.graph._ir.tensor_info import infer_shapes
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 
 Cut: TypeAlias = int | str | Sequence[str]  # before a node (its index or name), or behind one tensor or several
+
+
+_FORMS = "give a node's place in the graph or its name, or the name of a tensor, or of several together"
 
 
 def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -> Stages:
@@ -32,13 +36,12 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
     Without it onnxruntime may optimise each stage fully: faster, with differences around 1e-7. ``model`` is a path,
     bytes, or a model of onnx or onnx-ir; it is not changed.
 
-    Raises `UsageError` for a cut that names no node or tensor, leaves a stage without work, crosses a tensor of
-    unknown type, or with ``exact`` goes through nodes that onnxruntime rewrites into others; `ModelError` with
-    ``exact``, if onnxruntime cannot load the model.
+    Raises `UsageError` for a cut that is none of these, names no node or tensor, leaves a stage without work, crosses a
+    tensor of unknown type, or with ``exact`` goes through nodes that onnxruntime rewrites into others; `ModelError`
+    with ``exact``, if onnxruntime cannot load the model.
     """
     flow = Dataflow(read(model))
-    listed: list[Cut] = [cuts] if isinstance(cuts, (int, str)) else list(cuts)
-    heads = sorted((_head(flow, each) for each in listed), key=len)
+    heads = sorted((_head(flow, each) for each in _listed(cuts)), key=len)
     # A later stage needs the tensors of all earlier ones: each head includes the shorter heads.
     nested = list(itertools.accumulate(heads, operator.or_))
     stage_of = [sum(index not in head for head in nested) for index in range(len(flow.nodes))]
@@ -49,11 +52,22 @@ def split(model: ModelLike, cuts: Cut | Iterable[Cut], *, exact: bool = False) -
     return extract(flow, [Part(f"stage{number}", own) for number, own in enumerate(nodes)], exact=exact)
 
 
-def _head(flow: Dataflow, where: Cut) -> set[int]:
-    if isinstance(where, int):
-        return _before_place(flow, where)
+def _listed(cuts: Any) -> list[Any]:
+    """The cuts one by one: one alone is a cut, too."""
+    if isinstance(cuts, (str, Integral)) or not isinstance(cuts, Iterable):
+        return [cuts]
+    return list(cuts)
+
+
+def _head(flow: Dataflow, where: Any) -> set[int]:
+    """The nodes before a cut. Raises `UsageError` for what is no cut."""
+    if isinstance(where, Integral):  # numpy's are such, too
+        return _before_place(flow, operator.index(where))
+    names = [where] if isinstance(where, str) else list(where) if isinstance(where, Sequence) else []
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f"{where!r} is no cut: {_FORMS}")
     if not isinstance(where, str):
-        return set().union(*(_before_tensor(flow, name) for name in where))
+        return set().union(*(_before_tensor(flow, name) for name in names))
     place = next((i for i, node in enumerate(flow.nodes) if node.name == where), None)
     return _before_tensor(flow, where) if place is None else _before_place(flow, place)
 
@@ -61,6 +75,8 @@ def _head(flow: Dataflow, where: Cut) -> set[int]:
 def _before_place(flow: Dataflow, place: int) -> set[int]:
     if not 0 < place < len(flow.nodes):
         has = f"the model has {len(flow.nodes)} nodes, and a cut leaves some on either side"
+        last = len(flow.nodes) - 1
+        has += f"; give {'1' if last == 1 else f'1 to {last}'}" if last > 0 else ", so it cannot be cut"
         raise UsageError(f"no cut before node {place}: {has}")
     return set(range(place))
 

@@ -24,6 +24,7 @@ from rpcsys.graph._plan.search import Report, Search
 from rpcsys.graph.samples import random_inputs
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 from rpcsys.wire.encoding import steps
+from rpcsys.wire.values import not_by_name
 
 GOALS: tuple[Goal, ...] = ("throughput", "latency")
 
@@ -114,7 +115,9 @@ def _arrays(inputs: Sequence[TensorInfo], given: Mapping[str, Any] | None) -> tu
     required = [tensor for tensor in inputs if tensor.required]
     names = [tensor.name for tensor in required]
     if given is not None:
-        unknown = sorted(set(given) - {tensor.name for tensor in inputs})
+        if complaint := not_by_name(given, names):
+            raise UsageError(complaint)
+        unknown = sorted(set(given) - {tensor.name for tensor in inputs}, key=str)
         missing = [name for name in names if name not in given]
         if unknown or missing:
             complaint = f"no input {unknown[0]!r}" if unknown else f"none given for input {missing[0]!r}"

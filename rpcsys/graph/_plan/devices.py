@@ -7,7 +7,7 @@ key:edge@HOST:PORT  the same, of a server that requires its key
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -59,6 +59,8 @@ def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
         return _shares(devices)
     if isinstance(devices, str):
         devices = devices.split(",")
+    if not isinstance(devices, Iterable):
+        raise UsageError(f"{devices!r} is no list of devices, nor a number of shares; {_FORMS}")
     parsed = [_parsed(device) for device in devices]
     if not parsed:
         raise UsageError(f"no device to divide the model over; {_FORMS}")
@@ -110,6 +112,8 @@ def _shares(count: int) -> list[PlanDevice]:
 def _parsed(device: DeviceLike) -> PlanDevice:
     if isinstance(device, Session):
         return PlanDevice("{}:{}".format(*device.address), session=device)
+    if not isinstance(device, str):
+        raise UsageError(f"{device!r} is no device; {_FORMS}")
     device = device.strip()
     kind, _, rest = device.partition(":")
     if kind == "cpu":

@@ -18,6 +18,7 @@ from rpcsys.graph._plan.bench import timed
 from rpcsys.graph._show.show import ms_text, size_text, table
 from rpcsys.wire import encoding
 from rpcsys.wire.tensor import as_tensor
+from rpcsys.wire.values import not_by_name
 
 Values = dict[str, Any]
 
@@ -60,8 +61,10 @@ def weigh(stages: Stages, remotes: Mapping[str, Remote], frame: Mapping[str, Any
     """Run one frame here; encode and decode the tensors of the stages in ``remotes`` by their ``encode``.
 
     ``frame`` has the inputs of the whole by name; times are the best of ``repeat``. A second run without encoding gives
-    the loss. Raises `UsageError` for unknown stages and tensors.
+    the loss. Raises `UsageError` for unknown stages and tensors, and for a frame without names.
     """
+    if complaint := not_by_name(frame, (tensor.name for tensor in stages.inputs)):
+        raise UsageError(complaint)
     missing = [tensor.name for tensor in stages.inputs if tensor.required and tensor.name not in frame]
     if missing or repeat < 1:
         raise UsageError(f"a frame has all inputs; it lacks {', '.join(missing)}" if missing else "repeat is 1 or more")

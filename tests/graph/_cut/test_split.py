@@ -56,6 +56,15 @@ def test_a_stage_up_to_a_tensor_makes_nothing_else() -> None:
         (0, "no cut before node 0: the model has 4 nodes"),
         (4, "no cut before node 4"),
         (-1, "no cut before node -1"),
+        (4, "no cut before node 4: .*; give 1 to 3"),
+        ([1.5], "^1.5 is no cut: give a node's place in the graph or its name, or the name of a tensor, or of several"),
+        (1.5, "^1.5 is no cut"),
+        (None, "^None is no cut"),
+        ([None], "^None is no cut"),
+        ([(1, 2)], r"^\(1, 2\) is no cut"),
+        ([()], r"^\(\) is no cut"),
+        ("", "^'' is no cut"),
+        ([b"b"], "^b'b' is no cut"),
         ([2, 2], "stage1 would have nothing to do"),
         ("y", "stage1 would have nothing to do: no output of the model needs it"),
     ],
@@ -64,6 +73,17 @@ def test_an_invalid_cut_is_refused(cuts: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         graph.split(chain(), cuts)
     assert "\n" not in str(caught.value)
+
+
+def test_a_cut_may_be_a_number_of_numpy() -> None:
+    for cuts in (np.int64(2), np.array([2]), [np.int8(2)]):
+        assert len(graph.split(chain(), cuts)) == 2
+
+
+def test_a_model_of_one_node_cannot_be_cut() -> None:
+    one = make([node("Relu", "x", "y")], values("x"), values("y"))
+    with pytest.raises(UsageError, match="has 1 nodes, and a cut leaves some on either side, so it cannot be cut"):
+        graph.split(one, 1)
 
 
 def check(network: str, *numbers_of_stages: int) -> None:

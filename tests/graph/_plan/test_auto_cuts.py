@@ -99,10 +99,16 @@ def _constant() -> onnx.ModelProto:
         ({"rounds": 0}, "rounds is 1 or more"),
         ({"measure_s": 0}, "measure_s above 0"),
         ({"inputs": {"z": numbers(2, 3)}}, "no input 'z'; the model wants x"),
+        ({"inputs": numbers(2, 3)}, "^inputs are given by name, such as {'x': array}, not as ndarray"),
+        ({"inputs": [numbers(2, 3)]}, "^inputs are given by name, .* not as list"),
+        ({"inputs": {3: 1, "z": 1}}, "no input 3; the model wants x"),
         ({"inputs": {}}, "none given for input 'x'"),
         ({"model": _constant()}, "nothing in the model depends on its inputs"),
         ({"model": b"none"}, "cannot be read as an ONNX model"),
         ({"over": ["gpu:0"]}, "'gpu:0' is no device"),
+        ({"over": [1, None]}, "^1 is no device; devices are written"),
+        ({"over": 1.5}, "^1.5 is no list of devices, nor a number of shares; devices are written"),
+        ({"over": None}, "^None is no list of devices"),
     ],
 )
 def test_invalid_arguments_are_refused(auto_cuts: Quick, cpus: list[str], options: dict[str, Any], text: str) -> None:

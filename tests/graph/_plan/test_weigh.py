@@ -92,6 +92,8 @@ def test_stages_that_cannot_be_weighed_are_refused(stages: graph.Stages) -> None
     remote = {"stage1": graph.Remote(**NOWHERE)}
     with pytest.raises(UsageError, match="it lacks x"):
         graph.weigh(stages, remote, {})
+    with pytest.raises(UsageError, match=r"^inputs are given by name, such as \{'x': array\}, not as ndarray"):
+        graph.weigh(stages, remote, FRAME["x"])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no stage 'head'"):
         graph.weigh(stages, {"head": graph.Remote(**NOWHERE)}, FRAME)
     with pytest.raises(UsageError, match="repeat is 1 or more"):
