@@ -112,7 +112,15 @@ class DeadlineExceeded(SessionError):
 
 
 class RemoteError(RpcsysError):
-    """A call failed on the device."""
+    """A call failed on the device.
+
+    Attributes
+    ----------
+    type : the name of the exception's class on the device; by default this class's own
+    remote_traceback : the traceback there, or ""
+    retryable : whether the same call may succeed on another try or another device
+    fault : "user", "device" or "network": the cause that the device reports
+    """
 
     def __init__(
         self,
@@ -124,11 +132,10 @@ class RemoteError(RpcsysError):
         fault: str = "user",
     ) -> None:
         super().__init__(message)
-        #: The name of the exception's class on the device; by default this class's own.
         self.type = self.__class__.__name__ if type is None else type
-        self.remote_traceback = remote_traceback  #: the traceback there, or ""
-        self.retryable = retryable  #: whether the same call may succeed on another try or another device
-        self.fault = fault  #: "user", "device" or "network": the cause that the device reports
+        self.remote_traceback = remote_traceback
+        self.retryable = retryable
+        self.fault = fault
 
     def __str__(self) -> str:
         text = f"{self.type}: {self.args[0]}"
@@ -158,21 +165,33 @@ class Busy(RemoteError):
 
 
 class NativeError(RpcsysError):
-    """Native code that was called in this process failed. On the wire it becomes a `RemoteError`."""
+    """Native code that was called in this process failed. On the wire it becomes a `RemoteError`.
+
+    Attributes
+    ----------
+    kind : the error's kind as native code names it, such as "ValueError"
+    backtrace : the native traceback, or ""
+    """
 
     def __init__(self, message: str, *, kind: str = "RuntimeError", backtrace: str = "") -> None:
         super().__init__(message)
-        self.kind = kind  #: the error's kind as native code names it, such as "ValueError"
-        self.backtrace = backtrace  #: the native traceback, or ""
+        self.kind = kind
+        self.backtrace = backtrace
 
 
 class FrameError(RpcsysError):
-    """A pipeline frame failed in a stage. ``__cause__`` is the stage's error."""
+    """A pipeline frame failed in a stage. ``__cause__`` is the stage's error.
+
+    Attributes
+    ----------
+    frame : its number, counted from 0 over all frames that went into this pipeline
+    stage : the name of the stage
+    """
 
     def __init__(self, message: str, *, frame: int, stage: str) -> None:
         super().__init__(message)
-        self.frame = frame  #: its number, counted from 0
-        self.stage = stage  #: the name of the stage
+        self.frame = frame
+        self.stage = stage
 
 
 class Interrupted(KeyboardInterrupt):

@@ -23,3 +23,12 @@ def test_one_name_is_and_several_are() -> None:
     assert errors.there_are([]) == "there is none"
     assert errors.there_are(["a"]) == "there is a"
     assert errors.there_are(iter("ab")) == "there are a, b"
+
+
+@pytest.mark.parametrize(
+    "error", [errors.RemoteError(""), errors.NativeError(""), errors.FrameError("", frame=1, stage="s")], ids=repr
+)
+def test_each_public_attribute_is_in_the_docstring(error: errors.RpcsysError) -> None:
+    assert vars(error)
+    for name in vars(error):
+        assert f"\n    {name} : " in (type(error).__doc__ or "")

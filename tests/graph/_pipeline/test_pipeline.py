@@ -156,8 +156,9 @@ def test_an_error_belongs_to_its_frame() -> None:
         assert str(error) == "frame 3 failed in stage 's1': ValueError: three is not wanted"
         assert (error.frame, error.stage, type(error.__cause__)) == (3, "s1", ValueError)
         assert pipeline.figures()["s1"].failed == 1
-        with pytest.raises(FrameError, match="failed in stage 's1'"):
+        with pytest.raises(FrameError, match="failed in stage 's1'") as raised:
             list(pipeline.run([3, 4, 5], stop_on_error=True))
+        assert raised.value.frame == 6  # counted over all frames of the pipeline
         assert pipeline.submit(7).result(DEADLINE_S) == 14
 
 
