@@ -85,11 +85,12 @@ Opener = Callable[[float, Collection[str]], OpenConnection]
 
 
 class ReconnectingConnection:
-    """At most one connection, for any number of threads. The first `get` or `at_once` opens it."""
+    """At most one connection, for any number of threads. The first `get` or `at_once` opens it. ``what``: for logs."""
 
-    def __init__(self, open: Opener, wait_s: float) -> None:
+    def __init__(self, open: Opener, wait_s: float, what: str = "a function") -> None:
         self._open = open
         self._wait_s = wait_s
+        self._what = what
         self.current: Optional[OpenConnection] = None  # None while there is none
         self.opened = 0  # how many have been opened
         self.problem: Optional[RpcsysError] = None  # the error of the last attempt that failed
@@ -103,9 +104,30 @@ class ReconnectingConnection:
         self._tried = threading.Event()  # whether the search has made its first attempt
 
     def get(self) -> OpenConnection:
-        """The connection, opened if necessary. Raises `RpcsysError` where this fails."""
+        """The connection, opened if necessary. Raises `RpcsysError` where this fails.
+
+        A wait is logged: at the first failure, or after `FIRST_TRY_S` in which nothing answers.
+        """
+        if self.current is not None:
+            return self.current
         limit = time.monotonic() + self._wait_s
-        return self.current or self._found(lambda: limit if self.opened else 0.0, _is_for_now)
+        waits = threading.Timer(FIRST_TRY_S, self._waits)
+        waits.daemon = True
+
+        def passing(error: RpcsysError) -> bool:
+            again = _is_for_now(error) and limit > time.monotonic() and self.opened > 0
+            if again and not waits.finished.is_set():
+                waits.cancel()
+                self._waits(one_line(error))
+            return again
+
+        try:
+            return self._found(lambda: limit if self.opened else 0.0, passing, waits.start)
+        finally:
+            waits.cancel()
+
+    def _waits(self, why: str = "nothing answers yet") -> None:
+        _log.warning("%s: a call waits for the server, up to %g s: %s", self._what, self._wait_s, why)
 
     def at_once(self) -> Optional[OpenConnection]:
         """The connection if it is open, or opens within `FIRST_TRY_S`; else None, and the search goes on."""
@@ -146,13 +168,17 @@ class ReconnectingConnection:
         if current is not None:
             current.close()
 
-    def _found(self, limit: Callable[[], float], passing: Callable[[RpcsysError], bool]) -> OpenConnection:
-        """The connection. Attempts are repeated until ``limit()`` while their errors are ``passing``."""
+    def _found(
+        self, limit: Callable[[], float], passing: Callable[[RpcsysError], bool], begin: Callable[[], None]
+    ) -> OpenConnection:
+        """The connection: after ``begin``, attempts until ``limit()`` while their errors are ``passing``."""
         began = time.monotonic()
         with self._opening:
             if self.current is None and self.problem is not None and self._gave_up_at >= began:
                 raise self.problem  # another caller has tried meanwhile
             backoff = Backoff(*RETRY_S)
+            if self.current is None:
+                begin()
             while self.current is None:
                 try:
                     return self._opened(limit())
@@ -185,7 +211,7 @@ class ReconnectingConnection:
     def _look_on(self) -> None:
         """Search for a server until it answers, or until `IDLE_S` after the last `at_once`, despite any error."""
         try:
-            self._found(lambda: self._asked + IDLE_S, lambda error: True)
+            self._found(lambda: self._asked + IDLE_S, lambda error: True, lambda: None)
         except RpcsysError as error:
             if not self._closing.is_set():
                 _log.info("nobody asks for it any more: %s", one_line(error))

@@ -92,6 +92,36 @@ def test_retries_end_after_the_wait():
     assert 3 <= len(endpoint.asked) < 20
 
 
+def test_a_wait_for_a_lost_server_is_logged_once_and_at_once(caplog):
+    endpoint = FakeEndpoint(None, GONE, GONE, GONE)
+    connection = ReconnectingConnection(endpoint, 60.0, "f at board:9090")
+    connection.lost(connection.get())
+    assert caplog.messages == []
+    seen: list[int] = []
+    endpoint.before = lambda: seen.append(len(caplog.messages))
+    connection.get()
+    assert caplog.messages == ["f at board:9090: a call waits for the server, up to 60 s: nobody is there"]
+    assert seen == [0, 1, 1, 1]
+
+
+def test_a_server_that_does_not_answer_is_logged_while_it_is_awaited(caplog):
+    endpoint = FakeEndpoint()
+    endpoint.before = lambda: wait_until(lambda: caplog.messages, 10, "the wait is logged")
+    ReconnectingConnection(endpoint, 60.0).get()
+    assert caplog.messages == ["a function: a call waits for the server, up to 60 s: nothing answers yet"]
+
+
+@pytest.mark.parametrize("error", [NotSupported("TVM's"), RemoteFunctionError("no such function")])
+def test_nothing_is_logged_where_nothing_is_waited_for(error, caplog):
+    unseen, moved = (ReconnectingConnection(FakeEndpoint(*found), 60.0) for found in ((GONE,), (None, error)))
+    with pytest.raises(ServerUnreachable):
+        unseen.get()
+    moved.lost(moved.get())
+    with pytest.raises(type(error)):
+        moved.get()
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("error", [NotSupported("TVM's"), RemoteFunctionError("no such function")])
 def test_a_permanent_error_is_raised_at_once(error):
     endpoint = FakeEndpoint(None, error)

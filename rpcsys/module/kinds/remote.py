@@ -81,7 +81,7 @@ class RemoteFunctionModule(Module):
         self._returned = {str(at): how for at, (_, how) in _positions(self.outputs, self.encode).items()}
         self._options = {"deadline_s": endpoint.deadline_s} if endpoint.deadline_s else {}
         opening = functools.partial(open_at, endpoint, self._returned, list(self.encode.values()))
-        self._server = ReconnectingConnection(opening, endpoint.wait_s)
+        self._server = ReconnectingConnection(opening, endpoint.wait_s, str(endpoint))
         self._lock = threading.Lock()  # guards all below
         self._workers: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._fallen_back = False  # whether the fallback ran the last call
