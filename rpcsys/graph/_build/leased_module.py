@@ -2,7 +2,7 @@
 
 Frames whose device is lost run again. They use another device of the stage until a new device is leased. They run one
 at a time, and each on `TRIES` devices at most. So a frame that crashes devices fails, and the frames that were under
-way beside it do not.
+way beside it do not. Frames that wait for a device at the same time share one wait.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class StageLibrary:
         self.leased = leased
         self.members: list[LeasedModule] = []  # the modules that use it, each on a device of its own
         self.rerun_lock = threading.Lock()  # held while a frame is run again
+        self.given_up: tuple[float, RpcsysError] | None = None  # when the last wait for a device failed, and why
         self._folder = tempfile.TemporaryDirectory(prefix="rpcsys-")
         self._built = built
         self._compiled = isinstance(target, Tvm)
@@ -104,13 +105,14 @@ class LeasedModule(Module):
 
     def lease(self) -> None:
         """Lease the device and load the stage on it, unless done. Raises as `Tracker.request` and `load_module` do."""
-        self._own_device()
+        self._own_device(time.monotonic())
 
     def release(self) -> None:
         super().release()
         self._ended.set()
         with self._lock:
             device, self._device = self._device, None
+            self.library.given_up = None  # its traceback refers to this module
             if self in self.library.members:
                 self.library.members.remove(self)
         if device is not None:
@@ -118,22 +120,22 @@ class LeasedModule(Module):
 
     def _main(self, *args: Any) -> Any:
         try:
-            return self._any_device().run(*args)
+            return self._any_device(time.monotonic()).run(*args)
         except _LOST:
-            pass
+            since = time.monotonic()
         with self.library.rerun_lock:
             for _ in range(TRIES - 2):
-                device = self._any_device()
+                device = self._any_device(since)
                 with contextlib.suppress(*_LOST):
                     return device.run(*args)
-            return self._any_device().run(*args)
+            return self._any_device(time.monotonic()).run(*args)
 
     def _live_device(self) -> _LeasedDevice | None:
         device = self._device
         return device if device is not None and device.session.closed is None else None
 
-    def _any_device(self) -> _LeasedDevice:
-        """Return a device with the stage: its own or, while its own is lost, one of another member."""
+    def _any_device(self, since: float) -> _LeasedDevice:
+        """Return its own device or, while that is lost, another member's. The frame waits ``since``."""
         own = self._live_device()
         if own is not None:
             return own
@@ -142,7 +144,7 @@ class LeasedModule(Module):
             if device is not None:
                 self._lease_in_background()
                 return device
-        return self._own_device()
+        return self._own_device(since)
 
     def _lease_in_background(self) -> None:
         """Start to lease a device in place of the lost one, without waiting for it."""
@@ -154,21 +156,31 @@ class LeasedModule(Module):
 
     def _lease_again(self) -> None:
         try:
-            self._own_device()
+            self._own_device(time.monotonic())
         except RpcsysError as error:
             _log.warning("no other device of %s yet: %s", self.leased.key, one_line(error))
 
-    def _own_device(self) -> _LeasedDevice:
-        """Return its own device; lease one if it has none or has lost it."""
+    def _own_device(self, since: float) -> _LeasedDevice:
+        """Return its own device; lease one if it has none or has lost it.
+
+        Raises the error of another frame's wait that has ended after ``since``: this frame has waited, too.
+        """
         with self._lease_lock:
             self.check_open()
             live = self._live_device()
             if live is not None:
                 return live
+            given_up = self.library.given_up
+            if given_up is not None and given_up[0] >= since:
+                raise given_up[1]
             lost = self._device
             if lost is not None:
                 lost.session.close()
-            device = self._wait_for_device(again=lost is not None)
+            try:
+                device = self._wait_for_device(again=lost is not None)
+            except RpcsysError as error:
+                self.library.given_up = (time.monotonic(), error)
+                raise
             with self._lock:
                 if not self._ended.is_set():
                     self._device = device
@@ -180,6 +192,9 @@ class LeasedModule(Module):
     def _wait_for_device(self, again: bool) -> _LeasedDevice:
         """Wait for a device. ``again``: it had one before, so wait for a missing tracker or key, too."""
         deadline = time.monotonic() + self.leased.wait_s
+        if again:
+            waits = "its frames wait for another one, up to"
+            _log.warning("the device of %s is lost; %s %g s", self.leased.key, waits, self.leased.wait_s)
         while True:
             try:
                 return self._request(max(0.0, deadline - time.monotonic()), again)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -170,6 +171,31 @@ def test_the_wait_for_another_device_ends(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(error, FrameError)
     assert isinstance(error.__cause__, WaitTimeout)
     assert asked == [False, True, True, True]
+
+
+def test_frames_share_one_wait_for_a_lost_device(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = Lab(monkeypatch, deadly=(1, 2, 3))
+    lab.together = threading.Barrier(3).wait
+    waits: list[bool] = []
+
+    def one_then_none(_: Any, wait_s: float, again: bool) -> _LeasedDevice:
+        if not again:
+            return lab.device(wait_s, again)
+        waits.append(again)
+        time.sleep(1.0)  # the other frames have lost their device meanwhile
+        raise WaitTimeout("no device became free")
+
+    monkeypatch.setattr(LeasedModule, "_request", one_then_none)
+    with module(calls=3) as device, pipeline(device) as running:
+        frames = [running.submit(x) for x in lab.deadly]
+        errors = [frame.exception(DEADLINE_S) for frame in frames]
+        assert {type(error.__cause__) for error in errors if error} == {WaitTimeout}
+        assert waits == [True]
+        assert running.submit(1).exception(DEADLINE_S) is not None
+        assert waits == [True, True]  # a later frame waits anew
+    assert caplog.messages == ["the device of board is lost; its frames wait for another one, up to 60 s"] * 2
 
 
 def test_close_ends_the_wait_for_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
