@@ -79,3 +79,15 @@ def test_the_table_of_versions_is_what_pip_gets() -> None:
     for package in ("numpy", "onnx", "onnx-ir", "onnxruntime", "apache-tvm", "apache-tvm-ffi"):
         (versions,) = re.findall(rf'"{package}([<>=][^"; ]*)', text)
         assert f"| {package} | `{versions}` |" in table, package
+
+
+def test_no_line_of_prose_is_wider_than_a_screen() -> None:
+    wide = []
+    for page in runpy.run_path(str(CHECK))["documents"]():
+        if page.name == "benchmarks.md":  # its figures are longer
+            continue
+        prose = re.sub(r"(?ms)^```.*?^```$", lambda code: "\n" * code[0].count("\n"), page.read_text())
+        for number, line in enumerate(prose.splitlines(), 1):
+            if len(line) > 120 and not line.startswith("|"):
+                wide.append(f"{page.name}:{number}")
+    assert wide == []
