@@ -113,10 +113,11 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def remote(server):
+def remote(server, request):
     from tvm import rpc
 
-    return rpc.connect(*server.address, key="k")
+    yield rpc.connect(*server.address, key="k")
+    request.node.funcargs.clear()  # the session ends with the last reference to it
 
 
 @pytest.mark.live
