@@ -96,6 +96,8 @@ def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.M
             proto = model
         elif isinstance(model, bytes):
             proto = onnx.load_from_string(model)
+        elif not isinstance(model, (str, os.PathLike)):
+            raise TypeError(f"it is {type(model).__name__}; give a path, bytes, or a model of onnx or onnx-ir")
         else:
             proto = onnx.load(path, load_external_data=False)
         if not proto.HasField("graph"):
@@ -106,6 +108,8 @@ def _opened(model: Union[str, os.PathLike[str], bytes, onnx.ModelProto]) -> ir.M
         raise
     except Exception as error:  # noqa: BLE001 - protobuf, onnx and onnx-ir have classes of their own
         reason = one_line(_innermost(error), 300)
+        if isinstance(error, OSError) and error.strerror:
+            reason = f"{error.strerror}; check the path"
         raise UsageError(
             f"{repr(path) if path else 'what was given'} cannot be read as an ONNX model: {reason}"
         ) from None

@@ -50,9 +50,22 @@ def test_only_equal_weights_are_shared():
         weights_of(product(), product(W + 1))
 
 
-@pytest.mark.parametrize("given", [b"nonsense", "/nowhere/model.onnx"])
-def test_an_invalid_model_is_refused(given):
-    with pytest.raises(UsageError, match="cannot be read as an ONNX model") as caught:
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (b"nonsense", "^what was given cannot be read as an ONNX model: "),
+        ("/nowhere/m.onnx", "^'/nowhere/m.onnx' cannot be read as an ONNX model: No such file or directory; check the"),
+        ("/", "^'/' cannot be read as an ONNX model: Is a directory; check the path$"),
+        ("", "^what was given cannot be read as an ONNX model: No such file or directory; check the path$"),
+        (
+            None,
+            "^what was given cannot be read as an ONNX model: it is NoneType; give a path, bytes, or a model of onnx",
+        ),
+        (bytearray(b"x"), "it is bytearray; give a path, bytes, or a model of onnx or onnx-ir$"),
+    ],
+)
+def test_an_invalid_model_is_refused(given, words):
+    with pytest.raises(UsageError, match=words) as caught:
         onnx_module(given)
     assert "\n" not in str(caught.value)
 
