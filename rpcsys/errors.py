@@ -218,6 +218,14 @@ def there_are(names: Iterable[str]) -> str:
     return f"there {'is' if len(known) < 2 else 'are'} {', '.join(known) or 'none'}"
 
 
+def span(seconds: float) -> str:
+    """A duration in its largest unit, for people: ``20 s``, ``3 min``, ``2 h``, ``5 days``."""
+    for unit, least, length in (("days", 172800, 86400), ("h", 3600, 3600), ("min", 60, 60)):
+        if seconds >= least:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
 def one_line(error: BaseException, limit: Optional[int] = 500) -> str:
     """An error's message for people: on one line, at most ``limit`` characters."""
     args = getattr(error, "args", ())

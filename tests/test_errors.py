@@ -32,3 +32,11 @@ def test_each_public_attribute_is_in_the_docstring(error: errors.RpcsysError) ->
     assert vars(error)
     for name in vars(error):
         assert f"\n    {name} : " in (type(error).__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h"), (172799, "48 h"), (172800, "2 days"), (1e6, "12 days")],
+)
+def test_a_duration_has_one_unit(seconds: float, text: str) -> None:
+    assert errors.span(seconds) == text

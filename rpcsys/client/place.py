@@ -1,7 +1,8 @@
 """A request's place in the queue: an event that prints as a sentence, shown to people who wait.
 
-Where a person waits, in a terminal or a notebook, the place is printed after `QUIET_S`, unless the caller takes the
-events. A request for a board that this process holds itself is reported at once: it may wait for itself.
+Where a person waits, in a terminal or a notebook, the place is printed after `QUIET_S`, and a new note at once, unless
+the caller takes the events. A request for a board that this process holds itself is reported at once: it may wait for
+itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
-from rpcsys.errors import printable
+from rpcsys.errors import printable, span
 
 if TYPE_CHECKING:
     from rpcsys.client.session import Session
@@ -39,14 +40,6 @@ class QueuedEvent(Dict[str, Any]):
         if self.get("note"):
             text += f" ({self['note']})"
         return printable(text)
-
-
-def span(seconds: float) -> str:
-    """A duration in its largest unit: ``20 s``, ``3 min``, ``2 h``."""
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def hold(session: Session) -> None:
@@ -100,15 +93,17 @@ class PlaceWatcher:
 
     def _show(self, place: QueuedEvent) -> None:
         with self._lock:
+            news = place.get("note", "") != (self._latest or QueuedEvent()).get("note", "")
             self._latest = place
             if self._quiet is None:
                 self._quiet = threading.Timer(QUIET_S, self._print)
                 self._quiet.daemon = True
                 self._quiet.start()
+            if news:
+                self._quiet.cancel()
+            if not self._quiet.finished.is_set():
                 return
-            waits = self._quiet.is_alive()
-        if not waits:
-            self._print()
+        self._print()
 
     def _print(self) -> None:
         sys.stderr.write(f"{self._latest}\n")

@@ -126,7 +126,8 @@ def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
     for reason in why["reasons"]:
         say(f"  {printable(reason)}")
     queue = [{"number": number, **row} for number, row in enumerate(why["queue"], start=1)]
-    not_ok = [row for row in why["servers"] if row["state"] != "ok"]
+    named = {name for reason in why["reasons"] for name in re.split(", | and | is | are ", reason)}
+    not_ok = [row for row in why["servers"] if row["state"] != "ok" and row["server"] not in named]
     for rows, columns in ((why["holders"], _HOLDER), (queue, _QUEUED), (not_ok, _SERVER)):
         if rows:
             click.echo()

@@ -57,6 +57,7 @@ class WaitingRequest:
     gathered: list[SlotOffer] = field(default_factory=list)  # offers that a request for several devices has claimed
     parked: str = ""  # why all others pass it, "" if they do not
     told: int = 0  # the last position that was sent to its client
+    noted: str = ""  # the note that was sent with it
     timers: tuple[str, ...] = ()  # kinds of its deadlines (`rpcsys.tracker.records.Deadlines`)
     address: str = ""
 
@@ -250,6 +251,19 @@ class Peer:
     def slots(self) -> int:
         """How many sessions it serves at once; for a TVM server, its offers and leases."""
         return len(self.offers) + len(self.serving) if self.server is None else self.server.slots
+
+    def fits(self, wants: Wants) -> bool:
+        """Whether it can serve a request, whatever its condition."""
+        if wants.bare:
+            return wants.key in self.serves
+        return self.server is not None and wants.fit(self.server.facts)
+
+    def slots_for(self, wants: Wants) -> int:
+        """How many sessions it serves at once for a request that it fits."""
+        if self.server is not None:
+            return self.server.slots
+        offered = sum(wants.fit(offer.facts) for offer in self.offers.values())
+        return offered + sum(lease.key == wants.key for lease in self.serving.values())
 
     @property
     def is_tvm_proxy(self) -> bool:

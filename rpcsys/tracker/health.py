@@ -177,6 +177,8 @@ class ServerHealth:
         peer, condition = self._peer(name), self.records.conditions[name]
         if not condition.drained:  # a drain is shown before all else, so its beginning stays
             condition.since = self.records.now
+        if peer is not None:
+            self.records.note_devices(peer.serves)
         for offer in () if peer is None else peer.offers.values():
             self.records.withdraw(offer)
         return self.scheduler.weigh_all()
@@ -186,6 +188,7 @@ class ServerHealth:
         peer, condition = self._peer(name), self.records.conditions.get(name)
         if peer is None or not (condition is None or condition.open):
             return []
+        self.records.note_devices(peer.serves)
         actions = self.scheduler.weigh_all()
         for offer in list(peer.offers.values()):
             if not (offer.free or offer.claimed) and offer.match_key in peer.offers:

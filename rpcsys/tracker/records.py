@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +121,7 @@ class Records:
         self.shares = Shares(started.at)
         self.subqueues = Subqueues(self.shares)
         self.deadlines = Deadlines()
-        self.moved: dict[str, None] = {}
+        self.moved: dict[str, bool] = {}  # queues that get position events -> whether their notes may have changed
         self.settling: entities.Settling | None = None
         self.arrivals = 0
         self.epoch = 0
@@ -139,6 +139,7 @@ class Records:
         self.unserved.pop(key, None)
         queue = self.queue(key)
         queue.servers[peer.conn] = None
+        self.note_devices([key])
         return queue
 
     def describe(self, peer: Peer, server: Server) -> None:
@@ -181,14 +182,18 @@ class Records:
             if not self.by_fact[pair]:
                 del self.by_fact[pair]
 
-    def servers(self, wants: Wants) -> list[Peer]:
-        """The servers that can serve a request."""
+    def candidates(self, wants: Wants) -> Iterator[Peer]:
+        """The servers among which are all that fit a request."""
         if wants.bare:
             queue = self.queues.get(wants.key)
-            return [] if queue is None else [self.peers[conn] for conn in queue.servers]
-        fewest: dict[int, None] = min((self.by_fact.get(pair, {}) for pair in wants.exact), key=len)
-        peers = (self.peers[conn] for conn in fewest)
-        return [peer for peer in peers if peer.server is not None and wants.fit(peer.server.facts)]
+            conns = {} if queue is None else queue.servers
+        else:
+            conns = min((self.by_fact.get(pair, {}) for pair in wants.exact), key=len)
+        return (self.peers[conn] for conn in conns)
+
+    def serving(self, wants: Wants) -> Iterator[Peer]:
+        """The servers that fit a request, whatever their condition."""
+        return (peer for peer in self.candidates(wants) if peer.fits(wants))
 
     def deploy(self, peer: Peer, modules: tuple[DeployedModule, ...], key: str) -> None:
         """Replace the list of modules that are deployed on a server."""
@@ -209,6 +214,7 @@ class Records:
         if not queue.servers:
             self.deadlines.set(("forget", key), self.now + GRACE_S)
             _add_last(self.unserved, key, self.now)
+        self.note_devices([key])
 
     def name_peer(self, peer: Peer, wanted: str, spare: str = "") -> str:
         """Give a server a unique name and return it: ``wanted``, else ``spare``, else one of them with a number."""
@@ -239,6 +245,11 @@ class Records:
         """What is wrong with a server, None if nothing is."""
         return self.conditions.get(peer.name) if peer.name else None
 
+    def is_open(self, peer: Peer) -> bool:
+        """Whether a server's condition lets it be offered."""
+        condition = self.condition(peer)
+        return condition is None or condition.open
+
     # Queues.
 
     def queue(self, key: str) -> Queue:
@@ -255,18 +266,23 @@ class Records:
     def known_until(self, wants: Wants) -> float | None:
         """Until when what no server has is taken for known, as servers come back; None while one has it."""
         queue = self.queues.get(wants.key) if wants.key else None
-        if (queue is not None and queue.servers) if wants.bare else self.servers(wants):
+        if (queue is not None and queue.servers) if wants.bare else any(self.serving(wants)):
             return None
         left_at = queue.left_at if queue is not None else self.started_at if wants.bare else self.left_at
         return max(left_at, self.started_at) + GRACE_S
 
-    def note_move(self, key: str) -> None:
-        """Schedule position events for the requests of a queue."""
+    def note_move(self, key: str, notes: bool = False) -> None:
+        """Schedule position events for the requests of a queue: they moved, or their ``notes`` may have changed."""
         queue = self.queues.get(key)
-        if queue is not None and queue.waiting and key not in self.moved:
+        if queue is not None and queue.waiting and (notes or key not in self.moved):
             if not self.moved:
                 self.deadlines.set(("positions",), self.now + POSITIONS_S)
-            self.moved[key] = None
+            self.moved[key] = notes or self.moved.get(key, False)
+
+    def note_devices(self, keys: Iterable[str]) -> None:
+        """Schedule events for the requests that servers of these keys may serve: one has come, has left or is shut."""
+        for key in (*keys, ""):
+            self.note_move(key, notes=True)
 
     # Offers and requests.
 

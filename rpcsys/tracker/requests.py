@@ -5,24 +5,22 @@ A ticket keeps the place of one of our requests for `TICKET_S` after its connect
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rpcsys.tracker.entities import Peer, Queue, QueuePlace, SlotOffer, WaitingRequest
 from rpcsys.tracker.events import Action, HistoryEntry, Send
 from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
 from rpcsys.tracker.records import STEP_S, STEPS, Records
 from rpcsys.tracker.scheduler import Scheduler
-from rpcsys.tracker.views import eta, hints, rows
+from rpcsys.tracker.views import eta, hints
+from rpcsys.tracker.views.obstacles import Obstacles
 from rpcsys.wire import control, tracker
 
 MAX_WAITING = 4096  # waiting requests of one connection
 TICKET_S = 60.0
 TOLD_AT_ONCE = 500  # requests whose positions are checked in one step, some 5 ms; other events come in between
 _TOLD_EXACTLY = 100  # beyond this position, only a change of a tenth or more is sent
-
-Holders = list[dict[str, Any]]
 
 
 @dataclass(eq=False)
@@ -114,7 +112,9 @@ class Requests:
         queue = self.records.queues[request.key]
         if len(queue.waiting) > 1:
             self.records.note_move(request.key)
-        queued = _queued(request, eta.ahead(self.records, self.records.now, request), *self._eta(queue))
+        obstacles = Obstacles(self.records, self.records.now)
+        before = eta.ahead(self.records, self.records.now, request)
+        queued = self._queued(request, before, self._estimate(queue), obstacles)
         if request.recorded:
             return [queued]
         request.recorded = True
@@ -209,12 +209,13 @@ class Requests:
         """End a request whose ``wait_timeout`` is over."""
         request = self.records.waiting[arrival]
         message = f"no device of {request.wants} became free in the time allowed for waiting"
-        return self._give_up(request, "WaitTimeout", message, "timeout")
+        why = Obstacles(self.records, self.records.now).why(request)
+        return self._give_up(request, "WaitTimeout", f"{message}: {why}" if why else message, "timeout")
 
     def still_unknown(self, arrival: int) -> list[Action]:
         """End a request for a key whose servers have not come back in time."""
         request = self.records.waiting[arrival]
-        if self.records.servers(request.wants):
+        if any(self.records.serving(request.wants)):
             return []
         return self._give_up(request, "UnknownKey", hints.unknown(self.records, request.wants), "unknown")
 
@@ -244,38 +245,49 @@ class Requests:
         actions: list[Action] = []
         checked = 0
         records = self.records
-        while records.moved and checked < TOLD_AT_ONCE:
+        obstacles = Obstacles(records, records.now)
+        while records.moved and checked < TOLD_AT_ONCE and obstacles.room > 0:
             key = next(iter(records.moved))
-            del records.moved[key]
+            notes = records.moved.pop(key)
             queue = records.queues[key]
             checked += 1 + len(queue.waiting)
-            estimate, holders = self._eta(queue)
-            for index, request in enumerate(eta.in_order(records, records.now, queue)):
-                if request.id is not None and _is_worth_sending(request.told, index + 1):
-                    actions.append(_queued(request, index, estimate, holders))
+            estimate = self._estimate(queue)
+            for index, request in self._places(queue, notes):
+                if request.id is None:
+                    continue
+                news = notes and obstacles.note(request) != request.noted
+                if news or _is_worth_sending(request.told, index + 1):
+                    actions.append(self._queued(request, index, estimate, obstacles))
         if records.moved:
             records.deadlines.set(("positions",), records.now)
         return actions
 
-    def _eta(self, queue: Queue) -> tuple[eta.Estimate, Holders]:
-        now = self.records.now
-        return eta.Estimate(queue, self.records.free_offers.count(queue.key), now), rows.holders(queue, now)
+    def _places(self, queue: Queue, parked: bool) -> Iterator[tuple[int, WaitingRequest]]:
+        """The requests of a queue with how many are served before each; with the ``parked`` ones, or without."""
+        records = self.records
+        yield from enumerate(eta.in_order(records, records.now, queue))
+        for request in records.gatherers.values() if parked else ():
+            if request.parked and request.key == queue.key:
+                yield eta.ahead(records, records.now, request), request
 
+    def _estimate(self, queue: Queue) -> eta.Estimate:
+        return eta.Estimate(queue, self.records.free_offers.count(queue.key), self.records.now)
 
-def _queued(request: WaitingRequest, before: int, estimate: eta.Estimate, holders: Holders) -> Send:
-    assert request.id is not None, "TVM's clients get no position events"
-    request.told = before + 1
-    event = {  # `control.Queued` as it is on the wire: to build it here saves time for each position
-        "id": request.id,
-        "event": "queued",
-        "position": before + 1,
-        "ahead": before,
-        "eta_s": estimate.of(request, before),
-        "ticket": request.ticket,
-        "holders": holders,
-        "note": request.parked,
-    }
-    return Send(request.conn, event)
+    def _queued(self, request: WaitingRequest, before: int, estimate: eta.Estimate, obstacles: Obstacles) -> Send:
+        assert request.id is not None, "TVM's clients get no position events"
+        request.told = before + 1
+        request.noted = obstacles.note(request)
+        event = {  # `control.Queued` as it is on the wire: to build it here saves time for each position
+            "id": request.id,
+            "event": "queued",
+            "position": before + 1,
+            "ahead": before,
+            "eta_s": estimate.of(request, before),
+            "ticket": request.ticket,
+            "holders": obstacles.holders(request.wants),
+            "note": request.noted,
+        }
+        return Send(request.conn, event)
 
 
 def _is_worth_sending(last_sent: int, position: int) -> bool:

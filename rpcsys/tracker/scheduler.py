@@ -160,6 +160,7 @@ class Scheduler:
         records = self.records
         records.settling = None
         records.deadlines.drop(("settle",))
+        records.note_devices(records.queues)
         actions: list[Action] = []
         for _, peer in sorted(records.peers.items()):
             for _, offer in sorted(peer.offers.items()):
@@ -225,16 +226,7 @@ class Scheduler:
         return actions
 
     def _capacity(self, wants: Wants) -> int:
-        return sum(self._slots(peer, wants) for peer in self.records.servers(wants))
-
-    def _slots(self, peer: Peer, wants: Wants) -> int:
-        condition = self.records.condition(peer)
-        if condition is not None and not condition.open:
-            return 0
-        if peer.server is not None:
-            return peer.server.slots
-        offered = sum(wants.fit(offer.facts) for offer in peer.offers.values())
-        return offered + sum(lease.key == wants.key for lease in peer.serving.values())
+        return sum(peer.slots_for(wants) for peer in self.records.serving(wants) if self.records.is_open(peer))
 
     def too_many(self, address: str, request: WaitingRequest) -> str:
         """Why a request cannot wait, as a sentence for its client; "" if it can."""
@@ -251,11 +243,13 @@ class Scheduler:
     def _park(self, request: WaitingRequest, why: str) -> list[Action]:
         """Let all others pass the request, and offer them what it has gathered."""
         request.parked = why
+        self.records.note_move(request.key, notes=True)
         self.records.subqueues.remove(request)
         return self.give_away(self._let_go(request))
 
     def _unpark(self, request: WaitingRequest) -> None:
         request.parked = ""
+        self.records.note_move(request.key, notes=True)
         self.records.subqueues.add(request)
 
     def give_away(self, offers: list[SlotOffer]) -> list[Action]:

@@ -318,7 +318,7 @@ class Queued(Message):
     eta_s: tuple[float, ...] | None = field(optional(checks.items(checks.seconds)), default=None)  # (low, high)
     ticket: str | None = field(optional(checks.text), default=None)
     holders: tuple[Any, ...] = field(checks.items(checks.mapping(checks.anything)), default=tuple)
-    note: str = field(checks.text, default="")  # why it is passed over
+    note: str = field(checks.text, default="")  # why it cannot be served now
 
     def to_json(self) -> dict[str, Any]:
         """The event's object, marked as an event."""

@@ -68,6 +68,21 @@ def test_a_terminal_shows_the_place_after_a_while(terminal: Terminal, monkeypatc
     assert "place 1 in the queue" in terminal.getvalue()
 
 
+def test_a_new_note_is_printed_at_once(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "QUIET_S", 60.0)
+    look(terminal, monkeypatch)
+    seen = []
+    with PlaceWatcher(None, "ann") as watcher:
+        for note in ("", "board is drained", "board is drained", ""):
+            watcher({**EVENT, "note": note})
+            seen.append(terminal.getvalue().count("\n"))
+    assert seen == [0, 1, 2, 3]  # after a note, the person watches: the rest is printed as it comes
+    assert "(board is drained)\n" in terminal.getvalue()
+    with PlaceWatcher(None, "ann") as watcher:
+        watcher({**EVENT, "note": "no server offers 'x' now"})
+    assert terminal.getvalue().endswith("(no server offers 'x' now)\n")
+
+
 def test_a_short_wait_prints_nothing(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "QUIET_S", 60.0)
     look(terminal, monkeypatch)

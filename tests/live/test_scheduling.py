@@ -241,7 +241,7 @@ def test_why_names_the_holder_and_the_time_left(daemons: Daemons):
     told: list[dict] = []
     with connect(tracker, "bob") as other, connect(tracker) as mine:
         held = other.request(KEY)
-        with pytest.raises(WaitTimeout):
+        with pytest.raises(WaitTimeout, match=r"taken by bob$"):
             mine.request(KEY, wait_timeout=0.2, on_queued=told.append)
         (holder,) = told[0]["holders"]
         assert (told[0]["position"], holder["user"], told[0]["eta_s"]) == (1, "bob", None)
@@ -281,7 +281,7 @@ def test_a_drained_server_gets_no_new_lease(daemons: Daemons):
         session.close()
         wait_until(lambda: server_row(mine)["running"] == 0, END_S, "the session to end")
         assert server_row(mine)["state"] == "drained"
-        with pytest.raises(WaitTimeout):
+        with pytest.raises(WaitTimeout, match=rf"{name} is drained by .*: type rpcsys enable {name}$"):
             mine.request(KEY, wait_timeout=0.5)
         assert operate(tracker, "enable", name).returncode == 0
         mine.request(KEY, wait_timeout=END_S).close()
@@ -312,7 +312,7 @@ def test_a_failed_health_check_stops_offers_until_the_recovery(daemons: Daemons,
         )
         assert "status 3: the camera is gone" in server_row(mine)["reason"]
         assert "the camera is gone" in query(tracker, "--why", KEY)
-        with pytest.raises(WaitTimeout):
+        with pytest.raises(WaitTimeout, match=r"is unhealthy: .*the camera is gone"):
             mine.request(KEY, wait_timeout=0.3)
         power.touch()
         mine.request(KEY, wait_timeout=60).close()

@@ -35,9 +35,9 @@ def test_servers_are_found_by_their_labels(records):
     one, two = records.peers.values()
     records.describe(one, server("a", site="x", identity="i"))
     records.describe(two, server("b", site="y"))
-    assert records.servers(wants_of("rpi4", {"site": "x"})) == [one]
+    assert list(records.serving(wants_of("rpi4", {"site": "x"}))) == [one]
     records.describe(one, server("a", site="y"))
-    assert records.servers(wants_of("", {"site": "y"})) == [two, one]
+    assert list(records.serving(wants_of("", {"site": "y"}))) == [two, one]
     assert records.identities == {}
     for peer in (one, two):
         records.forget_server(peer)

@@ -3,6 +3,7 @@
 import pytest
 
 from rpcsys.tracker.records import GRACE_S
+from rpcsys.tracker.scheduler import GATHER_S, RESTS
 from tests.tracker.transcripts import START, Scene
 
 
@@ -86,6 +87,105 @@ def test_a_request_ends_after_its_wait_timeout(scene):
     assert scene.queue() == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("labels", "happens", "why"),
+    [
+        ({}, None, ": taken by ann"),
+        ({"rev": "9"}, None, ": no server is 'rpi4' with rev=9 now"),
+        ({}, "drain", ": board is drained by bob: type rpcsys enable board"),
+        (
+            {"rev": "1"},
+            "drain",
+            ": no server in use is 'rpi4' with rev=1: board is drained by bob: type rpcsys enable board",
+        ),
+        ({}, "leave", ": no server offers 'rpi4' now: the last one left 5 s ago"),
+    ],
+)
+def test_a_wait_timeout_gives_the_reason(scene, labels, happens, why):
+    server, client = scene.server(labels={"rev": "1"}), scene.client("bob")
+    scene.put(server, "rpi4:1")
+    scene.request(scene.client("ann"))
+    scene.ask(client, "request", key="rpi4", labels=labels, wait_timeout=5, wait_for_key=True)
+    if happens == "drain":
+        scene.ask(client, "drain", 2, server="board")
+    elif happens == "leave":
+        scene.leave(server)
+    scene.wait(5)
+    message = scene.hear(client)[-1]["message"]
+    assert message.endswith(f" became free in the time allowed for waiting{why}")
+
+
+def test_a_wait_timeout_without_a_known_reason_ends_there(scene):
+    scene.server()
+    client = scene.client()
+    assert scene.request(client, wait_timeout=1)["note"] == ""
+    scene.wait(1)
+    assert scene.hear(client)[-1]["message"].endswith("in the time allowed for waiting")
+
+
+def test_a_waiting_client_gets_each_new_note(scene):
+    server, client = scene.server(name="board", labels={"rev": "1"}), scene.client()
+    sent = [scene.request(client)["note"]]
+    second = scene.client()
+    assert scene.request(second, labels={"rev": "2"}, key=None, wait_for_key=True)["note"] == (
+        "no server is any device with rev=2 now"
+    )
+
+    def notes(conn):
+        scene.wait(1)
+        return [event["note"] for event in scene.hear(conn)]
+
+    scene.ask(client, "drain", 2, server="board")
+    scene.hear(client)
+    sent += notes(client)
+    scene.ask(client, "enable", 2, server="board")
+    scene.hear(client)
+    sent += notes(client)
+    scene.ask(server, "health", problem="too hot")
+    sent += notes(client)
+    scene.leave(server)
+    sent += notes(client)
+    assert sent == [
+        "",
+        "board is drained by ann: type rpcsys enable board",
+        "",
+        "board is unhealthy: too hot",
+        "no server offers 'rpi4' now: the last one left 1 s ago",
+    ]
+    assert notes(second) == []  # nothing changes for it
+    scene.server(name="new", port=7, labels={"rev": "2"})
+    assert notes(client) == notes(second) == [""]
+
+
+def test_a_request_that_is_passed_over_gets_each_new_note(scene):
+    server, client = scene.server(slots=1), scene.client()
+    few = "2 devices are wanted together ('rpi4'), and there is 1: lower the count to 1 (--count 1)"
+    assert scene.request(client, count=2)["note"] == few
+    scene.wait(1)
+    assert scene.hear(client) == []
+    other = scene.server(name="other", port=7)
+    scene.wait(1)
+    assert [event["note"] for event in scene.hear(client)] == [""]
+    scene.put(server, "rpi4:1")
+    scene.wait(GATHER_S + 1)
+    assert RESTS in [event["note"] for event in scene.hear(client)]
+    scene.leave(other)
+    scene.wait(1)
+    assert [event["note"] for event in scene.hear(client)] == [few]
+
+
+def test_a_waiting_client_gets_the_holders_of_devices_that_fit(scene):
+    one, two = scene.server(name="one", labels={"rev": "1"}), scene.server(name="two", port=7, labels={"rev": "2"})
+    for number, (server, user) in enumerate([(one, "ann"), (two, "bob")]):
+        scene.put(server, f"rpi4:{number}")
+        scene.request(scene.client(user))
+    for labels, users in (({}, ["ann", "bob"]), ({"rev": "2"}, ["bob"])):
+        event = scene.request(scene.client(), labels=labels)
+        assert [holder["user"] for holder in event["holders"]] == users
+    scene.put(one, "rpi4:9")  # fits the first, not the second
+    assert scene.queue() == (0, 1)
+
+
 def test_a_wait_timeout_of_zero_does_not_wait(scene):
     server, client = scene.server(), scene.client()
     scene.ask(client, "request", key="rpi4", wait_timeout=0)
@@ -141,7 +241,7 @@ def test_a_tracker_that_has_just_started_waits_for_its_servers():
     scene.wait(GRACE_S)
     assert scene.now > START + GRACE_S
     assert scene.hear(unserved)[-1]["error"] == "UnknownKey"
-    assert scene.hear(served) == []
+    assert [event["note"] for event in scene.hear(served)] == [""]  # the obstacle is gone
     scene.put(server, "rpi4:1")
     assert scene.hear(served)[-1]["ok"]
 

@@ -202,7 +202,8 @@ def test_gathered_devices_are_offered_again_when_the_request_ends(scene, leaves)
 def test_a_request_for_too_many_devices_is_passed_over(scene):
     servers = [board(scene, number) for number in range(2)]
     many, other = scene.client("bob"), scene.client("eve")
-    assert "not so many" in scene.request(many, count=3)["note"]
+    note = "3 devices are wanted together ('rpi4'), and there are 2: lower the count to 2 (--count 2)"
+    assert scene.request(many, count=3)["note"] == note
     scene.request(other)
     scene.put(servers[0], "rpi4:1")
     assert scene.granted(other) == ["rpi4:1"]
@@ -417,10 +418,10 @@ def test_why_explains_a_wait(scene):
     assert [row["user"] for row in why["holders"]] == ["bob"]
     assert [row["priority"] for row in why["queue"]] == [3]
     (answer,) = scene.ask(client, "why", 4, request=1)
-    assert any("not so many" in reason for reason in answer["why"]["reasons"])
+    assert any("(--count 1)" in reason for reason in answer["why"]["reasons"])
     assert scene.ask(client, "why", 5, key="rpi5")[0]["error"] == "UnknownKey"
     assert scene.ask(client, "why", 6)[0]["error"] == "BadRequest"
     scene.leave(tvm)
     scene.ask(client, "drain", 7, server="board")
     (answer,) = scene.ask(client, "why", 8, key="rpi4")
-    assert "1 of the servers is drained" in answer["why"]["reasons"]
+    assert "board is drained by ann: type rpcsys enable board" in answer["why"]["reasons"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rpcsys.errors import there_are
 from rpcsys.tracker.labels import ANY, KEY
+from rpcsys.tracker.views.obstacles import last_left
 
 if TYPE_CHECKING:
     from rpcsys.tracker.labels import Wants
@@ -21,17 +22,17 @@ _COMPARED = 200  # names that a misspelt one is compared with: each blocks the l
 def unknown(records: Records, wants: Wants) -> str:
     """One line for a person who requested what no server has."""
     wait = "Check the {}, or wait for it with wait_for_key=True"
-    queue = records.queues.get(wants.key)
+    queue, left = records.queues.get(wants.key), last_left(records, records.now, wants)
     if wants.labels and (not wants.key or (queue is not None and queue.servers)):
-        return f"no server is {wants}{_near_values(records, wants)}. " + wait.format("labels")
+        return f"no server is {wants}{left}{_near_values(records, wants)}. " + wait.format("labels")
     key = wants.key
     some = islice(records.queues.items(), 20 * _COMPARED)
     served = [name for name, queue in some if queue.servers and name][:_COMPARED]
     if not served:
         start = f"start one with `python -m rpcsys.server --key {key} --tracker …`"
-        return f"no server offers {key!r}, nor any other key: {start}"
+        return f"no server offers {key!r}{f'{left};' if left else ', nor any other key:'} {start}"
     near_keys = difflib.get_close_matches(key, served, n=3) or sorted(served)[:5]
-    return f"no server offers {key!r}; {there_are(near_keys)}. " + wait.format("key")
+    return f"no server offers {key!r}{left}; {there_are(near_keys)}. " + wait.format("key")
 
 
 def _near_values(records: Records, wants: Wants) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -12,11 +12,12 @@ from rpcsys.tracker.entities import Peer, Queue, WaitingRequest
 from rpcsys.tracker.events import Action, Send
 from rpcsys.tracker.labels import wants_of_key
 from rpcsys.tracker.records import Records
-from rpcsys.tracker.transitions import HEALTHY
 from rpcsys.tracker.views import eta, hints, rows, summary
+from rpcsys.tracker.views.obstacles import Obstacles, out_of_use
 from rpcsys.wire import control, tracker
 
 _IS = ("are", "is")
+MAX_SETS = 8  # sets of wants of which an answer says whether they can be met
 MAX_ROWS = 100  # servers, holders and requests listed: an answer must fit a frame
 
 
@@ -63,18 +64,21 @@ def why(records: Records, at: float, key: str, request: WaitingRequest | None) -
     peers = [records.peers[conn] for conn in queue.servers]
     before = len(queue.waiting) if request is None else eta.ahead(records, at, request)
     estimate = eta.Estimate(queue, records.free_offers.count(key), at)
+    obstacles = Obstacles(records, at)
+    reasons = [*_reasons(records, obstacles, queue, peers), *_unmet(records, obstacles, queue, request)]
+    wants = wants_of_key(key) if request is None else request.wants
     return {
         "key": key,
         "waiting": len(queue.waiting),
         "free": records.free_offers.count(key),
         "devices": sum(peer.slots for peer in peers),
         "servers": [rows.server_brief(records, at, peer) for peer in peers[:MAX_ROWS]],
-        "holders": rows.holders(queue, at, MAX_ROWS),
+        "holders": obstacles.holders(wants, MAX_ROWS),
         "queue": [_waiting(records, at, other) for other in islice(eta.in_order(records, at, queue), MAX_ROWS)],
         "position": None if request is None else before + 1,
         "ahead": before,
         "eta_s": None if request is None else estimate.of(request, before),
-        "reasons": _reasons(records, at, queue, peers, request),
+        "reasons": list(dict.fromkeys(reasons)),
     }
 
 
@@ -91,7 +95,8 @@ def _waiting(records: Records, at: float, request: WaitingRequest) -> dict[str, 
     }
 
 
-def _reasons(records: Records, at: float, queue: Queue, peers: list[Peer], request: WaitingRequest | None) -> list[str]:
+def _reasons(records: Records, obstacles: Obstacles, queue: Queue, peers: list[Peer]) -> list[str]:
+    """Why requests for a key wait, whatever else they want."""
     reasons = []
     if records.settling is not None:
         reasons.append("the tracker has just started again and waits a moment for servers and requests to come back")
@@ -99,13 +104,8 @@ def _reasons(records: Records, at: float, queue: Queue, peers: list[Peer], reque
     if peers:
         reasons.append(f"{len(queue.leases) - away} of {sum(peer.slots for peer in peers)} devices are taken")
     elif queue.key:
-        reasons.append(f"no server offers {queue.key!r} now")
-    states = Counter(rows.health(records, at, peer)["state"] for peer in peers)
-    reasons += [
-        f"{count} of the servers {_IS[count == 1]} {word}"
-        for word, count in sorted(states.items())
-        if word not in HEALTHY
-    ]
+        reasons.append(str(obstacles.of(wants_of_key(queue.key))) or f"no server offers {queue.key!r} now")
+    reasons += out_of_use(records, records.now, peers)
     if away:
         reasons.append(f"{away} of the leases {_IS[away == 1]} of servers that are gone: they end if these stay away")
     silent = sum(peer.server is None for peer in peers)
@@ -116,8 +116,22 @@ def _reasons(records: Records, at: float, queue: Queue, peers: list[Peer], reque
         for other in records.gathering.values()
         if other.key == queue.key and other.gathered
     ]
-    if request is not None and request.parked:
-        reasons.append(f"the request is passed over: {request.parked}")
-    elif request is not None and request.wants.labels and not records.servers(request.wants):
-        reasons.append(f"no server is {request.wants}")
     return reasons
+
+
+def _unmet(records: Records, obstacles: Obstacles, queue: Queue, request: WaitingRequest | None) -> Iterator[str]:
+    """Why some of the requests of a queue, or this one, cannot be met; for each set of what they want.
+
+    What is wrong with servers is among the other reasons.
+    """
+    if request is not None and request.parked:
+        yield f"the request is passed over: {obstacles.of(request.wants, request.count).what or request.parked}"
+        return
+    waiting = islice(queue.waiting.values(), MAX_ROWS) if request is None else (request,)
+    wanted = {(each.wants, each.count): None for each in waiting if each.count > 1 or not each.wants.bare}
+    for wants, count in islice(wanted, MAX_SETS):
+        what = obstacles.of(wants, count).what
+        if what:
+            yield what
+        elif records.free_offers.count(queue.key) and records.free_offers.find(wants) is None:
+            yield f"no free device is {wants}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from rpcsys.wire.control import DeployedModule
 from rpcsys.wire.keys import SERVER_PREFIX
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer, Queue
+    from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer
     from rpcsys.tracker.records import Records
 
 MAX_HOLDERS = 8  # holders in a position event; the summary has all
@@ -21,9 +21,9 @@ MAX_MODULES = 2000  # in one answer, of some 200 bytes each: a frame holds 1 MiB
 # Leases.
 
 
-def holders(queue: Queue, at: float, most: int = MAX_HOLDERS) -> list[dict[str, Any]]:
-    """The holders of a key's devices, the longest lease first."""
-    return [_holder(lease, at) for lease in islice(queue.leases.values(), most)]
+def holders(leases: Iterable[LeaseRecord], at: float, most: int = MAX_HOLDERS) -> list[dict[str, Any]]:
+    """The holders of the first ``most`` leases."""
+    return [_holder(lease, at) for lease in islice(leases, most)]
 
 
 def _holder(lease: LeaseRecord, at: float) -> dict[str, Any]:

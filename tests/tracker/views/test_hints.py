@@ -19,6 +19,19 @@ def test_the_error_names_similar_keys(scene):
     assert "esp32, gpu-a100, rpi4" in unknown(scene, "nothing-like-it")
 
 
+def test_the_error_has_the_time_when_the_last_server_left(scene):
+    server = scene.server("rpi4", "board", labels={"name": "board"})
+    scene.leave(server)
+    scene.wait(180)
+    scene.connect()
+    assert unknown(scene, "rpi4").startswith("no server offers 'rpi4': the last one left 3 min ago; start one with")
+    scene.server("gpu", "gpu", 9091)
+    assert unknown(scene, "rpi4").startswith("no server offers 'rpi4': the last one left 3 min ago; there is gpu.")
+    assert unknown(scene, "", name="board").startswith(
+        "no server is any device with name=board: the last one left 3 min"
+    )
+
+
 def test_the_error_names_similar_values_of_a_label(scene):
     scene.server("rpi4", "a", labels={"site": "berlin"})
     scene.server("rpi4", "b", 9091, labels={"site": "bern"})
