@@ -136,7 +136,7 @@ def _answer(
         raise ProtocolError("{}:{} is {}; {}, or lease a device by its key".format(*address, what, ports)) from None
     except socket.timeout:
         raise ServerUnreachable(
-            "{}:{} did not answer in time: all slots of the server may be taken (wait longer with timeout=…, or lease "
+            "{}:{} did not answer in time; all slots of the server may be taken (wait longer with timeout=…, or lease "
             "one through a tracker), or it is a proxy where no server of {!r} waits (start one: python -m "
             "rpcsys.server --through-proxy --host {} --port {} --key KEY)".format(*address, match_key, *address)
         ) from None

@@ -229,10 +229,11 @@ class Tracker(Closeable):
                     session.close()
                 if not isinstance(error, (errors.ServerRefused, errors.ServerUnreachable)):
                     raise
-                give_back(link, leases, lease, error)
+                problem = errors.one_line(error, 200).partition("; ")[0]  # without advice for those who dial themselves
+                give_back(link, leases, lease, problem)
                 if last:
                     raise
-                _log.warning("a device of %s did not answer, trying another: %s", lease["key"], error)
+                _log.warning("a device of %s did not answer, asking for a device again: %s", lease["key"], problem)
                 return None
         for session in sessions if place else ():
             place.hold(session)

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.client import answers
-from rpcsys.errors import ConnectError, NotSupported, ProtocolError, RpcsysError, TrackerLost, WaitTimeout, one_line
+from rpcsys.errors import ConnectError, NotSupported, ProtocolError, TrackerLost, WaitTimeout, one_line
 from rpcsys.link.backoff import Backoff
 from rpcsys.link.link import Link
 from rpcsys.wire import tracker as wire
@@ -56,7 +56,9 @@ def wait(
         if event.get("event") != "queued":
             return  # a newer tracker's
         event = answers.from_tracker(answers.QUEUED, event, "event")
-        ticket = event.get("ticket") or ticket
+        before, ticket = ticket, event.get("ticket") or ticket
+        if before not in (None, ticket):
+            _log.warning("the tracker is back without the place in the queue: the request waits as a new one")
         if on_queued is not None:
             on_queued(event)
 
@@ -131,10 +133,9 @@ def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, 
         raise ProtocolError(f"the tracker's answer to a request makes no sense: {shown(reply)}") from None
 
 
-def give_back(link: Link, leases: List[Dict[str, Any]], failed: Dict[str, Any], error: RpcsysError) -> None:
-    """Release leases without sessions. The device of ``failed`` did not answer: this counts as its server's failure."""
+def give_back(link: Link, leases: List[Dict[str, Any]], failed: Dict[str, Any], problem: str) -> None:
+    """Release leases without sessions. The ``problem`` with that of ``failed`` counts as its server's failure."""
     if not link.ours:
         return
     for lease in leases:
-        problem = one_line(error, 200) if lease is failed else ""
-        link.ask("release", timeout=REPLY_S, lease=lease["lease"], problem=problem)
+        link.ask("release", timeout=REPLY_S, lease=lease["lease"], problem=problem if lease is failed else "")

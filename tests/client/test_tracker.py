@@ -218,13 +218,14 @@ def openings(monkeypatch):
     return errors, tried
 
 
-def test_another_device_is_tried_after_one_that_does_not_answer(tracker, openings):
+def test_another_device_is_tried_after_one_that_does_not_answer(tracker, openings, caplog):
     """The server offers another match key after the first was not used."""
     errors, tried = openings
-    errors.append(ServerUnreachable("gone"))
+    errors.append(ServerRefused("its turn is over; request it again through the tracker"))
     with tracker.request("board", wait_timeout=60) as session:
         assert session.get_function("testing.echo")(1) == 1
     assert len(tried) == 2
+    assert caplog.messages == ["a device of board did not answer, asking for a device again: its turn is over"]
 
 
 def test_devices_that_never_answer_are_an_error(tracker, openings):
