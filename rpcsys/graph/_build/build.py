@@ -16,7 +16,7 @@ from rpcsys.graph._build.codec import Codec, stage_entry
 from rpcsys.graph._build.leased_module import LeasedModule, StageLibrary
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
 from rpcsys.graph._ir import models
-from rpcsys.graph._ir.stage import Stage, Stages, signature_of, tensor_spec
+from rpcsys.graph._ir.stage import Stage, Stages, check_by_stage, signature_of, tensor_spec
 from rpcsys.module import Module, graph, library, load_module, onnx_module, params, weights_of
 from rpcsys.module import toolchain as toolchains
 from rpcsys.module.kinds import graph as graph_kind
@@ -81,6 +81,7 @@ def offload(stages: Stages, targets: Mapping[str, AnyTarget], served: Target | s
 
     Raises `UsageError` as `build` does, and if no stage is remote.
     """
+    check_by_stage("targets", targets, "graph.Remote(...)")
     remotes = {name: target for name, target in targets.items() if isinstance(target, Remote)}
     if not remotes:
         raise UsageError("no stage is for a server; give one graph.Remote(...) as its target")

@@ -119,8 +119,11 @@ def target_of(given: Target | str) -> Target:
     """The target of a name: ``"onnxruntime"``, ``"reference"``, ``"tvm"``, or ``"tvm:"`` and TVM's target (a kind or
     JSON). Raises `UsageError` for any other.
     """
-    if not isinstance(given, str):
+    known = f"{', '.join(_NAMED)}, tvm:TARGET, or an object such as graph.OnnxRuntime(cpus=[0])"
+    if isinstance(given, Target):
         return given
+    if not isinstance(given, str):
+        raise UsageError(f"{given!r} is no target; there are {known}")
     if given in _NAMED:
         return _NAMED[given]
     kind, _, rest = given.partition(":")
@@ -131,7 +134,6 @@ def target_of(given: Target | str) -> Target:
             return Tvm(json.loads(rest))
         except ValueError as error:
             raise UsageError(f"{rest!r} is no target of TVM: {error}") from None
-    known = f"{', '.join(_NAMED)}, tvm:TARGET, or an object such as graph.OnnxRuntime(cpus=[0])"
     raise UsageError(f"no target is called {given!r}; there are {known}")
 
 

@@ -36,9 +36,11 @@ def chosen(flow: Dataflow, region: Region) -> set[int]:
         return {index for index, node in enumerate(flow.nodes) if region(node)}
     named = {value.name: index for index, node in enumerate(flow.nodes) for value in node.outputs if value.name}
     named.update((node.name, index) for index, node in enumerate(flow.nodes) if node.name)
+    if not isinstance(region, Iterable):
+        raise UsageError(f"a region is names of nodes and tensors, or a function of a node, not {region!r}")
     names = [region] if isinstance(region, str) else list(region)
     for name in names:
-        if name not in named:
+        if not isinstance(name, str) or name not in named:
             problem = f"no node of the model is called {name!r}, and none makes a tensor of that name"
             raise UsageError(f"{problem}; give a name that the model has, as viewers such as Netron show them")
     return {named[name] for name in names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -139,3 +139,10 @@ def tensor_spec(tensor: TensorInfo) -> TensorSpec:
     if tensor.shape is not None:
         value["shape"] = list(tensor.shape)
     return value
+
+
+def check_by_stage(what: str, given: Any, example: str) -> None:
+    """Raise `UsageError` unless ``given`` is a mapping, as one by the names of stages is."""
+    if not isinstance(given, Mapping):
+        how = f"such as {{'stage0': {example}}}"
+        raise UsageError(f"{what} are given by the names of stages, {how}, not as {type(given).__name__}")

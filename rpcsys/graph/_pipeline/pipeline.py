@@ -89,8 +89,8 @@ class Pipeline:
         replicas: Mapping[str, int] | None = None,
         queue: int = 2,
     ) -> None:
-        if queue < 1:
-            raise UsageError(f"a queue of {queue} lets nothing pass; queue is 1 or more")
+        if not isinstance(queue, int) or queue < 1:
+            raise UsageError(f"a queue of {queue!r} lets nothing pass; queue is 1 or more")
         made = resolve(stages, targets, inputs, outputs, cpus or {}, replicas or {})
         self._owned = made.owned
         try:

@@ -11,7 +11,7 @@ from rpcsys.errors import UsageError, there_are
 from rpcsys.graph._build.build import build
 from rpcsys.graph._build.leased_module import LeasedModule
 from rpcsys.graph._build.targets import OnnxRuntime
-from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph._ir.stage import Stages, check_by_stage
 from rpcsys.graph._pipeline.cpu_shares import shared
 from rpcsys.graph._pipeline.topology import PipelineStage
 from rpcsys.module import Module
@@ -44,12 +44,13 @@ def resolve(
         raise UsageError("inputs and outputs are for stages given one by one; these have their own")
     if targets is not None and not isinstance(given, Stages):
         raise UsageError("targets are for stages of graph.split; these are built already")
+    _check(cpus, replicas)
     if isinstance(given, Stages):
         staged = _built(given, targets, cpus, replicas)
     elif isinstance(given, Module):
         staged = _of_graph(given)
     else:
-        staged = ResolvedStages([_by_hand(stage) for stage in given], inputs, outputs)
+        staged = ResolvedStages(_by_hand(given), inputs, outputs)
     placed = _placed(staged.stages, cpus, replicas)
     # The modules of a leased stage's other replicas were made here.
     before = {function for stage in staged.stages for function in stage.functions}
@@ -58,12 +59,25 @@ def resolve(
     return staged._replace(stages=placed, owned=[*staged.owned, *more])
 
 
-def _by_hand(stage: Given) -> PipelineStage:
-    if isinstance(stage, PipelineStage):
-        return stage
-    if not isinstance(stage, tuple) or len(stage) != 4:
+def _check(cpus: Any, replicas: Any) -> None:
+    check_by_stage("cpus", cpus, "[0, 1]")
+    check_by_stage("replicas", replicas, "2")
+    for name, some in cpus.items():
+        if not isinstance(some, Iterable) or not all(isinstance(cpu, int) for cpu in some):
+            raise UsageError(f"the CPUs of stage {name!r} are a list of numbers, such as [0, 1], not {some!r}")
+    for name, count in replicas.items():
+        if not isinstance(count, int):
+            raise UsageError(f"stage {name!r} needs a whole number of replicas, not {count!r}")
+
+
+def _by_hand(given: Any) -> list[PipelineStage]:
+    if not isinstance(given, Iterable):
+        forms = "stages of graph.split, a module of graph.build, or stages one by one"
+        raise UsageError(f"a pipeline takes {forms}, not {type(given).__name__}")
+    stages = list(given)
+    if not all(isinstance(stage, PipelineStage) or (isinstance(stage, tuple) and len(stage) == 4) for stage in stages):
         raise UsageError("a stage is a PipelineStage, or a tuple of its name, module, inputs and outputs")
-    return PipelineStage(*stage)
+    return [stage if isinstance(stage, PipelineStage) else PipelineStage(*stage) for stage in stages]
 
 
 def _built(stages: Stages, targets: Any, cpus: Cpus, replicas: Mapping[str, int]) -> ResolvedStages:

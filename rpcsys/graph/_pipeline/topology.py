@@ -83,7 +83,9 @@ class Topology:
                 names = ", ".join(self.inputs)
                 raise UsageError(f"a frame is {len(self.inputs)} tensor(s) ({names}), not {len(values)}")
         if given.keys() != set(self.inputs):
-            raise UsageError(f"a frame is {', '.join(self.inputs)}, and this one {', '.join(given) or 'nothing'}")
+            raise UsageError(
+                f"a frame is {', '.join(self.inputs)}, and this one {', '.join(map(str, given)) or 'nothing'}"
+            )
         return given
 
 

@@ -263,6 +263,9 @@ def test_an_exact_model_has_an_exact_fallback(network: Any) -> None:
     ("targets", "message"),
     [
         ({}, "no stage is for a server"),
+        (None, r"^targets are given by the names of stages, such as .*graph.Remote\(\.\.\.\).*, not as NoneType$"),
+        ("stage1", "^targets are given by the names of stages, .*, not as str$"),
+        ({"stage1": graph.Remote(**NOWHERE), "stage0": 3}, "^3 is no target; there are onnxruntime"),
         ({"stage7": graph.Remote(**NOWHERE)}, "no stage 'stage7'"),
         ({"stage1": graph.Remote(**NOWHERE, encode={"z": "int8"})}, "no tensor 'z'"),
         ({"stage1": graph.Remote(**NOWHERE, fallback="vhdl")}, "no target is called 'vhdl'"),

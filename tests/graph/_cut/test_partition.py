@@ -71,6 +71,9 @@ def test_empty_parts_make_no_stage(region: list[str], names: list[str]) -> None:
         (["right1", "tail"], r"the path 'right1' -> 'right2' -> 'join' -> 'tail' leaves it"),
         ([], "the region is empty"),
         (graph.operators("Conv"), "the region is empty"),
+        (3, "^a region is names of nodes and tensors, or a function of a node, not 3$"),
+        (None, "^a region is names"),
+        ([["stem"]], r"no node of the model is called \['stem'\]"),
         (["nobody"], "no node of the model is called 'nobody'"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from rpcsys import graph
 from rpcsys.errors import UsageError
-from rpcsys.graph._ir.stage import signature_of
+from rpcsys.graph._ir.stage import check_by_stage, signature_of
 from tests.graph.running import assert_same, chain, make, node, numbers, run, values
 
 
@@ -18,6 +18,14 @@ def test_stages_are_found_by_place_and_name() -> None:
     assert repr(stages) == "Stages(stage0, stage1, stage2)"
     with pytest.raises(UsageError, match="no stage 'head'; there are stage0, stage1, stage2"):
         stages["head"]
+
+
+def test_what_is_not_by_stage_is_refused() -> None:
+    check_by_stage("targets", {}, "2")
+    with pytest.raises(
+        UsageError, match=r"^targets are given by the names of stages, such as {'stage0': 2}, not as str$"
+    ):
+        check_by_stage("targets", "stage0", "2")
 
 
 def test_the_source_of_a_tensor() -> None:

@@ -28,6 +28,8 @@ def test_a_frame_comes_in_three_forms() -> None:
         topology.feeds((1, 2, 3))
     with pytest.raises(UsageError, match="a frame is x, y, and this one x, w"):
         topology.feeds({"x": 1, "w": 2})
+    with pytest.raises(UsageError, match="a frame is x, y, and this one 3"):
+        topology.feeds({3: 1})
 
 
 @pytest.mark.parametrize(
