@@ -15,9 +15,9 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -118,10 +118,26 @@ def make_models(path: Path) -> None:
     texts = [helper.make_tensor_value_info(name, onnx.TensorProto.STRING, [None]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", texts[:1], texts[1:])
     (path / "texts.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    (path / "long.onnx").write_bytes(endless(ends).SerializeToString())
     (path / "short.bin").write_bytes(b"1")
     (path / "cut.onnx").write_bytes((path / "model.onnx").read_bytes()[:60])
     (path / "text.onnx").write_text("this is not a model\n")
     (path / "empty.onnx").touch()
+
+
+def endless(ends: Sequence[Any]) -> Any:
+    """A model that runs for hours: its session ends first, on any machine."""
+    from onnx import TensorProto, helper
+
+    turn, go = helper.make_tensor_value_info("i", TensorProto.INT64, []), TensorProto.BOOL
+    condition = [helper.make_tensor_value_info(name, go, []) for name in ("on", "on_too")]
+    inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("a", "b")]
+    nodes = [helper.make_node("Identity", ["on"], ["on_too"]), helper.make_node("Relu", ["a"], ["b"])]
+    body = helper.make_graph(nodes, "body", [turn, condition[0], inner[0]], [condition[1], inner[1]])
+    times = helper.make_tensor("n", TensorProto.INT64, [], [10**12])
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], "loop", body=body)
+    graph = helper.make_graph([loop], "g", ends[:1], ends[1:], [times])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
 def make_arrays(path: Path) -> None:
