@@ -13,10 +13,11 @@ from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
 from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost, printable
 from rpcsys.wire import frames
+from rpcsys.wire.by_name import inputs_by_name, output_names
 from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache, Key, signature
 from rpcsys.wire.tensor import Tensor
-from rpcsys.wire.values import InOut, Ref, inputs_by_name, output_names
+from rpcsys.wire.values import InOut, Ref
 
 #: The function of a CALL: a name that every session has, an object's id, or an id and a name in that object.
 Target = Union[str, int, Tuple[int, str]]

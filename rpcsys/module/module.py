@@ -7,7 +7,7 @@ import threading
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
-from rpcsys.wire.values import inputs_by_name, output_names
+from rpcsys.wire.by_name import inputs_by_name, output_names
 
 Function = Callable[..., Any]
 _NAMED = 20  # functions that a message names

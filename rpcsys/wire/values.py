@@ -11,9 +11,9 @@ import math
 import operator
 import struct
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from rpcsys.errors import ProtocolError, RemoteArgumentError, ValueNotSupported
+from rpcsys.errors import ProtocolError, ValueNotSupported
 from rpcsys.wire import dtypes, encoding
 from rpcsys.wire.head import BOTH_WAYS, FLOATS, MAX_DEPTH, array_bytes
 from rpcsys.wire.tensor import Tensor, as_tensor
@@ -55,36 +55,6 @@ class Ref:
 
     def __repr__(self) -> str:
         return f"Ref({self.id})"
-
-
-# ------------------------------------------------------------------ by name
-
-
-def not_by_name(inputs: Any, names: Iterable[str]) -> str:
-    """The complaint about inputs that are not given by name; empty for those that are. ``names``: of the inputs."""
-    if isinstance(inputs, Mapping):
-        return ""
-    example = next(iter(names), "x")
-    return f"inputs are given by name, such as {{{example!r}: array}}, not as {type(inputs).__name__}"
-
-
-def inputs_by_name(inputs: Any, known: Iterable[Mapping[str, Any]]) -> Dict[str, Any]:
-    """The inputs of a run, of a model with these ``known``. Raises `RemoteArgumentError`."""
-    complaint = not_by_name(inputs, (value["name"] for value in known))
-    if complaint:
-        raise RemoteArgumentError(f"{complaint}; or call the module itself with arrays by place")
-    return dict(inputs)
-
-
-def output_names(outputs: Any) -> Optional[List[str]]:
-    """The names of the wanted outputs; a text is one of them. Raises `RemoteArgumentError`."""
-    if outputs is None or isinstance(outputs, str):
-        return None if outputs is None else [outputs]
-    try:
-        return list(outputs)
-    except TypeError:
-        text = f"outputs are given as a list of names, such as ['y'], not as {type(outputs).__name__}"
-        raise RemoteArgumentError(f"{text}; leave them out for all of them") from None
 
 
 # ------------------------------------------------------------------ to the wire

@@ -8,7 +8,6 @@ import enum
 import itertools
 import json
 import math
-from types import MappingProxyType
 from typing import NamedTuple
 
 import ml_dtypes
@@ -17,11 +16,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rpcsys.errors import LimitExceeded, ProtocolError, RemoteArgumentError, ValueNotSupported
+from rpcsys.errors import LimitExceeded, ProtocolError, ValueNotSupported
 from rpcsys.wire import frames, values
 from rpcsys.wire.head import MAX_BUFFERS, MAX_DEPTH, parse
 from rpcsys.wire.tensor import Tensor
-from rpcsys.wire.values import InOut, Out, Ref, inputs_by_name, output_names
+from rpcsys.wire.values import InOut, Out, Ref
 from tests.wire import strategies
 from tests.wire.strategies import same
 
@@ -303,14 +302,3 @@ def test_any_json_is_a_head_or_a_protocol_error(value, data):
         values.build(parsed.head["v"], [body[end - size : end] for end, size in zip(ends, parsed.sizes, strict=True)])
     except ProtocolError:
         pass
-
-
-@pytest.mark.parametrize(("given", "names"), [(None, None), ("yy", ["yy"]), (("a", "b"), ["a", "b"]), ([], [])])
-def test_outputs_are_names_or_one_name(given, names):
-    assert output_names(given) == names
-
-
-def test_inputs_are_a_mapping():
-    assert inputs_by_name(MappingProxyType({"a": 1}), ()) == {"a": 1}
-    with pytest.raises(RemoteArgumentError, match=r"such as \{'x': array\}, not as NoneType"):
-        inputs_by_name(None, ())

@@ -23,8 +23,8 @@ from rpcsys.graph._plan.profile import encoded_bytes, profile
 from rpcsys.graph._plan.search import Report, Search
 from rpcsys.graph.samples import random_inputs
 from rpcsys.module.kinds.onnx_model import ModelLike, read
+from rpcsys.wire.by_name import not_by_name
 from rpcsys.wire.encoding import steps
-from rpcsys.wire.values import not_by_name
 
 GOALS: tuple[Goal, ...] = ("throughput", "latency")
 

@@ -17,8 +17,8 @@ from rpcsys.graph._ir.stage import Stages, signature_of
 from rpcsys.graph._plan.bench import timed
 from rpcsys.graph._show.show import ms_text, size_text, table
 from rpcsys.wire import encoding
+from rpcsys.wire.by_name import not_by_name
 from rpcsys.wire.tensor import as_tensor
-from rpcsys.wire.values import not_by_name
 
 Values = dict[str, Any]
 
