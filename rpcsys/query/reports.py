@@ -116,7 +116,7 @@ def print_usage(tracker: Tracker, as_json: bool, **wanted: Any) -> None:
 
 
 def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
-    """Print why requests for ``key`` wait: the holders, the queue, and the servers that are out of use; or as JSON."""
+    """Print why requests for ``key`` wait, the holders and the queue; or as JSON."""
     why = tracker.why(key)
     if as_json:
         print_json(why)
@@ -126,9 +126,7 @@ def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
     for reason in why["reasons"]:
         say(f"  {printable(reason)}")
     queue = [{"number": number, **row} for number, row in enumerate(why["queue"], start=1)]
-    named = {name for reason in why["reasons"] for name in re.split(", | and | is | are ", reason)}
-    not_ok = [row for row in why["servers"] if row["state"] != "ok" and row["server"] not in named]
-    for rows, columns in ((why["holders"], _HOLDER), (queue, _QUEUED), (not_ok, _SERVER)):
+    for rows, columns in ((why["holders"], _HOLDER), (queue, _QUEUED)):
         if rows:
             click.echo()
             print_rows(rows, columns)
@@ -198,9 +196,3 @@ _QUEUED: Columns = {
     "next": "number", "user": _user, "priority": _priority, "waited": _span("waited_s"),
     "had lately": _span("spent_s"), "wants": _wants,
 }  # fmt: skip
-_SERVER: Columns = {
-    "server": "server",
-    "state": "state",
-    "because": lambda row: row["reason"] or "-",
-    "again in": lambda row: "-" if row["until_s"] is None else span(row["until_s"]),
-}

@@ -67,15 +67,14 @@ def test_why_explains_a_wait(tracker, capsys):
     assert json.loads(capsys.readouterr().out)["devices"] == 3
 
 
-def test_why_names_each_server_that_is_out_of_use_once(tracker, capsys):
+def test_why_names_servers_that_are_out_of_use(tracker, capsys):
     for number in range(4):
         tracker.scene.server("gpu", f"g{number}", 20 + number)
         tracker.scene.ask(tracker.viewer, "drain", server=f"g{number}")
     tracker.scene.server("gpu", "fine", 30)
     print_why(tracker, False, "gpu")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "  g0, g1, g2 and 1 more are drained by viewer: type rpcsys enable g0"
-    assert [line.split()[:2] for line in lines[4:]] == [["server", "state"], ["g3", "drained"]]
+    assert lines[2:] == ["  g0, g1, g2 and 1 more are drained by viewer: type rpcsys enable g0"]
 
 
 def test_tvms_tracker_has_no_leases():
