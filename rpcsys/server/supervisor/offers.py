@@ -155,7 +155,8 @@ class Offers:
         if self._leads_nowhere:
             text = f"no proxy leads to a tracker of ours ({event.why}): this board waits there under its key"
             return [do.Log("info", text)]
-        return [do.Log("warning", f"no tracker: {event.why}; trying again until it is back")]
+        why = event.why if "no tracker" in event.why else f"no tracker: {event.why}"
+        return [do.Log("warning", f"{why}; trying again until it is back")]
 
     def _next_pause(self, jitter: float) -> float:
         """The pause before the next attempt. Proxies are tried in turn, and the pause grows after each whole round."""
