@@ -135,7 +135,7 @@ class LeasedModule(Module):
         return device if device is not None and device.session.closed is None else None
 
     def _any_device(self, since: float) -> _LeasedDevice:
-        """Return its own device or, while that is lost, another member's. The frame waits ``since``."""
+        """Return its own device or, while that is lost, another member's. ``since``: when the wait began."""
         own = self._live_device()
         if own is not None:
             return own

@@ -155,8 +155,7 @@ class Offers:
         if self._leads_nowhere:
             text = f"no proxy leads to a tracker of ours ({event.why}): this board waits there under its key"
             return [do.Log("info", text)]
-        why = event.why if "no tracker" in event.why else f"no tracker: {event.why}"
-        return [do.Log("warning", f"{why}; trying again until it is back")]
+        return [do.Log("warning", f"{event.why}; trying again until it is back")]
 
     def _next_pause(self, jitter: float) -> float:
         """The pause before the next attempt. Proxies are tried in turn, and the pause grows after each whole round."""
@@ -296,7 +295,8 @@ class Offers:
         if self.link is UP:
             self._next = now + POLL_S
             return [*actions, do.Poll()]
-        return [*actions, do.Disconnect(), *self.down(ev.LinkDown(now, f"it did not answer for {ANSWER_S:g} s"))]
+        silent = ev.LinkDown(now, f"the tracker did not answer for {ANSWER_S:g} s")
+        return [*actions, do.Disconnect(), *self.down(silent)]
 
     @property
     def _unused_s(self) -> float:

@@ -74,7 +74,7 @@ class TrackerLink:
             capabilities = (*CAPABILITIES, control.KEEPALIVE)
             self._link = Link(self._addresses[which], capabilities=capabilities, proxy=self._proxies)
         except OSError as error:  # no descriptors left
-            self._down(error.strerror or str(error))
+            self._down(f"no tracker can be reached ({error.strerror or error})")
             return
         self._loop.add(self._link.fileno(), self._advance)
         self._advance()
@@ -116,7 +116,7 @@ class TrackerLink:
     def poll(self) -> None:
         """Request the pending match keys from TVM's tracker: Pending follows."""
         if len(self._commands.unanswered) > MAX_UNANSWERED:
-            self._down("it does not answer any more")
+            self._down("the tracker does not answer any more")
         else:
             self._command(tracker.GetPending())
 

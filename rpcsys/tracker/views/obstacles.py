@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rpcsys.tracker.labels import Wants
     from rpcsys.tracker.records import Records
 
-#: Servers that are compared with requests in one step, in some 10 ms. In a larger lab an obstacle may not be found.
+#: Servers that are compared with requests in one step, in some 20 ms. In a larger lab an obstacle may not be found.
 ROOM = 10_000
 NAMED = 3  # servers that a sentence names, and sentences about servers
 

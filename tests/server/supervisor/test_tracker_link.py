@@ -274,7 +274,7 @@ def test_without_descriptors_the_link_is_down(ours, monkeypatch):
     monkeypatch.setattr("rpcsys.server.supervisor.tracker_link.Link", none)
     ours.link.connect()
     (down,) = ours.next_events()
-    assert down.why == "Too many open files"
+    assert down.why == "no tracker can be reached (Too many open files)"
 
 
 def test_an_unreachable_tracker_is_link_down():
