@@ -6,9 +6,12 @@ and no poll. ``SO_RCVTIMEO`` bounds how long it blocks: `Stream.receive` returns
 
 from __future__ import annotations
 
+import importlib
+import os
 import select
 import socket
 import struct
+import sys
 import time
 from typing import Callable, List, Optional, Sequence
 
@@ -22,6 +25,22 @@ SEND_TIMEOUT_S = 0.2
 DONT_WAIT = int(socket.MSG_DONTWAIT)
 BLOCKING = int(socket.MSG_NOSIGNAL)
 NOT_BLOCKING = BLOCKING | DONT_WAIT
+
+
+def _speedups() -> bool:
+    # Other interpreters and free-threaded builds cannot load it, and types of 3.8 cannot export buffers.
+    fits = sys.implementation.name == "cpython" and sys.version_info >= (3, 9) and "t" not in sys.abiflags
+    if not fits or os.environ.get("RPCSYS_SPEEDUPS") == "0":
+        return False
+    try:
+        importlib.import_module("rpcsys.speedups")
+    except ImportError:  # not compiled, or for another C library
+        return False
+    return True
+
+
+#: Whether the compiled library ``rpcsys.speedups`` is in use.
+SPEEDUPS = _speedups()
 
 
 class Ended(Exception):

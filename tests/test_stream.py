@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 import socket
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -30,6 +32,12 @@ def pair():
     yield ends
     for end in ends:
         end.close()
+
+
+@pytest.mark.parametrize(("flags", "used"), [("", streams.SPEEDUPS), ("RPCSYS_SPEEDUPS=0", False)])
+def test_the_environment_can_leave_the_speedups_unused(flags, used):
+    python = [sys.executable, "-c", "from rpcsys.stream import SPEEDUPS; print(SPEEDUPS)"]
+    assert subprocess.check_output(["env", *flags.split(), *python], text=True) == f"{used}\n"
 
 
 def big(size, call_id=1):

@@ -54,8 +54,17 @@ _MODULES = {
 }
 
 
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from rpcsys.stream import SPEEDUPS
+
+        click.echo(f"rpcsys, version {rpcsys.__version__} ({'with' if SPEEDUPS else 'without'} speedups)")
+        context.exit()
+
+
 @click.group(cls=options.CommandGroup, modules=_MODULES, meant=_MEANT, help=_HELP, context_settings=HELP)
-@click.version_option(rpcsys.__version__, prog_name="rpcsys")
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
+              help="Show the version and exit.")  # fmt: skip
 def group() -> None:
     """All commands; `_HELP` describes them."""
 

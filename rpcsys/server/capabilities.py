@@ -11,6 +11,7 @@ from typing import Any, Mapping
 from rpcsys.ffi import library
 from rpcsys.module import elf, loading
 from rpcsys.server import versions as detected
+from rpcsys.stream import SPEEDUPS
 from rpcsys.wire import encoding
 from rpcsys.wire.labels import VERSIONS
 
@@ -24,6 +25,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
         **{package: installed(package) for package in _PACKAGES},
         "python": "{}.{}".format(*sys.version_info[:2]),
         "versions": versions(),
+        "speedups": SPEEDUPS,
         "pickle": pickle,
         "cache": cache,
         "deploy": deploy,

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rpcsys import __version__
 from rpcsys.lab import Lab
+from rpcsys.stream import SPEEDUPS
 from tests.cli.conftest import Command
 
 
@@ -19,7 +21,7 @@ from tests.cli.conftest import Command
         (["query", "history", "--help"], 0, "Usage: rpcsys query history"),
         (["tracker", "--help"], 0, "usage: rpcsys tracker"),
         (["--help"], 0, "A model on a device"),
-        (["--version"], 0, "rpcsys, version"),
+        (["--version"], 0, f"rpcsys, version {__version__} (with{'' if SPEEDUPS else 'out'} speedups)"),
         (["run", "--help"], 0, "INPUTS.npz"),
     ],
 )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rpcsys.server import capabilities
+from rpcsys.stream import SPEEDUPS
 from rpcsys.wire.labels import VERSIONS
 from tests.device_files import ROOT
 from tests.pythons import pythons
@@ -43,6 +44,7 @@ def test_capabilities_of_this_machine():
     assert ".onnx" in said["loads"]
     assert said["python"] == "{}.{}".format(*sys.version_info[:2])
     assert said["pickle"] is False
+    assert said["speedups"] is SPEEDUPS
 
 
 @pytest.mark.parametrize("missing", ["numpy", "onnxruntime"])
