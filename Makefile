@@ -5,12 +5,14 @@
 # make lint      report and count; make fix repairs what can be repaired by itself
 # make bench     us and our peers, side by side
 # make deb       Debian packages of tracker, proxy and commands, into dist/
+# make wheels    what is published, into dist/: sources, wheels with the compiled library, and one without it
 # make docs      check that what the documents say still works
 # Each target sets up .venv by itself; PYTHON=... chooses another Python (3.10 or later).
 
 SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build/deb
+WHEELS := build/wheels
 DIST := dist
 DEVICE := $(BIN)/python tests/device_files.py
 PYTEST := $(BIN)/pytest -q --dist worksteal
@@ -20,7 +22,7 @@ CHECK := $(shell echo $$(( $(CORES) * 3 / 2 )))
 LIVE := $(shell echo $$(( $(CORES) * 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-slow lint fix bench deb docs clean
+.PHONY: help demo check test test-slow lint fix bench deb wheels docs clean
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -31,20 +33,25 @@ help:
 .venv/.ready-dev: pyproject.toml
 	@.ci/setup dev
 
+# The library of native/ in the tree; hatch_build.py compiles it, with CC and CFLAGS from the environment.
+.venv/.ready-native: .venv/.ready-dev hatch_build.py $(wildcard native/*)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
 demo: .venv/.ready-graph
 	@$(BIN)/rpcsys demo
 
 # Compiled code is kept, whatever the environment says: tests start an interpreter some thousand times.
 unexport PYTHONDONTWRITEBYTECODE
 
-check: lint
+check: lint .venv/.ready-native
 	$(PYTEST) -n $(CHECK) -m "not live and not slow" --ignore tests/live
 
 # A live test that fails runs again, and why it failed is shown at the end; no other test does (tests/conftest.py).
 test: check
 	$(PYTEST) -n $(LIVE) -m "live and not slow" --reruns 2 --rerun-show-tracebacks
 
-test-slow: .venv/.ready-dev
+test-slow: .venv/.ready-native
 	$(PYTEST) -n $(CHECK) -m slow --reruns 2 --rerun-show-tracebacks
 
 lint: .venv/.ready-dev
@@ -59,21 +66,36 @@ fix: .venv/.ready-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.ready-dev
+bench: .venv/.ready-native
 	$(BIN)/python -m benchmarks
 
 # From what a release has, in a folder of its own: dpkg-buildpackage writes beside its sources.
 deb: .venv/.ready-dev
 	@command -v dpkg-buildpackage >/dev/null && command -v dh_python3 >/dev/null || \
-	    { echo "make deb: type: sudo apt-get install dpkg-dev debhelper dh-python python3-installer" >&2; exit 1; }
+	    { echo "make deb: type: sudo apt-get install dpkg-dev debhelper dh-python python3-dev python3-installer" >&2; exit 1; }
 	rm -rf $(BUILD) && mkdir -p $(BUILD)/source $(DIST)
 	$(BIN)/python -m build --no-isolation --sdist --outdir $(BUILD)
 	tar -xf $(BUILD)/rpcsys-*.tar.gz -C $(BUILD)/source --strip-components=1
 	cd $(BUILD)/source && PYTHON=$(realpath $(BIN))/python dpkg-buildpackage --build=binary --no-sign
 	mv $(BUILD)/*.deb $(DIST)
 
+# Their library is the one that boards get. auditwheel names the glibc that it needs, abi3audit what is not in the
+# limited API of Python 3.11; decision 0015 says why the tag is cp39.
+wheels: .venv/.ready-dev
+	rm -rf $(WHEELS) && mkdir -p $(DIST)
+	RPCSYS_SPEEDUPS=0 $(BIN)/python -m build --no-isolation --outdir $(DIST)
+	set -e; for machine in x86_64 aarch64; do \
+	    folder=$(WHEELS)/$$machine; mkdir -p $$folder; \
+	    $(BIN)/python -c 'import sys; from pathlib import Path; from rpcsys.pack import compiled; \
+	        compiled.library(sys.argv[1], Path(sys.argv[2]).resolve())' $$machine-linux-gnu $$folder; \
+	    $(BIN)/abi3audit --strict --summary --assume-minimum-abi3 3.11 $$folder/speedups.abi3.so; \
+	    RPCSYS_SPEEDUPS=$$folder/speedups.abi3.so $(BIN)/python -m build --no-isolation --wheel --outdir $$folder; \
+	    PATH="$(realpath $(BIN)):$$PATH" auditwheel repair --plat auto -w $$folder/published $$folder/*.whl; \
+	    mv $$folder/published/*manylinux_2_17_$$machine.whl $(DIST); \
+	done
+
 docs: .venv/.ready-dev
 	$(BIN)/python docs/check.py
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis rpcsys/speedups.*.so

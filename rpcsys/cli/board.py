@@ -328,14 +328,20 @@ On the board:  tar xf rpcsys-device.tar.gz
 @_DRIVERS
 @click.option("--glibc", metavar="VERSION",
               help="The board's C library, such as 2.27: refuse libraries that need a newer one.")  # fmt: skip
+@click.option("--speedups", metavar="FILE", type=options.FILE,
+              help="The library for faster calls from this file, or none; it is compiled if not given.")  # fmt: skip
 def pack(
-    target: str, archive: Path, folder: Path | None, from_wheels: bool, drivers: tuple[str, ...], glibc: str | None
-) -> None:
+    target: str, archive: Path, folder: Path | None, from_wheels: bool, drivers: tuple[str, ...], glibc: str | None,
+    speedups: Path | None,
+) -> None:  # fmt: skip
     """The command; `_PACK` describes it."""
     from rpcsys.pack import build
 
     named = _paths(drivers)
-    packed = build.pack(target, archive, folder=folder, from_wheels=from_wheels, drivers=named, glibc=glibc)
+    fast = speedups != Path("none") and (speedups or True)
+    packed = build.pack(
+        target, archive, folder=folder, from_wheels=from_wheels, drivers=named, glibc=glibc, speedups=fast
+    )
     for remark in packed.remarks:
         _warn(remark)
     click.echo(f"{packed.path}: {terminal.megabytes(packed.size)} for {target}")
@@ -343,3 +349,4 @@ def pack(
     wanted = [(f"needs {name}", packed.manifest[key]) for name, key in needs.items()]
     terminal.print_pairs([(name, f"{version} or later") for name, version in wanted if version])
     terminal.print_pairs([("libraries", ", ".join(packed.manifest["libraries"]) or "none of TVM's")])
+    terminal.print_pairs([("speedups", ", ".join(packed.manifest["speedups"]) or "none")])

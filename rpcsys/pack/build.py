@@ -18,7 +18,7 @@ import rpcsys
 from rpcsys import data
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.module import toolchain
-from rpcsys.pack import libraries, source
+from rpcsys.pack import compiled, libraries, source
 from rpcsys.pack.libraries import PackTarget, Prepared, Source, version_text
 
 PYTHON, NATIVE, DRIVERS, LICENSES = "python", "python/lib", "drivers", "licenses"  # folders of the archive
@@ -41,14 +41,15 @@ class Packed(NamedTuple):
 
 def pack(
     target: str, output: Path, *, folder: Path | None = None, from_wheels: bool = False,
-    drivers: Sequence[Path] = (), glibc: str | None = None,
+    drivers: Sequence[Path] = (), glibc: str | None = None, speedups: Path | bool = True,
 ) -> Packed:  # fmt: skip
     """Write the device runtime for ``target`` to ``output``.
 
     TVM's libraries come from the build folder ``folder``, or from PyPI. Without either, the board serves everything
     that needs none. ``drivers`` are included and loaded in every session. ``glibc`` is the newest C library that any of
-    them may require. Raises UsageError for an unknown target, or a library that the board could not load, RpcsysError
-    if the wheels cannot be downloaded, or the archive cannot be written.
+    them may require. ``speedups`` is a file with the library ``rpcsys.speedups``; if True, it is compiled, and where
+    that is impossible a remark says why. Raises UsageError for an unknown target, or a library that the board could not
+    load, RpcsysError if the wheels cannot be downloaded, or the archive cannot be written.
     """
     _check_output(output)
     if folder is not None and from_wheels:
@@ -60,7 +61,9 @@ def pack(
         sources += libraries.from_wheels(board, Path(work)) if from_wheels else []
         native = _prepared(sources, board, Path(work) / "native")
         extra = _prepared(libraries.drivers(drivers), board, Path(work) / "drivers")
-        return _write(output, board, native, extra)
+        fast, remark = compiled.speedups(speedups, board, target, Path(work) / "speedups")
+        packed = _write(output, board, native, extra, fast)
+    return packed._replace(remarks=(*packed.remarks, remark)) if remark else packed
 
 
 def _check_output(path: Path) -> None:
@@ -80,12 +83,15 @@ def _prepared(sources: Sequence[Source], target: PackTarget, work: Path) -> list
     return [libraries.prepare(each, target, names, work) for each in sources]
 
 
-def _write(output: Path, target: PackTarget, native: list[Prepared], extra: list[Prepared]) -> Packed:
+def _write(
+    output: Path, target: PackTarget, native: list[Prepared], extra: list[Prepared], fast: list[Prepared]
+) -> Packed:
     everything = [*native, *extra]
     files = {**_python(), **_board(), **_licences(everything)}
     files.update({f"{NATIVE}/{library.name}": library.content for library in native})
     files.update({f"{DRIVERS}/{library.name}": library.content for library in extra})
-    manifest = _manifest(target, files, everything)
+    files.update({f"{PYTHON}/rpcsys/{library.name}": library.content for library in fast})
+    manifest = _manifest(target, files, everything, fast)
     files[MANIFEST] = (json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode()
     programs = frozenset(name for name in files if name.startswith(("bin/", "init/")) or name.endswith(".sh"))
     write_archive(output, files, programs)
@@ -143,7 +149,9 @@ def _own_licences(package: str) -> list[Path]:
     return [Path(str(file.locate())) for file in named] or [source.ROOT / "LICENSE"]
 
 
-def _manifest(target: PackTarget, files: dict[str, bytes], native: list[Prepared]) -> dict[str, Any]:
+def _manifest(
+    target: PackTarget, files: dict[str, bytes], native: list[Prepared], fast: list[Prepared]
+) -> dict[str, Any]:
     return {
         "name": TOP,
         "version": rpcsys.__version__,
@@ -154,15 +162,18 @@ def _manifest(target: PackTarget, files: dict[str, bytes], native: list[Prepared
         "cloudpickle": metadata.version("cloudpickle"),
         "glibc": version_text(max((library.needs.glibc for library in native), default=())),
         "glibcxx": version_text(max((library.needs.glibcxx for library in native), default=())),
-        "libraries": {
-            library.name: {
-                "from": library.source.origin if library.source.origin.endswith(".whl") else "",
-                "glibc": version_text(library.needs.glibc),
-                "needs": list(library.needs.needed),
-            }
-            for library in native
-        },
+        "libraries": {library.name: _described(library) for library in native},
+        # Apart: a board that cannot load it serves without it.
+        "speedups": {library.name: _described(library) for library in fast},
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())},
+    }
+
+
+def _described(library: Prepared) -> dict[str, Any]:
+    return {
+        "from": library.source.origin if library.source.origin.endswith(".whl") else "",
+        "glibc": version_text(library.needs.glibc),
+        "needs": list(library.needs.needed),
     }
 
 

@@ -158,6 +158,7 @@ def prepare(source: Source, target: PackTarget, beside: Iterable[str], work: Pat
     """
     needs = read_needs(source.path)
     _check(source.path, needs, target)
+    work.mkdir(exist_ok=True)
     copy = work / source.path.name
     shutil.copyfile(source.path, copy)
     if needs.symbols:
