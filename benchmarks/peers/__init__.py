@@ -33,10 +33,12 @@ SUBJECTS = {
     "proxy": "benchmarks.peers.relays:Proxy",
     "socat": "benchmarks.peers.relays:Socat",
     "haproxy": "benchmarks.peers.relays:HaProxy",
+    "bare relay": "benchmarks.peers.bare_relay:BareRelay",
     "no relay": "benchmarks.peers.relays:Direct",
     "raw-proxied": "benchmarks.peers.relays:ProxiedPing",
     "rpcsys-proxied-pinned": "benchmarks.peers.relays:ProxiedCalls",
     "rpcsys-proxied": "benchmarks.peers.relays:ProxiedSessions",
+    "rpcsys-bare-relayed": "benchmarks.peers.bare_relay:BareRelayedSessions",
     "tracker-tvm": "benchmarks.peers.trackers:TvmTracker",
 }
 

@@ -153,8 +153,7 @@ class ProxiedSessions(ours.Rpcsys):
         self.start_server(("-m", "rpcsys.server", *behind, *ours.DEVICE))
 
     def proxy_core(self) -> int:
-        others = set(range(os.cpu_count() or 1)) - {self.place.server_core}
-        return min(others, default=self.place.server_core)
+        return other_core(self.place)
 
 
 class ProxiedCalls(ProxiedSessions):
@@ -162,6 +161,12 @@ class ProxiedCalls(ProxiedSessions):
 
     def proxy_core(self) -> int:
         return self.place.server_core
+
+
+def other_core(place: Place) -> int:
+    """The core for what stands between a client and its server: another one than theirs, if there is one."""
+    others = set(range(os.cpu_count() or 1)) - {place.server_core}
+    return min(others, default=place.server_core)
 
 
 def opened(port: int, role: str) -> socket.socket:
@@ -196,9 +201,11 @@ class Forwarder(Relay):
         self._listener = socket.create_server(("127.0.0.1", 0))
 
     def start(self) -> None:
-        target = str(self._listener.getsockname()[1])
-        folder = str(self.place.folder)
-        self.port = self.start_server(("-m", "benchmarks.peers.relays", self.program, target, folder))
+        self.port = self.start_server(self.command(str(self._listener.getsockname()[1])))
+
+    def command(self, target: str) -> tuple[str, ...]:
+        """The arguments of ``python`` that become the program, which forwards to the port ``target``."""
+        return ("-m", "benchmarks.peers.relays", self.program, target, str(self.place.folder))
 
     def stop(self) -> None:
         super().stop()
