@@ -5,6 +5,7 @@
 # make lint      report and count; make fix repairs what can be repaired by itself
 # make bench     us and our peers, side by side
 # make deb       Debian packages of tracker, proxy and commands, into dist/
+# make native    compile native/ into the tree again, with CC and CFLAGS from the environment
 # make wheels    what is published, into dist/: sources, wheels with the compiled library, and one without it
 # make docs      check that what the documents say still works
 # Each target sets up .venv by itself; PYTHON=... chooses another Python (3.10 or later).
@@ -22,7 +23,7 @@ CHECK := $(shell echo $$(( $(CORES) * 3 / 2 )))
 LIVE := $(shell echo $$(( $(CORES) * 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-slow lint fix bench deb wheels docs clean
+.PHONY: help demo check test test-slow lint fix bench native deb wheels docs clean
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -33,10 +34,13 @@ help:
 .venv/.ready-dev: pyproject.toml
 	@.ci/setup dev
 
-# The library of native/ in the tree; hatch_build.py compiles it, with CC and CFLAGS from the environment.
 .venv/.ready-native: .venv/.ready-dev hatch_build.py $(wildcard native/*)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(MAKE) --no-print-directory native
 	@touch $@
+
+# hatch_build.py compiles.
+native:
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 
 demo: .venv/.ready-graph
 	@$(BIN)/rpcsys demo
@@ -80,7 +84,7 @@ deb: .venv/.ready-dev
 	mv $(BUILD)/*.deb $(DIST)
 
 # Their library is the one that boards get. auditwheel names the glibc that it needs, abi3audit what is not in the
-# limited API of Python 3.11; decision 0015 says why the tag is cp39.
+# limited API of Python 3.11; decision 0018 says why the tag is cp39.
 wheels: .venv/.ready-dev
 	rm -rf $(WHEELS) && mkdir -p $(DIST)
 	RPCSYS_SPEEDUPS=0 $(BIN)/python -m build --no-isolation --outdir $(DIST)

@@ -72,7 +72,7 @@ class Speedups(BuildHookInterface[Any]):
         native = Path(self.root) / "native"
         limited = sys.version_info >= LIMITED
         library = self._work / f"speedups{STABLE if limited else sysconfig.get_config_var('EXT_SUFFIX')}"
-        compiler = _words("CC", sysconfig.get_config_var("CC") or "cc")
+        compiler = _words("CC", "cc")
         command = [*compiler, "@flags", *_words("CPPFLAGS", ""), *_words("CFLAGS", "-s")]
         command += [f"-I{sysconfig.get_path('include')}", *sorted(file.name for file in native.glob("*.c"))]
         command += [*_words("LDFLAGS", ""), "-o", str(library)]

@@ -8,6 +8,6 @@ _HERE = Path(__file__).resolve().parent
 
 
 def folder(name: str) -> Path:
-    """Where the files of ``packaging``, ``toolchains``, ``systemd`` or ``docs/monitoring`` are."""
+    """Where the files of ``native``, ``packaging``, ``toolchains``, ``systemd`` or ``docs/monitoring`` are."""
     installed = _HERE / "_data" / name
     return installed if installed.is_dir() else _HERE.parent / name

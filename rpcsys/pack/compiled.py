@@ -29,6 +29,8 @@ def speedups(
     """
     if wanted is False:
         return [], ""
+    if wanted is not True and not wanted.is_file():
+        raise UsageError(f"--speedups {wanted}: there is no such file; give another, or none")
     work.mkdir()
     try:
         path = library(toolchain_file, work) if wanted is True else wanted

@@ -12,6 +12,7 @@ from rpcsys.board import inventory
 from rpcsys.board.inventory import Entry
 from rpcsys.cli.board import _split_port
 from rpcsys.errors import UsageError
+from rpcsys.pack import compiled
 from tests.cli.conftest import Command
 
 PI = Entry("pi", "pi@10.0.0.7", key="rpi4", tracker="127.0.0.1:1", target="aarch64-linux-gnu", version="0.1.0-12")
@@ -102,8 +103,17 @@ def test_pack_writes_an_archive_and_prints_its_requirements(rpcsys: Command, tmp
     assert "for arm-linux-gnueabihf" in done.stdout
     assert "needs Python  3.8 or later" in done.stdout
     assert "none of TVM's" in done.stdout
+    assert "speedups  speedups.abi3.so" in done.stdout
     with tarfile.open(output) as tar:
-        assert "rpcsys-device/install.sh" in tar.getnames()
+        assert {"rpcsys-device/install.sh", "rpcsys-device/python/rpcsys/speedups.abi3.so"} <= set(tar.getnames())
+
+
+@pytest.mark.slow
+def test_pack_takes_the_speedups_of_a_file_or_none(rpcsys: Command, tmp_path: Path) -> None:
+    command = ("pack", "--target", "arm-linux-gnueabihf", "-o", str(tmp_path / "a.tar.gz"), "--speedups")
+    assert "speedups  none" in rpcsys(*command, "none").stdout
+    compiled.library("arm-linux-gnueabihf", tmp_path)
+    assert "speedups  speedups.abi3.so" in rpcsys(*command, str(tmp_path / compiled.NAME)).stdout
 
 
 @pytest.mark.parametrize(
