@@ -15,6 +15,7 @@ from fuzz import modules
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import frames, handshake, tracker
 from rpcsys.wire.frames import Frame
+from rpcsys.wire.limits import Limits
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.values import InOut, Out, Ref
 
@@ -72,7 +73,7 @@ SESSION = (
 
 
 def feed_session(data: bytes, rng: random.Random) -> None:
-    reader = FrameReader(max_body=MAX_BODY)
+    reader = FrameReader(Limits(max_body=MAX_BODY))
     for piece in slices(data, rng):
         for frame in _receive(reader, memoryview(piece)):
             _use(frame)

@@ -1,21 +1,30 @@
-"""The only class that uses a session's socket, in the client and in the session's process.
+"""The only module that uses a session's socket, in the client and in the session's process.
+
+`open` chooses between `PythonStream` and `NativeStream`, which has the same methods from the C library
+`rpcsys.speedups`. Nothing else knows which of them it has.
 
 A session runs on any stream socket, a socketpair too. The socket is in blocking mode: a receive costs one system call
 and no poll. ``SO_RCVTIMEO`` bounds how long it blocks: `Stream.receive` returns None, and its caller checks deadlines.
+
+A stream stays usable after Ctrl-C, or whatever else the handler of a signal raises.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import select
 import socket
 import struct
 import sys
+import threading
 import time
-from typing import Callable, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
 
-from rpcsys.wire.frames import Buffer, Frame
+from rpcsys.errors import RpcsysError
+from rpcsys.wire.frames import Buffer, Frame, FrameValues
+from rpcsys.wire.head import parse
+from rpcsys.wire.limits import DEFAULT, Limits
+from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
 
 #: One sendmsg takes at most 1,024 buffers (UIO_MAXIOV).
@@ -25,22 +34,25 @@ SEND_TIMEOUT_S = 0.2
 DONT_WAIT = int(socket.MSG_DONTWAIT)
 BLOCKING = int(socket.MSG_NOSIGNAL)
 NOT_BLOCKING = BLOCKING | DONT_WAIT
+#: Receives in a row without waiting: a fast peer must not keep the thread.
+DONT_WAIT_READS = 64
+LAST_ID = 0xFFFFFFFF  # the id of a call has four bytes; 0 is none
 
 
-def _speedups() -> bool:
-    # Other interpreters and free-threaded builds cannot load it, and types of 3.8 cannot export buffers.
+try:
+    # Other interpreters and free-threaded builds cannot load it, and types of Python 3.8 cannot export buffers.
     fits = sys.implementation.name == "cpython" and sys.version_info >= (3, 9) and "t" not in sys.abiflags
     if not fits or os.environ.get("RPCSYS_SPEEDUPS") == "0":
-        return False
-    try:
-        importlib.import_module("rpcsys.speedups")
-    except ImportError:  # not compiled, or for another C library
-        return False
-    return True
+        raise ImportError
+    from rpcsys import speedups
+except ImportError:  # not compiled, too, or for another C library
+    speedups = None  # type: ignore[assignment]
 
+#: Whether sessions use the compiled library ``rpcsys.speedups``.
+SPEEDUPS: bool = speedups is not None
 
-#: Whether the compiled library ``rpcsys.speedups`` is in use.
-SPEEDUPS = _speedups()
+Action = Callable[[], None]
+_NOTHING: Tuple[Sequence[Buffer], Sequence[int], Optional[Action]] = ((), (), None)
 
 
 class Ended(Exception):
@@ -48,17 +60,18 @@ class Ended(Exception):
 
 
 class Stream:
-    """Frames over a connected stream socket.
+    """Frames over a connected stream socket. One thread at a time receives, and one sends.
 
     Raises `Ended` at the end of the connection, and `ProtocolError` for invalid frames.
     """
 
-    def __init__(self, sock: socket.socket, reader: Optional[FrameReader] = None) -> None:
-        self.socket = sock
-        self._recv_into: Callable[[memoryview, int, int], int] = sock.recv_into
-        self.reader = reader or FrameReader()
-        sock.setblocking(True)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_TIMEOUT_S))
+    socket: socket.socket
+    #: Not 0 while bytes have been received that `next` has not decoded.
+    unread: int
+    #: Whether received bytes or a frame are lost, if the receipt or the handling of a frame was interrupted.
+    torn: bool
+    #: An interruption that came with received bytes; to be raised once their frame is handled.
+    late: Optional[BaseException]
 
     def fileno(self) -> int:
         """The descriptor, for poll."""
@@ -68,63 +81,81 @@ class Stream:
         """Have `receive` return None after ``seconds`` without data (0: never)."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
+    def next_id(self) -> int:
+        """The id of the next call on this stream."""
+        raise NotImplementedError
+
     def receive(self, flags: int = 0) -> Optional[Frame]:
-        """The next frame. None after a tick without data, or with `DONT_WAIT` if no complete one has arrived."""
-        reader = self.reader
-        frame = reader.next() if reader.unread else None
-        try:
-            while frame is None:
-                frame = reader.read(self._recv_into, flags)
-        except BlockingIOError:
-            return None
-        except (EOFError, OSError) as error:
-            raise ended(error) from None
-        return frame
+        """The next frame. None after a tick without data, or with `DONT_WAIT` if no complete one has arrived.
+
+        The frame counts as handled at the next call, or when it is settled.
+        """
+        raise NotImplementedError
 
     def next(self) -> Optional[Frame]:
         """The next frame among the bytes that `receive` has read already; None if they have no complete one."""
-        return self.reader.next()
+        raise NotImplementedError
+
+    def skip(self, kind: int) -> Tuple[int, bytes]:
+        """Drop the next complete frames of ``kind`` that have arrived. Returns their number and their bytes."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """The frame that was received last is handled, or may be lost: it is not `torn`."""
+        raise NotImplementedError
+
+    def raise_late(self) -> None:
+        """Raise the late interruption, if there is one; the last frame is handled."""
+        error, self.late = self.late, None
+        if error is not None:
+            self.settle()
+            raise error
 
     def receive_within(self, seconds: float) -> Optional[Frame]:
         """The next frame; None if it is incomplete after ``seconds``, even if bytes arrive. For a first frame."""
         until = time.monotonic() + seconds
         frame = None
         while frame is None and self.wait(max(0.0, until - time.monotonic())):
-            try:
-                frame = self.reader.read(self._recv_into, DONT_WAIT)
-            except BlockingIOError:
-                continue
-            except (EOFError, OSError) as error:
-                raise ended(error) from None
+            frame = self.receive(DONT_WAIT)
         return frame
 
     def send(
-        self, pieces: Sequence[Buffer], on_full: Optional[Callable[[], None]] = None, patient: bool = False
+        self,
+        pieces: Sequence[Buffer],
+        on_full: Optional[Action] = None,
+        patient: bool = False,
+        begun: Optional[Action] = None,
     ) -> None:
         """Send the pieces of one or more frames in order.
 
         While the peer reads nothing, ``on_full`` is called: it waits (`wait`) and may receive meanwhile. It is called
         at once, or if ``patient`` after the system has blocked for `SEND_TIMEOUT_S` without sending anything, which
         saves system calls with a fast peer. Without ``on_full`` the call blocks until all is sent.
+
+        ``begun`` is called before the first byte is sent: from then on, `resume` sends the rest after an interruption.
+        It may be called again then.
         """
-        flags = BLOCKING if on_full is None or patient else NOT_BLOCKING
-        while pieces:
-            try:
-                if len(pieces) == 1:
-                    count = self.socket.send(pieces[0], flags)
-                    if count == len(pieces[0]):
-                        return
-                else:
-                    count = self.socket.sendmsg(pieces[:MAX_PIECES], (), flags)
-                    if count == sum(map(len, pieces)):
-                        return
-            except BlockingIOError:
-                if on_full is not None:
-                    on_full()
-                continue
-            except OSError as error:
-                raise ended(error) from None
-            pieces = rest_of(pieces, count)
+        raise NotImplementedError
+
+    def _interrupted_send(self) -> Tuple[List[Buffer], Optional[Action]]:
+        """What an interrupted `send` has not sent, and its ``begun``."""
+        raise NotImplementedError
+
+    def resume(self, on_full: Action, seconds: float) -> bool:
+        """Send the rest of the frames whose sending was interrupted; False if the peer has not taken it in time."""
+        rest, begun = self._interrupted_send()
+        until = time.monotonic() + seconds
+
+        def wait() -> None:
+            if time.monotonic() >= until:
+                raise Ended("the peer reads nothing")
+            on_full()
+
+        try:
+            self.send(rest, wait, begun=begun)
+        except (Ended, RpcsysError):
+            return False
+        return True
 
     def wait(self, timeout: Optional[float], *, read: bool = True, write: bool = False) -> int:
         """Wait for the peer; the poll events that came, 0 after ``timeout`` seconds."""
@@ -139,6 +170,205 @@ class Stream:
     def close(self) -> None:
         """Close the socket at once."""
         self.socket.close()
+
+    # -------------------------------------------------------------- what else the library does
+
+    def new_lock(self) -> Any:
+        """A lock for one end of this stream, as `threading.Lock`."""
+        raise NotImplementedError
+
+    def exchange(self, **parts: Any) -> Any:
+        """What makes short calls of a client (`rpcsys.speedups.Exchange`); None where Python makes them all."""
+        raise NotImplementedError
+
+    def call_loop(self, **parts: Any) -> Any:
+        """What receives the frames of a server's session (`rpcsys.speedups.CallLoop`, or `CallLoop`)."""
+        raise NotImplementedError
+
+
+class PythonStream(Stream):
+    """A stream in Python.
+
+    Python runs the handler of a signal between any two bytecodes: after a system call has moved bytes, and before its
+    result is stored. So C code stores it here: ``list.extend`` of a ``map``, inside which no handler runs.
+    """
+
+    def __init__(self, sock: socket.socket, limits: Limits = DEFAULT, pool: Optional[Pool] = None) -> None:
+        self.socket = sock
+        self._reader = FrameReader(limits, pool)
+        self._received: List[int] = []  # not empty from the receipt of bytes until they, or their frame, are handled
+        self._sending = _NOTHING  # pieces, how many bytes of them were sent each time, and ``begun`` of `send`
+        self.last_id = 0
+        self.late = None
+
+    def next_id(self) -> int:
+        self.last_id = self.last_id + 1 if self.last_id < LAST_ID else 1
+        return self.last_id
+
+    @property
+    def unread(self) -> int:  # type: ignore[override]
+        return self._reader.unread
+
+    @property
+    def torn(self) -> bool:  # type: ignore[override]
+        return bool(self._received)
+
+    def settle(self) -> None:
+        self._received.clear()
+
+    def receive(self, flags: int = 0) -> Optional[Frame]:
+        received, reader = self._received, self._reader
+        received.clear()
+        frame = None
+        reads = DONT_WAIT_READS if flags else -1
+        try:
+            if reader.unread:
+                received.append(0)
+                frame = reader.next()
+            while frame is None and reads:
+                frame = reader.read(self._receive_into, flags)
+                reads -= 1
+        except BlockingIOError:
+            return None
+        except (EOFError, OSError) as error:
+            raise ended(error) from None
+        return frame
+
+    def next(self) -> Optional[Frame]:
+        received = self._received
+        received.clear()
+        received.append(0)
+        frame = self._reader.next()
+        if frame is None:
+            received.clear()
+        return frame
+
+    def skip(self, kind: int) -> Tuple[int, bytes]:
+        return self._reader.skip(kind)
+
+    def _receive_into(self, place: memoryview, count: int, flags: int) -> int:
+        received = self._received
+        received.clear()
+        try:
+            received.extend(map(self.socket.recv_into, (place,), (count,), (flags,)))
+        except BaseException as error:
+            if not received:
+                raise
+            self.late = error
+        return received[0]
+
+    def send(
+        self,
+        pieces: Sequence[Buffer],
+        on_full: Optional[Action] = None,
+        patient: bool = False,
+        begun: Optional[Action] = None,
+    ) -> None:
+        sent: List[int] = []
+        self._sending = (pieces, sent, begun)
+        if begun is not None:
+            begun()
+        flags = BLOCKING if on_full is None or patient else NOT_BLOCKING
+        while pieces:
+            try:
+                if len(pieces) == 1:
+                    sent.extend(map(self.socket.send, pieces, (flags,)))
+                else:
+                    sent.extend(map(self.socket.sendmsg, (pieces[:MAX_PIECES],), ((),), (flags,)))
+            except BlockingIOError:
+                if on_full is not None:
+                    on_full()
+                continue
+            except OSError as error:
+                raise ended(error) from None
+            if sent[-1] == sum(map(len, pieces)):
+                break
+            pieces = rest_of(pieces, sent[-1])
+        self._sending = _NOTHING
+
+    def _interrupted_send(self) -> Tuple[List[Buffer], Optional[Action]]:
+        pieces, sent, begun = self._sending
+        return rest_of(pieces, sum(sent)), begun
+
+    def new_lock(self) -> Any:
+        return threading.Lock()
+
+    def exchange(self, **parts: Any) -> Any:
+        return None
+
+    def call_loop(self, **parts: Any) -> Any:
+        return CallLoop(self, parts["idle"])
+
+
+class CallLoop:
+    """What the two threads of a server's session share, and the receipt of frames."""
+
+    def __init__(self, stream: Stream, idle: Frame) -> None:
+        self.call = idle  # the frame of the call that runs
+        self.turn = 0  # odd while a call runs
+        self.asleep = False  # whether the watching thread waits for a call
+        self.reading = False  # whether the watching thread reads frames
+        self.receive = stream.receive
+
+
+if TYPE_CHECKING:
+    from rpcsys.speedups import FunctionBase as FunctionBase  # noqa: PLC0414 - it is exported
+elif SPEEDUPS:
+    FunctionBase = speedups.FunctionBase
+else:
+
+    class FunctionBase:
+        """The base of functions on a device. A subclass has ``_call``."""
+
+        def _bind(self, exchange: Any, about: Any) -> None:
+            """Set the exchange for short calls, and what the function adds to the keys of heads."""
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return self._call(*args, **options)
+
+
+if SPEEDUPS:
+
+    class NativeFrame(speedups.Frame, FrameValues):
+        """A frame of the library."""
+
+        __slots__ = ()
+
+    class NativeStream(speedups.Stream, Stream):
+        """A stream of the library. No handler of a signal runs inside it between a system call and its effects."""
+
+        def __new__(cls, sock: socket.socket, limits: Limits = DEFAULT) -> NativeStream:
+            return super().__new__(cls, sock.fileno(), limits, parse, Ended, NativeFrame)
+
+        def __init__(self, sock: socket.socket, limits: Limits = DEFAULT) -> None:
+            self.socket = sock
+
+        def _interrupted_send(self) -> Tuple[List[Buffer], Optional[Action]]:
+            pieces = [memoryview(piece).cast("B") for piece in self.sending or () if len(piece)]
+            return rest_of(pieces, self.sent), None
+
+        def close(self) -> None:
+            self.fd = -1  # first: the system may give the number to another socket
+            super().close()
+
+        def new_lock(self) -> Any:
+            return speedups.Lock()
+
+        def exchange(self, **parts: Any) -> Any:
+            return speedups.Exchange(self, **parts)
+
+        def call_loop(self, **parts: Any) -> Any:
+            return speedups.CallLoop(self, **parts)
+
+
+def open(sock: socket.socket, limits: Limits = DEFAULT, pool: Optional[Pool] = None) -> Stream:  # noqa: A001
+    """A stream over ``sock``, by the library where it can be used.
+
+    ``pool``: memory for arrays; the library has its own.
+    """
+    sock.setblocking(True)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_TIMEOUT_S))
+    return NativeStream(sock, limits) if SPEEDUPS else PythonStream(sock, limits, pool)
 
 
 def ended(error: Exception) -> Ended:

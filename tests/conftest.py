@@ -1,9 +1,12 @@
 """Settings of all tests."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from rpcsys import stream
 
 # A machine that does something else at the same time must not fail a test.
 settings.register_profile("rpcsys", deadline=None)
@@ -11,6 +14,16 @@ settings.load_profile("rpcsys")
 
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", params=["python", "native"])
+def speedups(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a module's tests with streams in Python, and with those of the C library."""
+    if request.param == "native" and stream.speedups is None:
+        pytest.skip("the C library is not built or not wanted")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stream, "SPEEDUPS", request.param == "native")
+        yield request.param
 
 
 @pytest.hookimpl(trylast=True)

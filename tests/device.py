@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -23,14 +24,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rpcsys import stream as streams
 from rpcsys.client import Session, connect
-from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.stream import DONT_WAIT, Ended
 from rpcsys.wire import frames, handshake
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "device_process.py"
 #: Far more than any test takes: a test that reaches it has found a wait without end.
 WAIT_S = 20.0
+#: The numbers of system calls.
+_CALLS = {
+    "x86_64": {"recv": 45, "send": 44, "sendmsg": 46, "poll": 7, "futex": 202},
+    "aarch64": {"recv": 207, "send": 206, "sendmsg": 211, "poll": 73, "futex": 98},
+}
 OURS = handshake.Options(session=handshake.SESSION)
 
 
@@ -44,6 +51,7 @@ class Device:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.address: tuple[str, int] = listener.getsockname()
             options = {"workdir": str(self.workdir), "limit_s": limit_s, "hide": hide, "job": job}
+            options["speedups"] = streams.SPEEDUPS
             self.process = _start(options, listener) if hide else _fork(options, listener)
 
     def session(self, session_timeout: float | None = None) -> Session:
@@ -148,7 +156,7 @@ class Raw:
     """Frames over a socket, with a bound on every wait."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self.stream = Stream(sock)
+        self.stream = streams.open(sock)
         self.sock = sock
         self.stream.tick(WAIT_S)
         self._came: collections.deque[frames.Frame] = collections.deque()
@@ -183,6 +191,14 @@ class Raw:
         except Ended:
             return True
         return False
+
+
+def in_call(thread: threading.Thread, *names: str) -> bool:
+    """Whether a thread waits in one of the named system calls."""
+    numbers = {_CALLS[platform.machine()][name] for name in names}
+    with contextlib.suppress(OSError, ValueError):  # it has ended, or runs
+        return int(Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()[0]) in numbers
+    return False
 
 
 def until(happened: Any, what: str = "it to happen") -> None:

@@ -30,7 +30,8 @@ class Hidden(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Hidden())
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rpcsys.module.module import running_call  # noqa: E402 - found only now
+from rpcsys import stream  # noqa: E402 - found only now
+from rpcsys.module.module import running_call  # noqa: E402
 from rpcsys.server.sandbox.messages import Job  # noqa: E402
 from rpcsys.server.session.registry import register  # noqa: E402
 from rpcsys.server.session.session import serve  # noqa: E402
@@ -225,6 +226,7 @@ def _reap():
 
 
 def main(options):
+    stream.SPEEDUPS = options["speedups"] and stream.speedups is not None
     sock = greeted(socket.socket(fileno=options["fd"]))
     os.chdir(options["workdir"])
     ours = handshake.Options(session=handshake.SESSION)

@@ -13,20 +13,20 @@ import pytest
 
 from rpcsys import stream as streams
 from rpcsys.errors import ProtocolError
-from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.stream import DONT_WAIT, Ended, PythonStream
 from rpcsys.wire import frames
 
 SMALL = 4096
 
 
 @pytest.fixture
-def pair():
+def pair(speedups):
     """Two streams with very small socket buffers."""
     socks = socket.socketpair()
     for sock in socks:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
-    ends = [Stream(sock) for sock in socks]
+    ends = [streams.open(sock) for sock in socks]
     for end in ends:
         end.tick(30.0)
     yield ends
@@ -117,8 +117,9 @@ class Slow:
 
 
 @pytest.mark.parametrize("step", [1, 23, 24, 25, 1000])
-def test_sends_that_take_a_part(pair, step):
-    ours, theirs = pair
+def test_sends_that_take_a_part(step):
+    socks = socket.socketpair()
+    ours, theirs = (PythonStream(sock) for sock in socks)
     sent = frames.encode(frames.CALL, 1, {"a": [np.arange(40, dtype="u1"), np.arange(3, dtype="u1"), "x" * 5000]})
     expected = b"".join(map(bytes, sent))
     ours.socket = Slow(ours.socket, step)
@@ -128,6 +129,8 @@ def test_sends_that_take_a_part(pair, step):
     assert came().get("a")[2] == "x" * 5000
     assert len(waits) == ours.socket.calls // 3 > 0
     assert len(expected) <= step * ours.socket.calls
+    for sock in socks:
+        sock.close()
 
 
 def test_full_sockets_both_ways_do_not_deadlock(pair):

@@ -6,18 +6,19 @@ import socket
 import time
 from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
 
+from rpcsys import stream as streams
 from rpcsys.client import answers
-from rpcsys.client.calls import Channel, InterruptibleStream
+from rpcsys.client.calls import Channel
 from rpcsys.client.session import ServedModule, Session
 from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError
 from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.link.tcp import tune
 from rpcsys.stream import Ended, Stream
 from rpcsys.wire import first_bytes, frames, handshake
-from rpcsys.wire.reader import FrameReader
+from rpcsys.wire.limits import Limits
 
 VERSION = 1
-#: Bytes that a reply's decoded arrays may take, however small the reply is (`FrameReader`).
+#: Bytes that a reply's decoded arrays may take, however small the reply is (`Limits`).
 MAX_MADE = 256 << 20
 
 
@@ -87,7 +88,7 @@ def open_session(
     try:
         tune(sock)
         _check(_answer(sock, greeting, address, match_key, deadline), where, match_key)
-        stream = InterruptibleStream(sock, FrameReader(max_made=MAX_MADE))
+        stream = streams.open(sock, Limits(max_made=MAX_MADE))
         hello = _exchange_hello(stream, where, deadline, session_timeout)
         return Session(Channel(stream, where, hello["window"]), hello, lease or {}, address)
     except BaseException:

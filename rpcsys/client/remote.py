@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import statistics
 import warnings as python_warnings
@@ -12,6 +11,7 @@ from rpcsys.client import answers
 from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
 from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost, printable
+from rpcsys.stream import FunctionBase
 from rpcsys.wire import frames
 from rpcsys.wire.by_name import inputs_by_name, output_names
 from rpcsys.wire.checks import shown
@@ -30,6 +30,7 @@ class Caller:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._heads = HeadCache()
+        self._exchange = channel.exchange(self._heads)
 
     def _builtin(self, name: str, *args: Any, deadline_s: Optional[float] = None) -> Any:
         """Call a built-in function of the session."""
@@ -68,7 +69,7 @@ class Caller:
         raise SessionLost(f"the device returned an object of unknown kind {shown(kind)}; update this client")
 
 
-class RemoteFunction:
+class RemoteFunction(FunctionBase):
     """A function on the device.
 
     Arguments are arrays, numbers, strings, bytes, lists, tuples, dicts, and arrays that are on the device already. One
@@ -84,11 +85,15 @@ class RemoteFunction:
         self._wanted: Dict[str, str] = {}  # the encodings of results, by their indexes
         self._owner = owner  # keeps the module or the function alive on the device
         self.name = name
+        self._bind(session._exchange, self._about[False])
 
     def __repr__(self) -> str:
         return f"<remote function {self.name}>"
 
-    def __call__(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
+    def _result_of(self, frame: Frame) -> Any:
+        return self._session._result(frame)
+
+    def _call(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
         session = self._session
         key, buffers = signature(self._about[keep], args)
         template = session._heads.get(key)
@@ -133,9 +138,10 @@ class RemoteFunction:
 
         Results arrive decoded. Arguments may be encoded, too: `rpcsys.wire.encoding`.
         """
-        same = copy.copy(self)
+        same = RemoteFunction(self._session, self._target, self.name, self._owner)
         same._wanted = dict(results)
         same._about = tuple((*about, *sorted(results.items())) for about in self._about)
+        same._bind(self._session._exchange, same._about[False])
         return same
 
     def _encode(

@@ -6,8 +6,6 @@ body is one buffer; its head names none.
 
 from __future__ import annotations
 
-import functools
-import mmap
 import struct
 import sys
 from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Tuple
@@ -15,12 +13,12 @@ from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Tupl
 from rpcsys.errors import LimitExceeded, ValueNotSupported
 from rpcsys.wire import dtypes, values
 from rpcsys.wire.head import MAX_BUFFERS, ParsedHead, parsed_bytes
-from rpcsys.wire.memory import ALIGNMENT, PAGE
 from rpcsys.wire.tensor import Tensor
 
 #: head_bytes, kind, flags, 0, deadline_ms, call_id, body_bytes.
 HEADER = struct.Struct("<IBBHIIQ")
 HEADER_BYTES = HEADER.size
+_NUMBERS = struct.Struct("<II")  # deadline_ms and call_id, at byte 8 of the header
 
 HELLO, CALL, RESULT, ERROR, CANCEL, PING, PONG, CHUNK, LOG, FREE, GOODBYE = range(1, 12)
 KINDS = dict(
@@ -39,9 +37,6 @@ MAX_CHUNK = 4 << 20
 #: Number and length of the heads that are cached: longer ones are rarely sent twice. Together they take about 500 kB.
 REMEMBERED_HEADS = 256
 REMEMBERED_BYTES = 1024
-#: Arrays of at most so many bytes together are copied behind their head. For Python, a system call with several buffers
-#: takes as long as a copy of about 64 KiB (measured: a copy of 16 KiB saves 2 to 10 us a call, one of 64 almost none).
-JOINED = 32 << 10
 
 _SCALARS = (bool, int, type(None))
 _PLAIN_KINDS = "biufc"
@@ -51,39 +46,15 @@ Key = Tuple[Any, ...]
 Buffer = Any  # bytes, bytearray, memoryview or an ndarray: the types that sendmsg takes
 
 
-class Frame:
-    """A received frame. ``parsed.head`` is shared with later frames: never change it.
+class FrameValues:
+    """The values of a received frame, for `Frame` and for the C library's frames."""
 
-    With a ``body``, its only buffer begins on the second page of that mapping; ``views`` is None until the first use.
-    """
+    __slots__ = ()
 
-    __slots__ = ("body", "call_id", "deadline_ms", "flags", "kind", "parsed", "views")
-
-    def __init__(
-        self,
-        kind: int,
-        flags: int,
-        deadline_ms: int,
-        call_id: int,
-        parsed: ParsedHead,
-        buffers: Optional[Sequence[Any]],
-        body: Optional[mmap.mmap] = None,
-    ) -> None:
-        self.kind = kind
-        self.flags = flags
-        self.deadline_ms = deadline_ms
-        self.call_id = call_id
-        self.parsed = parsed
-        self.body = body
-        self.views = buffers
-
-    @property
-    def buffers(self) -> Sequence[Any]:
-        """The buffers that the head names, or the one of a CHUNK; made at the first use."""
-        if self.views is None:
-            assert self.body is not None
-            self.views = (memoryview(self.body)[PAGE : PAGE + self.parsed.body_bytes],)
-        return self.views
+    kind: int
+    call_id: int
+    parsed: ParsedHead
+    buffers: Sequence[Any]
 
     def get(self, name: str, default: Any = None) -> Any:
         """The Python value of a field of the head; ``default`` where it is absent."""
@@ -96,6 +67,26 @@ class Frame:
 
     def __repr__(self) -> str:
         return f"<{KINDS.get(self.kind, self.kind)} {self.call_id} {self.parsed.head}>"
+
+
+class Frame(FrameValues):
+    """A received frame. ``parsed.head`` is shared with later frames: never change it."""
+
+    __slots__ = ("buffers", "call_id", "deadline_ms", "flags", "kind", "parsed")
+
+    def __init__(
+        self, kind: int, flags: int, deadline_ms: int, call_id: int, parsed: ParsedHead, buffers: Sequence[Any]
+    ) -> None:
+        self.kind = kind
+        self.flags = flags
+        self.deadline_ms = deadline_ms
+        self.call_id = call_id
+        self.parsed = parsed
+        self.buffers = buffers  # those that the head names, or the one of a CHUNK
+
+    def buffer(self, index: int) -> Any:
+        """The memory of one buffer, for an array."""
+        return self.buffers[index]
 
 
 def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
@@ -120,43 +111,30 @@ def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
     return head, buffers
 
 
-@functools.lru_cache(REMEMBERED_HEADS)
-def template_struct(head_bytes: int) -> struct.Struct:
-    """Layout of similar frames: what precedes the deadline, the deadline, call_id, the rest of header and head."""
-    return struct.Struct(f"<8sII{8 + head_bytes}s")
-
-
 class FrameTemplate:
     """Header and head of frames that differ only in deadline and call_id. A body of ``body_bytes`` follows.
 
-    Spaces pad a head before arrays that are not copied: they then begin on a 64-byte boundary of the frame. Most arrays
-    begin on a multiple of 16 in memory, so the kernel copies 1 MB in 0.87 to 0.98 of the time.
+    ``first``: header and head as bytes, with zeros for deadline and call_id.
 
     Raises `LimitExceeded` for a body above `MAX_BODY` bytes.
     """
 
-    __slots__ = ("_opening", "_pack", "_rest", "body_bytes", "head")
+    __slots__ = ("body_bytes", "first", "head")
 
     def __init__(self, kind: int, head: bytes, body_bytes: int = 0) -> None:
         if body_bytes > MAX_BODY:
             raise LimitExceeded(f"{body_bytes} bytes of arrays in one call (at most {MAX_BODY})")
-        if body_bytes > JOINED and len(head) < REMEMBERED_BYTES:
-            head += b" " * (-(HEADER_BYTES + len(head)) % ALIGNMENT)
         self.head = head
         self.body_bytes = body_bytes
-        layout = template_struct(len(head))
-        self._pack = layout.pack
-        first = HEADER.pack(len(head), kind, 0, 0, 0, 0, body_bytes) + head
-        self._opening, _, _, self._rest = layout.unpack(first)
+        self.first = HEADER.pack(len(head), kind, 0, 0, 0, 0, body_bytes) + head
 
     def pieces(self, call_id: int, buffers: Sequence[Buffer] = (), deadline_ms: int = 0) -> List[Buffer]:
         """The pieces of one frame, for sendmsg, each flat bytes. ``buffers``: `body_bytes` in all, in C order."""
-        first = self._pack(self._opening, deadline_ms, call_id, self._rest)
+        first = self.first[:8] + _NUMBERS.pack(deadline_ms, call_id) + self.first[16:]
         if not buffers:
             return [first]
-        if self.body_bytes <= JOINED:
-            return [b"".join((first, buffers[0]) if len(buffers) == 1 else (first, *buffers))]
-        return [first, *[memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]]
+        views = [memoryview(buffer) for buffer in buffers]
+        return [first, *[view.cast("B") for view in views if view.nbytes]]
 
 
 def template(kind: int, fields: Dict[str, Any]) -> Tuple[FrameTemplate, List[Buffer]]:
@@ -200,12 +178,7 @@ def array_maker(head: Any) -> Optional[Callable[[Frame], Any]]:
     if dtype is None or not dtype.itemsize:
         return None
 
-    def made(frame: Frame) -> Any:
-        # As `Frame.buffers`, without making a view.
-        body = frame.body
-        return make(shape, dtype, frame.buffers[index]) if body is None else make(shape, dtype, body, PAGE)
-
-    return made
+    return lambda frame: make(shape, dtype, frame.buffer(index))
 
 
 # Heads that are sent repeatedly.

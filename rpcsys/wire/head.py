@@ -39,16 +39,15 @@ class ParsedHead:
     """A parsed head and the sizes, in bytes, of the buffers it names. The head must not be changed.
 
     ``weight``: bytes that a frame with this head keeps; ``made``: further bytes that its values take (outputs, decoded
-    arrays, strings). ``memo`` caches what the frame's handler derives from the head, ``like`` what the reader does.
+    arrays, strings). ``memo`` caches what the frame's handler derives from the head.
     """
 
-    __slots__ = ("body_bytes", "head", "like", "made", "memo", "sizes", "weight")
+    __slots__ = ("body_bytes", "head", "made", "memo", "sizes", "weight")
 
     def __init__(self, head: Dict[str, Any], sizes: Tuple[int, ...], parsed_bytes: int = 0, made: int = 0) -> None:
         self.head = head
         self.sizes = sizes
         self.memo: Any = None
-        self.like: Any = None
         self.body_bytes = sum(sizes)
         self.weight = self.body_bytes + parsed_bytes
         self.made = made

@@ -1,29 +1,26 @@
 """Memory for received arrays: reused, and 64-byte aligned, since a vectorised kernel can fault on less.
 
 Fresh pages cost more than the transfer (throughput of 64 MB, a raw socket with a reused buffer being 1: bytearray 0.49,
-plain mapping 0.45, this about 1.0). Blocks from a page on are private mappings that are kept, large ones in huge pages.
+plain mapping 0.45, this about 1.0). Large blocks are private mappings that are kept, the largest in huge pages.
 """
 
 from __future__ import annotations
 
-import collections
 import ctypes
+import functools
 import mmap
 import os
-import sys
-from typing import DefaultDict, List, Optional, Sequence
+import weakref
+from typing import Any, List, Optional, Sequence
 
 from rpcsys.errors import LimitExceeded
 
 ALIGNMENT = 64
-PAGE = mmap.PAGESIZE
-#: Above this, blocks have huge pages.
-LARGE = 1 << 20
-# Huge pages are 2 MiB on the machines that have them; a multiple lets one block serve many sizes.
+#: Blocks from this size on are reused: a smaller one takes less time than its return.
+LARGE = 128 << 10
+# Huge pages are 2 MiB on the machines that have them; multiples of it let one block serve many sizes.
 _GRAIN = 2 << 20
-# Blocks kept for each power of two, from a page to LARGE and a page before it; 12 MB in all. Without them, each
-# bytearray of 1 MB has 256 page faults. Few, because a process may have 65,530 mappings; a bytearray replaces others.
-_PAGES_KEPT = 4
+_MOST_IDLE = 64
 
 
 def _aligned(total: int) -> memoryview:
@@ -37,7 +34,7 @@ def _aligned(total: int) -> memoryview:
 def _new(size: int) -> mmap.mmap:
     """A new mapping, with huge pages where it is large."""
     block = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size > LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+    if size >= _GRAIN and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             block.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
@@ -45,17 +42,13 @@ def _new(size: int) -> mmap.mmap:
     return block
 
 
-def _references_when_free() -> int:
-    """The count that `Pool` reads for a block without views: the list's reference, and those of this Python's loop."""
-    for block in [bytearray()]:
-        count = sys.getrefcount(block)
-    return count
+@functools.lru_cache(64)
+def _bytes_type(size: int) -> Any:
+    """The ctypes type of ``size`` bytes; making it takes longer than receiving 1 MB."""
+    return ctypes.c_char * size
 
 
-_FREE = _references_when_free()
-
-
-def _default_cap() -> int:
+def default_cap() -> int:
     """Idle bytes a pool may keep: an eighth of the machine's memory, at most 1 GiB."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -64,34 +57,37 @@ def _default_cap() -> int:
     return min(memory // 8, 1 << 30)
 
 
-class Pool:
-    """Provides memory for arrays, for one thread at a time.
+def no_memory(size: int) -> LimitExceeded:
+    """The error for an array of ``size`` bytes, for which the system has no memory."""
+    return LimitExceeded(f"no memory here for {size} bytes of arrays")
 
-    A mapping is free again when its reference count shows no view. There is no call to give it back.
+
+class Pool:
+    """Provides memory for arrays, for one thread at a time. There is no call to give it back.
+
+    A large block is lent as a ctypes array, to which all views of it refer. The end of that array, in any thread, makes
+    the block idle again.
     """
 
     def __init__(self, cap: int = 0) -> None:
-        self._cap = cap or _default_cap()
-        self._kept: List[mmap.mmap] = []
-        self._kept_pages: DefaultDict[int, List[mmap.mmap]] = collections.defaultdict(list)
+        self._cap = cap or default_cap()
+        self._idle: List[mmap.mmap] = []  # the oldest first; changed by single operations, since threads share it
 
     def take(self, size: int) -> memoryview:
         """``size`` bytes on a 64-byte boundary; their contents are undefined.
 
         Raises `LimitExceeded` where the system has no such memory.
         """
-        if size < PAGE:
+        if size < LARGE:
             return _aligned(size)
-        mapping = self._large(size) if size > LARGE else self._of_pages(size)
-        return _aligned(size) if mapping is None else memoryview(mapping)[:size]
-
-    def take_behind(self, size: int) -> Optional[mmap.mmap]:
-        """A page, then at least ``size`` bytes; None if no mapping is free. For a head and an array received together.
-
-        The pool always keeps a mapping for at most `LARGE` bytes.
-        """
-        whole = PAGE + size
-        return self._of_pages(whole) if size <= LARGE else self._large(whole)
+        whole = 1 << (size - 1).bit_length() if size <= _GRAIN else -(-size // _GRAIN) * _GRAIN
+        try:
+            block = self._reused(whole) or _new(whole)
+        except (OSError, OverflowError):
+            raise no_memory(size) from None
+        lent = _bytes_type(len(block)).from_buffer(block)
+        weakref.finalize(lent, self._give_back, block).atexit = False
+        return memoryview(lent).cast("B")[:size]
 
     def take_all(self, sizes: Sequence[int]) -> List[memoryview]:
         """One block for each size, each 64-byte aligned; small ones share one allocation."""
@@ -101,35 +97,30 @@ class Pool:
         total = 0
         for size in sizes:
             starts.append(total)
-            if size <= LARGE:
+            if size < LARGE:
                 total += -(-size // ALIGNMENT) * ALIGNMENT
-        # Many small ones may be large together, and a mapping costs nothing until it is filled.
-        small = self.take(total) if total > LARGE else _aligned(total)
-        return [self.take(size) if size > LARGE else small[start : start + size] for start, size in zip(starts, sizes)]
+        small = self.take(total)
+        return [self.take(size) if size >= LARGE else small[start : start + size] for start, size in zip(starts, sizes)]
 
-    def _of_pages(self, size: int) -> Optional[mmap.mmap]:
-        """A free mapping of at least ``size`` bytes that is kept; None if all are in use."""
-        order = (size - 1).bit_length()
-        kept = self._kept_pages[order]
-        for mapping in kept:
-            if sys.getrefcount(mapping) == _FREE:
-                return mapping
-        if len(kept) == _PAGES_KEPT:
-            return None
-        kept.append(_new(1 << order))
-        return kept[-1]
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the blocks that wait to be reused."""
+        return sum(map(len, list(self._idle)))
 
-    def _large(self, size: int) -> mmap.mmap:
-        rounded = -(-size // _GRAIN) * _GRAIN
-        for mapping in self._kept:
-            if rounded <= len(mapping) <= 2 * rounded and sys.getrefcount(mapping) == _FREE:
-                return mapping
-        try:
-            block = _new(rounded)
-        except (OSError, OverflowError):
-            raise LimitExceeded(f"no memory here for {size} bytes of arrays") from None
-        if rounded <= self._cap:
-            self._kept.append(block)
-            while sum(map(len, self._kept)) > self._cap:  # drop the oldest
-                self._kept.pop(0)
-        return block
+    def _reused(self, whole: int) -> Optional[mmap.mmap]:
+        """An idle block of ``whole`` bytes, twice as many at most; None if there is none."""
+        for block in reversed(list(self._idle)):
+            if whole <= len(block) <= 2 * whole:
+                try:
+                    self._idle.remove(block)
+                    return block
+                except ValueError:
+                    continue  # dropped meanwhile
+        return None
+
+    def _give_back(self, block: mmap.mmap) -> None:
+        if len(block) > self._cap:
+            return
+        self._idle.append(block)
+        while self._idle and (len(self._idle) > _MOST_IDLE or self.idle_bytes > self._cap):
+            del self._idle[:1]

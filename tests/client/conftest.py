@@ -8,13 +8,13 @@ from tests.device import Device
 
 
 @pytest.fixture(scope="module")
-def shared():
+def shared(speedups):
     with Device() as device, device.session() as session:
         yield session
 
 
 @pytest.fixture
-def device():
+def device(speedups):
     with Device() as device:
         yield device
 

@@ -8,9 +8,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
-import traceback
 import weakref
 
 import numpy as np
@@ -32,7 +30,7 @@ from rpcsys.errors import (
     UsageError,
 )
 from rpcsys.wire.tensor import Tensor
-from tests.device import ROOT, Device, until
+from tests.device import ROOT, Device, in_call, until
 from tests.pythons import pythons
 from tests.wire import strategies
 
@@ -298,14 +296,9 @@ def test_an_idle_session_ends_at_its_time_limit():
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_ctrl_c_during_a_call_that_cannot_be_stopped_ends_the_session(device, session, at_once):
-
-    def waits():
-        stack = traceback.walk_stack(sys._current_frames()[threading.main_thread().ident])
-        return any(frame.f_code.co_name == "_receive_into" for frame, _ in stack)
-
     def interrupt():
         device.wait_for_call()
-        until(waits, "the client to wait for the reply")
+        until(lambda: in_call(threading.main_thread(), "recv"), "the client to wait for the reply")
         if at_once:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         else:

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import rpcsys
+from rpcsys import stream as streams
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import Busy, DeadlineExceeded, RemoteArgumentError, RemoteFunctionError, SessionLost, UsageError
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import Ended
 from rpcsys.wire import frames, handshake
 from tests.live import deployed
 from tests.live.daemons import START_S, Daemons, alive, wait_until
@@ -305,13 +306,13 @@ def connected(server):
         reader = handshake.AnswerReader()
         while reader.receive(sock.recv(reader.needed)) is None:
             pass
-        stream = Stream(sock)
+        stream = streams.open(sock)
         assert stream.receive_within(START_S).kind == frames.HELLO
         stream.send(frames.encode(frames.HELLO, 0, {"version": 1}))
         yield stream
 
 
-def last_error(stream: Stream) -> str:
+def last_error(stream: streams.Stream) -> str:
     """Check that the server sends an error and closes the connection; its message."""
     frame = stream.receive_within(START_S)
     assert (frame.kind, frame.call_id) == (frames.ERROR, 0)

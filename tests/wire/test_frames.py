@@ -15,6 +15,7 @@ from rpcsys.errors import LimitExceeded, ProtocolError
 from rpcsys.wire import frames
 from rpcsys.wire.frames import HEADER, HEADER_BYTES
 from rpcsys.wire.head import MAX_PARSED, parse
+from rpcsys.wire.limits import Limits
 from rpcsys.wire.memory import ALIGNMENT
 from rpcsys.wire.reader import FrameReader
 from rpcsys.wire.tensor import Tensor
@@ -193,7 +194,7 @@ def test_what_breaks_a_rule_is_a_protocol_error(data, step):
 @pytest.mark.parametrize("size", [1 << 40, 1 << 50])
 def test_more_memory_than_the_system_has_is_refused(size):
     with pytest.raises(LimitExceeded, match="no memory here for"):
-        read(tensor_frame(size), [], FrameReader(max_body=1 << 60))
+        read(tensor_frame(size), [], FrameReader(Limits(max_body=1 << 60)))
 
 
 @pytest.mark.parametrize("item", [b"[],", b"{},", b'{"":0},', b"[[0]],", b'"\xc4\x80",', b"9e9,"])
@@ -225,13 +226,13 @@ def test_a_head_that_the_receiver_would_refuse_is_not_sent():
 
 def test_a_readers_own_limit_of_heads():
     with pytest.raises(LimitExceeded, match=r"a head of 101 bytes \(at most 100 here\)"):
-        read(header(head=101), [], FrameReader(max_head=100))
+        read(header(head=101), [], FrameReader(Limits(max_head=100)))
 
 
 def test_a_readers_own_limit_of_bodies():
     with pytest.raises(LimitExceeded, match=r"a body of 101 bytes \(at most 100 here\)"):
-        read(tensor_frame(101), [], FrameReader(max_body=100))
-    assert len(read(tensor_frame(100) + b"x" * 100, [], FrameReader(max_body=100))[0]) == 1
+        read(tensor_frame(101), [], FrameReader(Limits(max_body=100)))
+    assert len(read(tensor_frame(100) + b"x" * 100, [], FrameReader(Limits(max_body=100)))[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -300,7 +301,7 @@ def test_any_bytes_are_frames_or_a_protocol_error(data, step):
 def accept(data, step):
     """Accept ``data``, or raise a documented error: the rule of this protocol."""
     try:
-        for frame in read(data, range(step, len(data), step), FrameReader(max_body=1 << 24))[0]:
+        for frame in read(data, range(step, len(data), step), FrameReader(Limits(max_body=1 << 24)))[0]:
             for item in frame.fields().values():
                 if type(item) is Tensor:
                     assert item.nbytes == len(item.data)

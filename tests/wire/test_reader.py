@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import frames
 from rpcsys.wire.frames import array_maker
+from rpcsys.wire.limits import Limits
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
 
@@ -30,19 +31,6 @@ def call(number: int, size: int, fill: int, function: str = "f") -> bytes:
 def receive(source: FrameReader, data: bytes, most: int = 1 << 30) -> list[frames.Frame]:
     """The frames of ``data``, given at most ``most`` bytes at a time."""
     return [frame for start in range(0, len(data), most) for frame in source.feed(data[start : start + most])]
-
-
-def next_space(source: FrameReader) -> memoryview:
-    """The memory into which the reader would receive now."""
-    places = []
-
-    def fill(place: memoryview, size: int, flags: int) -> int:
-        places.append(place)
-        raise BlockingIOError
-
-    with pytest.raises(BlockingIOError):
-        source.read(fill)
-    return places[0]
 
 
 def contents(found: list[frames.Frame]) -> list[tuple[int, str, int, int]]:
@@ -84,44 +72,9 @@ WAYS = (receive, read)
 SIZES = (0, 1000, 30_000, 65_000, 70_000, 300_000)
 
 
-@pytest.mark.parametrize("size", [1000, 30_000, 65_536, 1_000_000, 3_000_000])
-def test_the_second_equal_frame_is_received_in_place(size):
-    source = FrameReader()
-    receive(source, call(1, size, 7))
-    data = call(2, size, 8)
-    places = []
-
-    def fill(place: memoryview, _: int, flags: int) -> int:
-        places.append(address(place))
-        place[: len(data)] = data
-        return len(data)
-
-    frame = source.read(fill)
-    assert contents([frame]) == [(2, "f", size, 8)]
-    assert address(frame.buffers[0]) == places[0] + len(data) - size
-    assert address(frame.buffers[0]) % 64 == 0
-
-
 def test_the_end_of_a_stream_is_an_eof_error():
     with pytest.raises(EOFError):
         FrameReader().read(lambda place, size, flags: 0)
-
-
-def test_a_call_that_is_made_again_with_another_deadline():
-    source = FrameReader()
-    for number in range(1, 5):
-        (frame,) = read(source, b"".join(frames.encode(frames.CALL, number, {"f": "f"}, deadline_ms=number)))
-        assert (frame.call_id, frame.deadline_ms, frame.get("f")) == (number, number, "f")
-
-
-def test_nothing_is_expected_while_frames_come_in_one_read():
-    source = FrameReader()
-    usual = address(next_space(source))
-    receive(source, call(1, 1000, 7))
-    assert address(next_space(source)) != usual
-    for number in range(3):
-        assert len(receive(source, call(2, 1000, number) + call(3, 1000, number))) == 2
-        assert address(next_space(source)) == usual
 
 
 def test_a_frame_that_is_kept_is_not_overwritten_by_the_next():
@@ -161,7 +114,7 @@ def test_memory_is_reused_only_without_references(size, steps):
 
 
 def test_memory_taken_ahead_is_no_more_than_the_last_body():
-    source = FrameReader(max_body=100_000)
+    source = FrameReader(Limits(max_body=100_000))
     receive(source, call(1, 90_000, 1))
     with pytest.raises(ProtocolError):
         receive(source, call(2, 110_000, 2))

@@ -8,7 +8,6 @@ read lock never waits for the send lock. Users' functions run without any lock.
 
 from rpcsys.client.calls.channel import Channel
 from rpcsys.client.calls.future import CallFuture
-from rpcsys.client.calls.interruptible import InterruptibleStream
 from rpcsys.client.calls.receiver import PendingCall
 
-__all__ = ["CallFuture", "Channel", "InterruptibleStream", "PendingCall"]
+__all__ = ["CallFuture", "Channel", "PendingCall"]

@@ -17,19 +17,17 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
 
 from rpcsys.client.calls.flusher import Flusher
-from rpcsys.client.calls.interruptible import InterruptibleStream
 from rpcsys.client.calls.receiver import GRACE_S, TICK_S, OnLog, PendingCall, Receiver
 from rpcsys.errors import Cancelled, DeadlineExceeded, RpcsysError, SessionClosed, one_line
-from rpcsys.stream import Ended
+from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
-from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
+from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache
 
 Buffers = Sequence[Buffer]
 #: Calls under way up to which another one is sent at once: the device is idle, or soon will be.
 FEW = 2
 #: Calls in a batch. They share one system call and one wake-up of the device; more would save little.
 BATCH = 16
-LAST_ID = 0xFFFFFFFF  # the id of a call has four bytes; 0 is none
 #: A call of more bytes is sent at once, without a copy. A held call is copied, because a user may reuse an array once
 #: `submit` returns.
 SMALL = 4096
@@ -41,23 +39,34 @@ _log = logging.getLogger("rpcsys.session")
 class Channel:
     """Calls and their replies over a `Stream`. For any number of threads."""
 
-    def __init__(self, stream: InterruptibleStream, peer: str, window: Dict[str, Any]) -> None:
+    def __init__(self, stream: Stream, peer: str, window: Dict[str, Any]) -> None:
         self._stream = stream
         self._peer = peer
         self._receiver = Receiver(stream, peer)
         self._window_calls: int = window.get("calls", 64)
         self._window_bytes: int = window.get("bytes", 64 << 20)
-        self._next_id = 0
         self._turn = threading.Lock()  # held by the call that waits for space in the window; others wait behind it
-        self._send_lock = threading.Lock()
+        self._send_lock = stream.new_lock()
         self._held: Dict[int, bytes] = {}  # calls that wait to be sent in a batch, by id
         self._freed: Deque[int] = deque()
         self._on_full = functools.partial(self._while_full, self._receiver.drain)
-        self._on_full_reading = functools.partial(self._while_full, self._receiver.take_what_came)
-        self._alone = PendingCall()  # reused for calls without others under way
         self._flusher = Flusher(self._receiver, self._held, self.flush)
         self.futures_lock = threading.RLock()
         self.condition = threading.Condition(self.futures_lock)  # of all futures of this session
+
+    def exchange(self, templates: HeadCache) -> Any:
+        """What makes short calls on this channel, with the heads of ``templates``; None where Python makes them all."""
+        receiver = self._receiver
+        return self._stream.exchange(
+            send_lock=self._send_lock,
+            read_lock=receiver.lock,
+            templates=templates,
+            idle=(receiver.pending, self._held, self._freed, receiver.errors),
+            sleepers=receiver.sleepers,
+            wake=receiver.wake_sleepers,
+            on_full=functools.partial(self._while_full, receiver.take_what_came),
+            take_over=self._take_over,
+        )
 
     # -------------------------------------------------------------- calls
 
@@ -66,65 +75,30 @@ class Channel:
 
         Raises what the call raised on the device, `DeadlineExceeded`, or a `SessionError`.
         """
-        receiver = self._receiver
-        try:
-            alone = self._send_lock.acquire(False)
-            if alone and (
-                receiver.pending or self._held or receiver.broken is not None or not receiver.lock.acquire(False)
-            ):
-                self._send_lock.release()
-                alone = False
-            call = self._alone if alone and deadline_s is None else PendingCall()
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
-            self._unlock()
-            raise self.loss(error) from None
-        if not alone:
-            self.start(call, template, buffers, deadline_s)
-            return self.finish(call)
-        try:
-            try:
-                try:
-                    self._send_alone(call, template, buffers, deadline_s)
-                finally:
-                    self._send_lock.release()
-                frame = receiver.read(call)
-                if frame is not None:
-                    call.answered = True  # another thread may wait for space in the window
-                    if self._stream.late is not None:
-                        self._stream.raise_late()
-                    return frame
-                self._alone = PendingCall()
-            finally:
-                receiver.lock.release()
-                if receiver.sleepers:
-                    receiver.wake_sleepers()
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
-            self._alone = PendingCall()
-            raise self._interrupted(call, error) from None
+        call = PendingCall()
+        self.start(call, template, buffers, deadline_s)
         return self.finish(call)
 
-    def _send_alone(
-        self, call: PendingCall, template: FrameTemplate, buffers: Buffers, deadline_s: Optional[float]
-    ) -> None:
-        """Send a CALL while no other is under way. The caller has both locks."""
-        pieces: Buffers = ()
+    def _take_over(self, call_id: int, frame: Optional[Frame], error: Optional[BaseException], sent: bool) -> Frame:
+        """Finish a call of the exchange, which has the read lock, and until the call is ``sent`` the send lock."""
+        receiver = self._receiver
+        call = PendingCall()
         try:
-            call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
-            if deadline_s is None:
-                pieces = template.pieces(call_id, buffers)
-            else:
-                pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s))
-                call.deadline_s, call.runs_since = deadline_s, time.monotonic()
-            if self._freed:
-                pieces = [*self._free_frame(), *pieces]
-            call.call_id, call.answered = call_id, False
-            self._receiver.pending[call_id] = call
-            # With no other call under way the device has nothing to send, so the system call may block.
-            self._stream.send(pieces, self._on_full_reading, True)
-        except BaseException as error:
-            if not pieces:
-                raise
-            raise self._failed(error, self._receiver.take_what_came) from None
+            try:
+                call.call_id = call_id
+                receiver.pending[call_id] = call
+                if error is not None and not sent:
+                    try:
+                        error = self._failed(error, receiver.take_what_came)
+                    finally:
+                        self._send_lock.release()
+                receiver.read_on(call, frame, error)
+            finally:
+                receiver.lock.release()
+                receiver.wake_sleepers()
+        except BaseException as problem:  # noqa: BLE001 - Ctrl-C, too
+            raise self._interrupted(call, problem) from None
+        return self.finish(call)
 
     def start(
         self, call: PendingCall, template: FrameTemplate, buffers: Buffers = (), deadline_s: Optional[float] = None
@@ -162,7 +136,7 @@ class Channel:
         full = under_way >= self._window_calls or receiver.bytes_under_way + size > self._window_bytes
         if full and receiver.pending:
             return False
-        call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+        call_id = self._stream.next_id()
         pieces = template.pieces(call_id, buffers, _milliseconds(deadline_s) if deadline_s is not None else 0)
         if deadline_s is not None:
             call.deadline_s = deadline_s
@@ -170,8 +144,8 @@ class Channel:
         call.call_id = call_id
         receiver.bytes_under_way += size
         receiver.pending[call_id] = call
-        if receiver.broken is not None:
-            receiver.break_(receiver.broken)  # this call, too: nothing may wait for it
+        if receiver.errors:
+            receiver.break_(receiver.errors[0])  # this call, too: nothing may wait for it
         if self._freed:
             # Held apart from the call: it is sent before it, and even if the call is cancelled.
             self._held[-call_id] = b"".join(self._free_frame())
@@ -224,7 +198,7 @@ class Channel:
         """Wait for a PONG, which comes while a call runs, too. Raises `DeadlineExceeded` or a `SessionError`."""
         call = PendingCall()
         with self._send_lock:
-            call.call_id = self._next_id = self._next_id + 1 if self._next_id < LAST_ID else 1
+            call.call_id = self._stream.next_id()
             self._receiver.pending[call.call_id] = call
             self._send(frames.pack(frames.PING, call.call_id))
         try:
@@ -255,13 +229,6 @@ class Channel:
                     self._receiver.sends_cancel(call)
                     self._send(frames.pack(frames.CANCEL, call.call_id))
         return True
-
-    def _unlock(self) -> None:
-        """End the session after Ctrl-C while locks were taken: which of them this thread has is unknown."""
-        self._receiver.interrupted()
-        for lock in (self._send_lock, self._receiver.lock):
-            with contextlib.suppress(RuntimeError):  # it is free
-                lock.release()
 
     def _interrupted(self, call: PendingCall, error: BaseException) -> BaseException:
         """Have the device drop a call whose wait ``error``, such as Ctrl-C's, has ended. Returns what to raise.
@@ -335,8 +302,8 @@ class Channel:
 
     def _send(self, pieces: Buffers) -> None:
         """Send the held calls, then ``pieces``. The caller has the send lock."""
-        if self._receiver.broken is not None:
-            raise self._receiver.broken
+        if self._receiver.errors:
+            raise self._receiver.errors[0]
         if self._held:
             pieces = [b"".join(self._held.values()), *pieces]
             self._flusher.sent += 1

@@ -15,10 +15,9 @@ from collections import deque
 from typing import Callable, Deque, Dict, List, Optional
 
 from rpcsys.client import answers
-from rpcsys.client.calls.interruptible import InterruptibleStream
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
 from rpcsys.link.tcp import KEEPALIVE_S, keep_alive
-from rpcsys.stream import DONT_WAIT, Ended
+from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 
@@ -70,13 +69,13 @@ class PendingCall:
 class Receiver:
     """The calls under way on a `Stream`, and the reading of their replies. For any number of threads."""
 
-    def __init__(self, stream: InterruptibleStream, peer: str) -> None:
+    def __init__(self, stream: Stream, peer: str) -> None:
         self._stream = stream
         self._peer = peer
-        self.lock = threading.Lock()  # the read lock
+        self.lock = stream.new_lock()  # the read lock
         self.pending: Dict[int, PendingCall] = {}  # the calls under way by id, the oldest first
         self.bytes_under_way = 0  # of their arguments
-        self.broken: Optional[RpcsysError] = None  # the error that ended the session
+        self.errors: List[RpcsysError] = []  # the error that ended the session
         self.on_log: OnLog = lambda frame, skip: None
         self.listening = False  # whether LOG frames are to be read though no call is under way
         self.sleepers: Deque[PendingCall] = deque()  # the calls whose threads wait for the one that reads
@@ -137,13 +136,18 @@ class Receiver:
         """Whether frames are expected."""
         return bool(self.pending or self._stopping or self.listening) or time.monotonic() < self._end_until
 
+    @property
+    def broken(self) -> Optional[RpcsysError]:
+        """The error that ended the session, or None."""
+        return self.errors[0] if self.errors else None
+
     # -------------------------------------------------------------- waiting
 
     def wait(self, call: PendingCall, timeout: Optional[float] = None) -> None:
         """Wait until ``call`` is answered. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""
         self.reads += 1
         until = None if timeout is None else time.monotonic() + timeout
-        while not call.answered and self.broken is None:
+        while not call.answered and not self.errors:
             taken: List[bool] = []
             try:
                 taken.extend(map(self.lock.acquire, _AT_ONCE))  # an interruption may follow, and still finds it
@@ -154,7 +158,7 @@ class Receiver:
                         call.complete(frame)
                     if self._stream.late is not None:
                         self._stream.raise_late()
-                    if self._stream.reader.unread:  # so that the threads that wait for it need not read
+                    if self.pending and self._stream.unread:  # so that the threads that wait for them need not read
                         self.take_what_came(from_socket=False)
                 else:
                     self._sleep(call, until)
@@ -216,13 +220,26 @@ class Receiver:
                     self.dispatch(frame)
                 elif self.pending.pop(call_id, None) is not None:
                     return frame
-                if call.answered or self.broken is not None or (until is not None and time.monotonic() >= until):
+                if call.answered or self.errors or (until is not None and time.monotonic() >= until):
                     break
                 if stream.late is not None:
                     stream.raise_late()
         except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
             self._ended_by(error, call_id)
         return None
+
+    def read_on(self, call: PendingCall, frame: Optional[Frame], error: Optional[BaseException]) -> None:
+        """Handle what came in place of the RESULT of ``call``: a frame, an error, or neither. Then read on."""
+        try:
+            self.dispatch(frame) if frame is not None else self.enforce()
+            if error is not None:
+                raise error
+        except BaseException as problem:  # noqa: BLE001 - Ctrl-C, too
+            self._ended_by(problem, call.call_id)
+        if not call.answered and not self.errors:
+            result = self.read(call)
+            if result is not None:
+                call.complete(result)
 
     def take_what_came(self, *, from_socket: bool = True) -> None:
         """Dispatch the frames that have arrived, `MOST_AT_ONCE` at most; or only those read from the socket before."""
@@ -303,7 +320,7 @@ class Receiver:
 
     def _skip_log(self) -> int:
         """Drop the LOG frames that have arrived. Returns their approximate number of lines."""
-        skipped, heads = self._stream.reader.skip(frames.LOG)
+        skipped, heads = self._stream.skip(frames.LOG)
         return skipped + heads.count(b"\\n")
 
     def enforce(self) -> None:
@@ -347,13 +364,13 @@ class Receiver:
 
     def break_(self, error: RpcsysError) -> RpcsysError:
         """End every call with ``error``. The first error counts."""
-        if self.broken is None:
-            self.broken = error
+        if not self.errors:
+            self.errors.append(error)
         self._stopping.clear()
         while self.pending:
             with contextlib.suppress(KeyError):  # its reply has just been taken
-                self.pending.popitem()[1].complete(None, self.broken)
-        return self.broken
+                self.pending.popitem()[1].complete(None, self.errors[0])
+        return self.errors[0]
 
     def hang_up(self) -> None:
         """End the connection: a thread that reads wakes up, and the device ends its calls."""

@@ -10,6 +10,7 @@ from typing import Deque, Optional, Sequence
 from rpcsys.link.tcp import drain_and_close
 from rpcsys.stream import DONT_WAIT, MAX_PIECES, Ended, rest_of
 from rpcsys.wire.frames import Buffer, Frame
+from rpcsys.wire.limits import Limits
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.reader import FrameReader
 
@@ -27,7 +28,7 @@ class ClientConnection:
         self._fill = sock.recv_into
         self.descriptor = sock.fileno()
         self.peer = peer  # the client's address, for people
-        self.reader = FrameReader(max_body=max_body, max_head=MAX_HEAD, pool=pool)
+        self.reader = FrameReader(Limits(max_body, MAX_HEAD), pool)
         self.greeted = False  # whether its HELLO has come
         self.by: Optional[float] = None  # deadline for the HELLO, or for receiving what waits
         self.closed = False

@@ -16,6 +16,7 @@ import tempfile
 import time
 from typing import Any, Callable
 
+from rpcsys import stream as streams
 from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError, UsageError, printable
 from rpcsys.module import external
 from rpcsys.server.capabilities import capabilities
@@ -28,10 +29,10 @@ from rpcsys.server.session.directory import Directory, file_errors
 from rpcsys.server.session.files import Files, hashed
 from rpcsys.server.session.outgoing import Outgoing, exception_frame
 from rpcsys.server.session.registry import taking
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import Ended
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
-from rpcsys.wire.reader import FrameReader
+from rpcsys.wire.limits import Limits
 
 FRESH_S = 5.0  # a folder is locked within this time after it was made
 
@@ -70,7 +71,7 @@ class Deployer:
         self._job = job
         self._control = control
         self._store = Store(job.options["deploy"])
-        self._stream = Stream(sock, FrameReader(max_body=frames.MAX_CHUNK))
+        self._stream = streams.open(sock, Limits(max_body=frames.MAX_CHUNK))
         self._out = Outgoing(self._stream)
         self._files = Files(self._out, Directory(folder), job.options.get("cache"))
         self._functions: dict[str, Callable[..., Any]] = {

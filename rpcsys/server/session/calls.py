@@ -14,7 +14,7 @@ from rpcsys.module.module import Module
 from rpcsys.wire import dtypes, frames, values
 from rpcsys.wire.checks import shown
 from rpcsys.wire.encoding import encoded
-from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache, array_maker, signature
+from rpcsys.wire.frames import Buffer, Frame, HeadCache, array_maker, signature
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 from rpcsys.wire.values import InOut, Out, Ref
@@ -24,7 +24,6 @@ MAX_OBJECTS = 1 << 20
 MAX_LISTED = 1000  # objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB
 #: The fields of an object that `Objects.memory` reports; its client has received all of them before.
 _LISTED = ("id", "bytes", "is", "kind", "name", "dtype", "shape")
-_NOTHING = FrameTemplate(frames.RESULT, b'{"r":null}')
 _PLAIN_CALL = {"f", "a"}
 
 
@@ -87,7 +86,7 @@ class Calls:
     def __init__(self, objects: Objects, memory: ThreadMemory) -> None:
         self.objects = objects
         self._memory = memory
-        self._heads = HeadCache()  # of results
+        self.templates = HeadCache()  # of results
         #: Targets that receive or send their data in CHUNKs.
         self.streamed: dict[str, Callable[[Frame], list[Buffer]]] = {}
 
@@ -138,13 +137,11 @@ class Calls:
 
     def result(self, call_id: int, result: Any) -> list[Buffer]:
         """The RESULT of a function that wrote into no argument; the head of one array or scalar is cached."""
-        if result is None:
-            return _NOTHING.pieces(call_id)
         key, buffers = signature(None, (result,))
-        template = self._heads.get(key)
+        template = self.templates.get(key)
         if template is None:
             template, buffers = frames.template(frames.RESULT, {"r": from_function(result, self.objects)})
-            self._heads.put(key, template)
+            self.templates.put(key, template)
         return template.pieces(call_id, buffers)
 
 

@@ -6,9 +6,8 @@ Frames of one read are sorted together: a call cancelled in the same read never 
 from __future__ import annotations
 
 import select
-import threading
 from collections import deque
-from typing import Deque, Optional
+from typing import Callable, Deque, Optional
 
 from rpcsys.errors import ProtocolError
 from rpcsys.server.session.outgoing import Outgoing, error_frame
@@ -36,19 +35,20 @@ class Incoming:
         self._stream = stream
         self._out = out
         self._window_bytes = window_bytes
-        self._unsorted: Deque[Frame] = deque()  # read while a reply was blocked: no answer may interrupt it
+        self.unsorted: Deque[Frame] = deque()  # read while a reply was blocked: no answer may interrupt it
         self._chunk_bytes = 0  # of frames read ahead, as are these:
         self._bytes = self._calls = self._body_bytes = 0
         self.late = False  # whether a CANCEL of the frame that `next` returned last may be here
         self.waiting: Deque[Frame] = deque()  # frames read ahead, in order
-        self.lock = threading.Lock()
+        self.lock = stream.new_lock()
+        self.receive: Callable[[], Optional[Frame]] = stream.receive  # as `CallLoop.receive`
         out.on_full = self._while_full
 
     def next(self) -> Frame:
         """Return the next frame: one read ahead or, after all replies are sent, one from the socket."""
         out, lock, stream = self._out, self.lock, self._stream
         while True:
-            if self._unsorted:
+            if self.unsorted:
                 self._sort_late()
             if out.held and not self.waiting:
                 out.flush()
@@ -59,16 +59,16 @@ class Incoming:
                     self._count(first, -1)
                     self.late = True
                     return first
-                if out.held or self._unsorted:
+                if out.held or self.unsorted:
                     continue
-                frame = stream.receive()
+                frame = self.receive()
                 if frame is not None:
-                    if not stream.reader.unread:
+                    if not stream.unread:
                         self.late = frame.parsed.body_bytes > LARGE
                         return frame
                     while frame is not None:
                         self.sort(frame)
-                        frame = stream.reader.next() if stream.reader.unread else None
+                        frame = stream.next() if stream.unread else None
             finally:
                 lock.release()
 
@@ -115,7 +115,7 @@ class Incoming:
 
         This never stops a client within its window. It limits frames of other kinds, heads of calls, and uploads.
         """
-        beside = len(self.waiting) + len(self._unsorted) - self._calls
+        beside = len(self.waiting) + len(self.unsorted) - self._calls
         return (
             beside <= WINDOWS * WINDOW_CALLS
             and self._bytes - self._body_bytes <= self._window_bytes
@@ -147,8 +147,8 @@ class Incoming:
         self.waiting.append(frame)
 
     def _sort_late(self) -> None:
-        while self._unsorted:
-            frame = self._unsorted.popleft()
+        while self.unsorted:
+            frame = self.unsorted.popleft()
             self._count(frame, -1, waits=False)
             self.sort(frame)
 
@@ -166,7 +166,7 @@ class Incoming:
             frame = self._stream.receive(DONT_WAIT)
             while frame is not None:
                 self._count(frame, 1, waits=False)
-                self._unsorted.append(frame)
+                self.unsorted.append(frame)
                 frame = self._stream.receive(DONT_WAIT) if self.has_room() else None
         finally:
             self.lock.release()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 import traceback as tracebacks
 from types import TracebackType
 from typing import Callable, Iterator, List, Optional, Sequence
@@ -32,19 +31,19 @@ class Outgoing:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._lock = threading.Lock()
+        self.lock = stream.new_lock()
         self.held: List[bytes] = []  # replies that wait to be sent with others
         self.on_full: Optional[Callable[[], None]] = None  # called while the client reads nothing, and in long replies
 
     def send(self, pieces: Sequence[Buffer], wait_s: float = -1) -> None:
         """Send one frame. With ``wait_s``, give up when another thread sends for that long."""
-        lock = self._lock
+        lock = self.lock
         if not (lock.acquire() if wait_s < 0 else lock.acquire(True, wait_s)):
             return
         try:
             if self.held:
                 pieces = [b"".join(self.held), *pieces]
-                self.held = []
+                self.held.clear()
             if sum(map(len, pieces)) <= STRETCH:
                 self._stream.send(pieces, self.on_full, True)
                 return
@@ -59,20 +58,20 @@ class Outgoing:
         """Send one frame together with later ones; at once if it is large, or enough are held."""
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces) if sum(map(len, pieces)) <= SMALL else b""
         if len(self.held) + 1 < BATCH and 0 < len(data) <= SMALL:
-            with self._lock:
+            with self.lock:
                 self.held.append(data)
         else:
             self.send(pieces)
 
     def try_send(self, pieces: Sequence[Buffer]) -> bool:
         """Send a small frame that is no reply, when the socket is writable; False if another thread sends."""
-        if not self._lock.acquire(False):
+        if not self.lock.acquire(False):
             return False
         try:
             self._stream.send(pieces)
             return True
         finally:
-            self._lock.release()
+            self.lock.release()
 
     def flush(self) -> None:
         """Send the held replies."""
@@ -82,7 +81,7 @@ class Outgoing:
     def send_last(self, pieces: Sequence[Buffer]) -> None:
         """Send the reason for the session's end. The client may be gone or not reading, so the wait is short."""
         with contextlib.suppress(OSError):  # then the client only sees the connection's end
-            if self._lock.acquire(timeout=0.3):
+            if self.lock.acquire(timeout=0.3):
                 self._stream.socket.sendmsg([*self.held, *pieces], (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 self._stream.socket.shutdown(socket.SHUT_WR)
 

@@ -11,6 +11,7 @@ import socket
 import time
 from typing import Any, Callable, Dict, Optional
 
+from rpcsys import stream as streams
 from rpcsys.errors import ProtocolError
 from rpcsys.server import capabilities
 from rpcsys.server.sandbox import limits
@@ -24,10 +25,10 @@ from rpcsys.server.session.operations import Operations
 from rpcsys.server.session.outgoing import Outgoing, error_frame, exception_frame
 from rpcsys.server.session.stdio import OutputForwarder, by_line
 from rpcsys.server.session.watchdog import NO_CALL, Watcher
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import Ended
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
-from rpcsys.wire.reader import FrameReader
+from rpcsys.wire.limits import Limits
 
 QUICK_S = 100e-6  # a call that took no longer is quick: the replies of 16 may be sent together
 POLL_S = 1e-3  # between two polls of the socket during a series of quick calls
@@ -77,7 +78,7 @@ class SessionServer:
         self._report = report
         memory = ThreadMemory()
         self._window_bytes = hello.window_bytes()
-        self._stream = Stream(sock, FrameReader(max_body=hello.memory(), pool=memory.pool))
+        self._stream = streams.open(sock, Limits(max_body=hello.memory()), memory.pool)
         self._out = Outgoing(self._stream)
         self._incoming = Incoming(self._stream, self._out, self._window_bytes)
         self._objects = Objects()
@@ -86,6 +87,22 @@ class SessionServer:
         self._quick: set[str] = set()  # targets whose last call was quick
         self._polled = 0.0  # when the socket was last polled for a CANCEL
         self._watcher = Watcher(self._stream, self._incoming, self._out, self._end_process, renewal)
+        self._loop = self._stream.call_loop(
+            send_lock=self._out.lock,
+            read_lock=self._incoming.lock,
+            templates=self._calls.templates,
+            waiting=(self._incoming.waiting, self._incoming.unsorted),
+            held=self._out.held,
+            quick=self._quick,
+            idle=NO_CALL,
+            wake=self._watcher.wake,
+            nudge=self._watcher.nudge,
+            finish=self._finish,
+            flush=self._out.flush,
+            on_full=self._out.on_full,
+        )
+        self._incoming.receive = self._loop.receive
+        self._watcher.loop = self._loop
         self._forwarder = OutputForwarder(self._stream, self._out) if job.options.get("log") else None
         self._handlers: dict[int, Callable[[Frame], None]] = {
             frames.CHUNK: self._files.chunk,
@@ -133,7 +150,7 @@ class SessionServer:
 
     def serve(self) -> None:
         """Handle frames until the client sends GOODBYE. Raises `Ended` and `ProtocolError`."""
-        incoming, out, watcher = self._incoming, self._out, self._watcher
+        incoming, out, loop = self._incoming, self._out, self._loop
         while True:
             frame = incoming.next()
             if frame.kind == frames.CALL:
@@ -142,7 +159,7 @@ class SessionServer:
                 else:
                     pieces = self._run(frame)
                     # Freed now, the memory of its arrays is reused by the next call while the CPU still caches it.
-                    frame = watcher.call = NO_CALL
+                    frame = loop.call = NO_CALL
                     if pieces:
                         out.send(pieces)
                 continue
@@ -185,23 +202,42 @@ class SessionServer:
             self._out.hold(pieces)
 
     def _run(self, frame: Frame) -> list[Buffer]:
-        watcher, calls = self._watcher, self._calls
-        watcher.call = frame
-        watcher.turn += 1
-        if watcher.asleep:
-            watcher.wake()
+        """Run a call; the pieces of its answer, none if it only begins an upload."""
+        loop, calls = self._loop, self._calls
+        loop.call = frame
+        loop.turn += 1
+        if loop.asleep:
+            self._watcher.wake()
         try:
             call = frame.parsed.memo
             # As `Calls.answer` does, without the cost of its call.
             pieces = calls.result(frame.call_id, call(frame)) if call else calls.answer(frame)
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            stopped = watcher.stopped()
-            pieces = error_frame(frame.call_id, *stopped) if stopped else exception_frame(frame.call_id, error)
-        except BaseException as end:  # noqa: BLE001 - sys.exit(), and others that end a process
-            watcher.turn += 1
-            self._end_process("ended", "SessionLost", f"a function on the device ended its process ({end!r})"[:500])
-            return []
-        watcher.turn += 1
-        if watcher.reading:
-            watcher.nudge()
+        except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
+            pieces = self._error_of(frame, error)
+        self._end_turn()
         return pieces
+
+    def _finish(self, frame: Frame, result: Any, error: BaseException | None) -> None:
+        """Answer a call that the library has run, as `_run` does."""
+        try:
+            if error is not None:
+                raise error
+            pieces = self._calls.result(frame.call_id, result)
+        except BaseException as problem:  # noqa: BLE001 - a user's function may raise anything
+            pieces = self._error_of(frame, problem)
+        self._end_turn()
+        self._out.send(pieces)
+
+    def _error_of(self, frame: Frame, error: BaseException) -> list[Buffer]:
+        """The pieces of the ERROR for what a call raised. Ends the process for what means to, such as sys.exit()."""
+        if isinstance(error, Exception):
+            stopped = self._watcher.stopped()
+            return error_frame(frame.call_id, *stopped) if stopped else exception_frame(frame.call_id, error)
+        self._loop.turn += 1
+        self._end_process("ended", "SessionLost", f"a function on the device ended its process ({error!r})"[:500])
+        return []
+
+    def _end_turn(self) -> None:
+        self._loop.turn += 1
+        if self._loop.reading:
+            self._watcher.nudge()

@@ -18,7 +18,7 @@ from rpcsys.module.module import running_call
 from rpcsys.server.sandbox.limits import longer
 from rpcsys.server.session.incoming import Incoming
 from rpcsys.server.session.outgoing import Outgoing, error_frame
-from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.stream import DONT_WAIT, CallLoop, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.head import ParsedHead
@@ -49,9 +49,9 @@ class Watcher:
     process: nothing else stops native code. Native code that holds the GIL stops the watcher, too; then the supervisor
     ends the session at its limit or when the client is gone.
 
-    When a call begins, the main thread sets ``call``, adds one to ``turn``, and wakes the watcher if it is ``asleep``.
-    When the call ends, before its answer is sent, it adds one to ``turn``, and nudges the watcher if it is ``reading``.
-    Both are inlined there: two method calls would take a fiftieth of an empty call's time.
+    The two threads share a ``loop``, of `Stream.call_loop`. When a call begins, the main thread sets its ``call``, adds
+    one to ``turn``, and wakes the watcher if it is ``asleep``. When the call ends, before its answer is sent, it adds
+    one to ``turn``, and nudges the watcher if it is ``reading``.
     """
 
     def __init__(
@@ -65,10 +65,7 @@ class Watcher:
         self._end_process = end_process  # takes an outcome; and the kind and text of an error for the client, if any
         self._renewal = renewal
         self._began = time.monotonic()
-        self.call = NO_CALL
-        self.turn = 0  # odd while a call runs
-        self.asleep = False
-        self.reading = False
+        self.loop: Any = CallLoop(stream, NO_CALL)
         self.stops: list[Callable[[], None]] = []
         self._stopping: Stopping | None = None
         self._woken = threading.Event()
@@ -98,16 +95,16 @@ class Watcher:
     def stopped(self) -> tuple[str, str] | None:
         """For a call that raised: the kind and text of its ERROR if it was to end. Called before its turn ends."""
         stopping = self._stopping
-        if stopping is None or stopping.turn != self.turn:
+        if stopping is None or stopping.turn != self.loop.turn:
             return None
         return stopping.kind, stopping.message + "; it was stopped, and the session goes on"
 
     def _run(self) -> None:
-        last, quiet = self.turn, 0
+        last, quiet = self.loop.turn, 0
         while True:
             time.sleep(TAKEOVER_S)
             self._check_limit()
-            turn = self.turn
+            turn = self.loop.turn
             if turn != last:
                 last, quiet = turn, 0
             elif turn & 1:
@@ -119,31 +116,31 @@ class Watcher:
 
     def _sleep(self, turn: int) -> None:
         """Sleep until a call begins or the limit is near. ``asleep`` is set before ``turn`` is read: none is missed."""
-        self.asleep = True
-        if self.turn == turn:
+        self.loop.asleep = True
+        if self.loop.turn == turn:
             self._woken.wait(max(0.0, min(self._limit_at - time.monotonic(), _LONGEST_SLEEP_S)))
         self._woken.clear()
-        self.asleep = False
+        self.loop.asleep = False
 
     def _take_over(self, turn: int) -> None:
-        limit_s = self.call.deadline_ms / 1000 or math.inf
+        limit_s = self.loop.call.deadline_ms / 1000 or math.inf
         deadline = time.monotonic() - TAKEOVER_S + limit_s
         if not self._incoming.lock.acquire(timeout=TAKEOVER_S):
             return  # the call has just ended, and the main thread reads the next one
-        self.reading = True
+        self.loop.reading = True
         try:
             self._out.flush()  # a call known as quick may be slow this time
-            while self.turn == turn:
+            while self.loop.turn == turn:
                 self._check_limit()
                 if time.monotonic() >= deadline:
                     deadline = math.inf
                     self._stop_call("DeadlineExceeded", f"the call was not done in its {limit_s:g} s")
-                if self._readable(min(deadline, self._insist())) and self.turn == turn:
+                if self._readable(min(deadline, self._insist())) and self.loop.turn == turn:
                     self._read()
         except Ended:
             self._end_process("lost")
         finally:
-            self.reading = False
+            self.loop.reading = False
             self._incoming.lock.release()
             poll = select.poll()
             poll.register(self._wakeup, select.POLLIN)
@@ -172,7 +169,7 @@ class Watcher:
     def _read(self) -> None:
         try:
             while self._incoming.has_room() and (frame := self._stream.receive(DONT_WAIT)) is not None:
-                if frame.kind == frames.CANCEL and frame.call_id == self.call.call_id and self.turn & 1:
+                if frame.kind == frames.CANCEL and frame.call_id == self.loop.call.call_id and self.loop.turn & 1:
                     self._stop_call("Cancelled", "the call was cancelled", _grace_s(frame))
                 elif frame.kind == frames.GOODBYE:
                     self._end_process("closed")
@@ -185,7 +182,7 @@ class Watcher:
 
     def _stop_call(self, kind: str, message: str, grace_s: float = 0.0) -> None:
         """Have the running call end: by its own means, if it has any; or end its process, after ``grace_s``."""
-        turn, earlier = self.turn, self._stopping
+        turn, earlier = self.loop.turn, self._stopping
         kill_at = time.monotonic() + (max(grace_s, STOP_S) if self.stops else grace_s)
         if earlier is None or earlier.turn != turn or kill_at < earlier.kill_at:
             self._stopping = Stopping(turn, kind, message, kill_at)
@@ -193,7 +190,7 @@ class Watcher:
     def _insist(self) -> float:
         """Stop a call that is to end, again and again: it may have begun another part. Returns when to do so next."""
         stopping = self._stopping
-        if stopping is None or stopping.turn != self.turn:
+        if stopping is None or stopping.turn != self.loop.turn:
             return math.inf
         for stop in tuple(self.stops):
             stop()
@@ -206,7 +203,7 @@ class Watcher:
         """End a running call with its process: only this always works."""
         text = message + "; its process was ended, and the session with it"
         with contextlib.suppress(Ended):  # the client is gone
-            self._out.send(error_frame(self.call.call_id, kind, text), wait_s=1.0)
+            self._out.send(error_frame(self.loop.call.call_id, kind, text), wait_s=1.0)
         self._end_process("ended", "SessionLost", text)
 
     def _check_limit(self) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rpcsys.client.calls import InterruptibleStream, PendingCall, flusher
+from rpcsys import stream
+from rpcsys.client.calls import PendingCall, flusher
 from rpcsys.client.calls.flusher import Flusher
 from rpcsys.client.calls.receiver import Receiver
 from rpcsys.errors import SessionClosed
@@ -21,7 +22,7 @@ class FlushedSession:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.stream = InterruptibleStream(ours)
+        self.stream = stream.open(ours)
         self.device = Raw(theirs)
         self.receiver = Receiver(self.stream, "device")
         self.held: dict[int, bytes] = {}

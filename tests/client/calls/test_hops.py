@@ -1,6 +1,6 @@
 """How many Python functions a call goes through on either side, printed (``pytest -s``).
 
-Each costs some 50 ns, on a board ten times that.
+Each costs some 50 ns, on a board ten times that. The C library calls what makes the result, and the function.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+def served(speedups: str) -> Iterator[Served]:
     served = Served()
     yield served
     served.close()
@@ -102,40 +102,45 @@ def hops(do: Callable[[], object], what: str) -> int:
     return len(shortest([[name for name in count if name != RECEIVE] for count in counts], what))
 
 
-def test_a_null_call(served: Served) -> None:
+def test_a_null_call(served: Served, speedups: str) -> None:
     nop = served.client.get_function("testing.nop")
-    assert hops(nop, "a null call, client") <= 11
+    assert hops(nop, "a null call, client") <= (1 if speedups == "native" else 21)
 
 
-def test_a_null_call_on_the_server(served: Served) -> None:
+def test_a_null_call_on_the_server(served: Served, speedups: str) -> None:
     nop = served.client.get_function("testing.nop")
     served.hops.found.clear()
     for _ in range(TRIES):
         nop()
     names = [name for name in served.hops.found if name != RECEIVE]
+    if speedups == "native":
+        assert set(names) == {"calls.<lambda>", "registry._nop"}
+        return
     begins = [at for at, name in enumerate(names) if name == "incoming.next"]
     assert len(begins) >= TRIES - 1
     calls = [names[begin:end] for begin, end in itertools.pairwise(begins)]
-    assert len(shortest(calls, "a null call, server")) <= 10
+    assert len(shortest(calls, "a null call, server")) <= 18
 
 
 def test_a_call_with_a_deadline(served: Served) -> None:
     nop = served.client.get_function("testing.nop")
-    assert hops(functools.partial(nop, deadline_s=60.0), "a call with a deadline, client") <= 14
+    assert hops(functools.partial(nop, deadline_s=60.0), "a call with a deadline, client") <= 22
 
 
 def test_a_submitted_call(served: Served) -> None:
     nop = served.client.get_function("testing.nop")
     # The function that puts both into one count is none of the call's.
-    assert hops(lambda: nop.submit().result(), "a submitted call and its result, client") - 1 <= 18
+    assert hops(lambda: nop.submit().result(), "a submitted call and its result, client") - 1 <= 25
 
 
-def test_a_large_array(served: Served) -> None:
+def test_a_large_array(served: Served, speedups: str) -> None:
+    if speedups == "native":
+        pytest.skip("the library receives it in one function")
     kept = served.client.array(np.zeros(64 << 20, "u1"))
     kept.get()
     worst = min(most_for_a_receive(all_of(kept.get)) for _ in range(3))
     print(f"an array of 64 MB, client: {worst} hops for each receive")
-    assert worst <= 4
+    assert worst <= 5
 
 
 def most_for_a_receive(found: list[str]) -> int:

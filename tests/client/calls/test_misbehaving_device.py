@@ -293,7 +293,7 @@ def test_the_devices_reason_is_read_after_a_failed_send(fake):
 
 def test_call_ids_start_again_after_the_last(fake):
     device = fake()
-    device.session._channel._next_id = 0xFFFFFFFE
+    device.session._channel._stream.last_id = 0xFFFFFFFE
     for expected in (0xFFFFFFFF, 1, 2):
         future = device.nop.submit()
         assert device.raw.receive().call_id == expected

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rpcsys.client.calls.interruptible import InterruptibleStream
+from rpcsys import stream
 from rpcsys.client.calls.receiver import PendingCall, Receiver
 from rpcsys.errors import RemoteError, SessionClosed, SessionLost
 from rpcsys.wire import frames
@@ -21,7 +21,7 @@ class Ends:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.stream = InterruptibleStream(ours)
+        self.stream = stream.open(ours)
         self.receiver = Receiver(self.stream, "device")
         self.device = Raw(theirs)
 
@@ -42,7 +42,7 @@ class Ends:
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
+def ends(speedups: str) -> Iterator[Ends]:
     ends = Ends()
     yield ends
     ends.stream.close()

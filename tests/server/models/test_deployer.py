@@ -11,11 +11,11 @@ import time
 
 import pytest
 
+from rpcsys import stream
 from rpcsys.server.models import deployer
 from rpcsys.server.models.store import Store
 from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import DEPLOYER, Job
-from rpcsys.stream import Stream
 from rpcsys.wire import frames
 from tests.device import WAIT_S
 
@@ -42,7 +42,7 @@ class Supervisor:
 
 class Client:
     def __init__(self, sock: socket.socket) -> None:
-        self.stream = Stream(sock)
+        self.stream = stream.open(sock)
         self.stream.tick(WAIT_S)
 
     def receive(self) -> frames.Frame:

@@ -7,12 +7,13 @@ import threading
 
 import pytest
 
+from rpcsys import stream as streams
 from rpcsys.module.module import Module
 from rpcsys.server.models.call_queue import Call, CallQueue
 from rpcsys.server.models.calls import ModuleCalls
 from rpcsys.server.models.connection import ClientConnection
 from rpcsys.server.models.worker_pool import READ, WorkerPool, begin, function_of
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import Ended
 from rpcsys.wire import frames
 from rpcsys.wire.head import ParsedHead
 from rpcsys.wire.memory import Pool
@@ -28,13 +29,13 @@ class Clients(WorkerPool):
         self.at_once: list[str] = []
         self.ended = 0
 
-    def client(self) -> Stream:
+    def client(self) -> streams.Stream:
         ours, theirs = socket.socketpair()
         connection = ClientConnection(ours, "peer", Pool(), 1 << 20)
         connection.watched = READ
         self._connections[connection.descriptor] = connection
         self._epoll.register(connection.descriptor, READ)
-        stream = Stream(theirs)
+        stream = streams.open(theirs)
         stream.tick(WAIT_S)
         return stream
 
@@ -80,11 +81,11 @@ class Clients(WorkerPool):
         """Nothing is watched: every send succeeds at once."""
 
 
-def call(client: Stream, call_id: int, name: str, *args) -> None:
+def call(client: streams.Stream, call_id: int, name: str, *args) -> None:
     client.send(frames.encode(frames.CALL, call_id, {"f": [0, name], "a": list(args)}))
 
 
-def answer(client: Stream, call_id: int):
+def answer(client: streams.Stream, call_id: int):
     frame = client.receive()
     assert frame is not None, f"no answer for {WAIT_S} s"
     assert frame.call_id == call_id

@@ -6,11 +6,12 @@ import socket
 
 import pytest
 
+from rpcsys import stream
 from rpcsys.errors import ProtocolError
 from rpcsys.server import capabilities
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import Ended
 from rpcsys.wire import frames
 
 
@@ -18,7 +19,7 @@ from rpcsys.wire import frames
 def ends():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield Stream(ours), Stream(theirs)
+        yield stream.open(ours), stream.open(theirs)
 
 
 def test_hello_has_the_sessions_fields():

@@ -8,10 +8,11 @@ import threading
 
 import pytest
 
+from rpcsys import stream as streams
 from rpcsys.errors import ProtocolError
 from rpcsys.server.session.incoming import MAX_CHUNK_BYTES, WINDOW_CALLS, WINDOWS, Incoming
 from rpcsys.server.session.outgoing import STRETCH, Outgoing
-from rpcsys.stream import DONT_WAIT, Stream
+from rpcsys.stream import DONT_WAIT
 from rpcsys.wire import frames
 from tests.device import until
 
@@ -20,10 +21,10 @@ WINDOW_BYTES = 32 * MB
 
 
 @pytest.fixture
-def ends():
+def ends(speedups):
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        stream, peer = Stream(ours), Stream(theirs)
+        stream, peer = streams.open(ours), streams.open(theirs)
         out = Outgoing(stream)
         peer.tick(20)
         yield Incoming(stream, out, WINDOW_BYTES), out, peer
@@ -192,7 +193,7 @@ def test_frames_that_arrive_during_a_long_reply_are_read_before_its_end(ends):
 
     def noting():
         on_full()
-        read.append(bool(incoming._unsorted))
+        read.append(bool(incoming.unsorted))
 
     on_full, out.on_full = out.on_full, noting
     thread = threading.Thread(target=lambda: replies.append(peer.receive()), daemon=True)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys import errors
+from rpcsys import errors, stream
 from rpcsys.server.session import outgoing
 from rpcsys.server.session.outgoing import BATCH, SMALL, STRETCH, Outgoing, error_frame, exception_frame
-from rpcsys.stream import DONT_WAIT, Ended, Stream
+from rpcsys.stream import DONT_WAIT, Ended
 from rpcsys.wire import frames
 from rpcsys.wire.reader import FrameReader
 from tests.device import until
@@ -23,9 +23,9 @@ from tests.device import until
 def ends():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        peer = Stream(theirs)
+        peer = stream.open(theirs)
         peer.tick(20)
-        yield Outgoing(Stream(ours)), peer
+        yield Outgoing(stream.open(ours)), peer
 
 
 def nothing_came(peer):
@@ -83,7 +83,7 @@ def test_the_last_frame_does_not_wait_for_the_client(ends):
 
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
-    until(out._lock.locked)
+    until(out.lock.locked)
     out.send_last(frames.pack(frames.PONG, 1))
     assert sender.is_alive()
 
@@ -92,14 +92,14 @@ def test_a_frame_that_is_no_reply_does_not_wait_for_another_sender(ends):
     out, peer = ends
     assert out.try_send(frames.pack(frames.PONG, 1))
     assert peer.receive().call_id == 1
-    with out._lock:
+    with out.lock:
         assert not out.try_send(frames.pack(frames.PONG, 2))
     assert nothing_came(peer)
 
 
 def test_a_sender_gives_up_after_its_wait(ends):
     out, peer = ends
-    with out._lock:
+    with out.lock:
         out.send(frames.pack(frames.PONG, 1), wait_s=0.01)
     assert nothing_came(peer)
 

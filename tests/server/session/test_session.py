@@ -19,14 +19,14 @@ from tests.device import Device
 
 
 @pytest.fixture(scope="module")
-def shared():
+def shared(speedups):
     """One device for all tests that leave a session unchanged."""
     with Device() as device:
         yield device.raw()
 
 
 @pytest.fixture
-def fresh():
+def fresh(speedups):
     with Device() as device:
         yield device
 

@@ -18,7 +18,7 @@ LONG_S = 300.0
 
 
 @pytest.fixture
-def device():
+def device(speedups):
     with Device() as device:
         yield device
 

@@ -1,0 +1,321 @@
+/* Receives frames. A frame like the last is received in one system call with its body where it stays; any other is
+   received into scratch first. */
+
+#include "speedups.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+#define SCRATCH (64 << 10)
+#define DONT_WAIT_READS 64 /* receives in a row without waiting: a fast peer must not keep the thread */
+
+/* ---------------------------------------------------------------- scratch */
+
+/* scratch[:until] is decoded. */
+static void consumed(Stream *self, Py_ssize_t until)
+{
+    if (until < self->unread) {
+        self->start = until;
+        return;
+    }
+    self->start = self->unread = 0;
+    if (self->size > SCRATCH) {
+        char *smaller = realloc(self->scratch, SCRATCH);
+        if (smaller) {
+            self->scratch = smaller;
+            self->size = SCRATCH;
+        }
+    }
+}
+
+static int grow(Stream *self, Py_ssize_t size)
+{
+    char *grown = realloc(self->scratch, (size_t)size);
+    if (!grown) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->scratch = grown;
+    self->size = size;
+    return 0;
+}
+
+/* Move the undecoded bytes to the front, with space behind them, in the end for `wanted` bytes in all. The memory grows
+   with the bytes that arrive, not with the announced length. 0, or -1 with an error. */
+static int rewind_scratch(Stream *self, Py_ssize_t wanted)
+{
+    Py_ssize_t have = self->unread - self->start;
+    if (self->start) memmove(self->scratch, self->scratch + self->start, (size_t)have);
+    self->start = 0;
+    self->unread = have;
+    if (wanted > self->size && self->size < 2 * have)
+        return grow(self, wanted < 8 * self->size ? wanted + HEADER_BYTES : 8 * self->size);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- bodies */
+
+static Block *block_at(Frame *frame, Py_ssize_t index)
+{
+    return (Block *)(PyTuple_Check(frame->blocks) ? PyTuple_GetItem(frame->blocks, index) : frame->blocks);
+}
+
+/* Where the next bytes of the body belong. */
+static char *place(Stream *self, Py_ssize_t *space)
+{
+    for (;;) {
+        Block *block = block_at(self->frame, self->index);
+        *space = block->size - self->filled;
+        if (*space) return block->data + self->filled;
+        self->index++;
+        self->filled = 0;
+    }
+}
+
+static void filled(Stream *self, Py_ssize_t count)
+{
+    self->filled += count;
+    self->remaining -= count;
+}
+
+/* The frame whose body was being received, if none of its bytes is missing. */
+static Frame *completed(Stream *self)
+{
+    if (self->remaining) return NULL;
+    Frame *frame = self->frame;
+    self->frame = NULL;
+    return frame;
+}
+
+static Frame *take_body(Stream *self)
+{
+    while (self->remaining && self->start < self->unread) {
+        Py_ssize_t space, count = self->unread - self->start;
+        char *to = place(self, &space);
+        if (count > space) count = space;
+        memcpy(to, self->scratch + self->start, (size_t)count);
+        filled(self, count);
+        consumed(self, self->start + count);
+    }
+    return completed(self);
+}
+
+static Block *take_block(Stream *self, uint64_t size, size_t room)
+{
+    Block *block = block_new(self->state, size, room);
+    if (!block) refuse(self, "refuse_memory", Py_BuildValue("(K)", (unsigned long long)size));
+    return block;
+}
+
+/* Take memory for a frame's buffers. 0, or -1 with an error. */
+static int take_blocks(Stream *self, Frame *frame, const Header *header, PyObject *parsed)
+{
+    if (header->kind == CHUNK || self->last_count == 1) {
+        frame->blocks = (PyObject *)take_block(self, header->body_bytes, 0);
+        return frame->blocks ? 0 : -1;
+    }
+    PyObject *sizes = PyObject_GetAttr(parsed, self->state->str_sizes);
+    PyObject *blocks = sizes ? PyTuple_New(self->last_count) : NULL;
+    for (Py_ssize_t i = 0; blocks && i < self->last_count; i++) {
+        unsigned long long size = PyLong_AsUnsignedLongLong(PyTuple_GetItem(sizes, i));
+        PyObject *block = PyErr_Occurred() ? NULL : (PyObject *)take_block(self, size, 0);
+        if (!block || PyTuple_SetItem(blocks, i, block)) Py_CLEAR(blocks);
+    }
+    Py_XDECREF(sizes);
+    frame->blocks = blocks;
+    return blocks ? 0 : -1;
+}
+
+/* ---------------------------------------------------------------- frames */
+
+/* The next frame in scratch; NULL without an error until more is received. */
+static Frame *next_frame(Stream *self)
+{
+    if (self->frame) return take_body(self);
+    Py_ssize_t have = self->unread - self->start;
+    if (have < HEADER_BYTES) {
+        rewind_scratch(self, 0);
+        return NULL;
+    }
+    const unsigned char *bytes = (unsigned char *)self->scratch + self->start;
+    Header header;
+    if (check_header(self, bytes, &header)) return NULL;
+    Py_ssize_t first = HEADER_BYTES + (Py_ssize_t)header.head_bytes;
+    if (have < first) {
+        rewind_scratch(self, first);
+        return NULL;
+    }
+    PyObject *parsed = head_of(self, (char *)bytes + HEADER_BYTES, header.head_bytes);
+    if (!parsed || check_body(self, &header, parsed)) return NULL;
+    Frame *frame = frame_new(self->frame_type, bytes, parsed);
+    if (!frame) return NULL;
+    int one = header.body_bytes && self->last_count == 1 && header.kind != CHUNK;
+    int alone = !self->start && (uint64_t)(have - first) <= header.body_bytes;
+    self->like_first = first;
+    self->like_body = one && alone && header.head_bytes <= REMEMBERED_BYTES ? (Py_ssize_t)header.body_bytes : 0;
+    if ((self->last_count || header.kind == CHUNK) && take_blocks(self, frame, &header, parsed)) {
+        Py_DECREF(frame);
+        return NULL;
+    }
+    consumed(self, self->start + first);
+    if (!header.body_bytes) return frame;
+    self->frame = frame;
+    self->index = self->filled = 0;
+    self->remaining = (Py_ssize_t)header.body_bytes;
+    return take_body(self);
+}
+
+/* Decode what was received where the body of an expected frame belongs; then as next_frame. Takes the block. */
+static Frame *expected_frame(Stream *self, Block *block, Py_ssize_t count)
+{
+    const unsigned char *bytes = (unsigned char *)block->data - self->like_first;
+    Header header;
+    if (count >= self->like_first) {
+        PyObject *parsed = NULL;
+        if (check_header(self, bytes, &header)) goto failed;
+        if (HEADER_BYTES + (Py_ssize_t)header.head_bytes == self->like_first && header.kind != CHUNK &&
+            (Py_ssize_t)header.body_bytes == self->like_body) {
+            parsed = head_of(self, (char *)bytes + HEADER_BYTES, header.head_bytes);
+            if (!parsed || check_body(self, &header, parsed)) goto failed;
+        }
+        if (parsed && self->last_count == 1) {
+            Frame *frame = frame_new(self->frame_type, bytes, parsed);
+            if (!frame) goto failed;
+            frame->blocks = (PyObject *)block;
+            self->frame = frame;
+            self->index = 0;
+            self->filled = count - self->like_first;
+            self->remaining = self->like_body - self->filled;
+            return completed(self);
+        }
+    }
+    if (count > self->size && grow(self, count)) goto failed;
+    memcpy(self->scratch, bytes, (size_t)count);
+    Py_DECREF(block);
+    self->unread = count;
+    self->like_body = 0;
+    return next_frame(self);
+failed:
+    Py_DECREF(block);
+    return NULL;
+}
+
+/* Receive once. The number of bytes; 0 with an error, -1 without one if there are none now. */
+static ssize_t receive_bytes(Stream *self, char *to, Py_ssize_t space, int flags)
+{
+    for (;;) {
+        ssize_t count;
+        if (flags & MSG_DONTWAIT) count = recv(self->fd, to, (size_t)space, flags);
+        else {
+            Py_BEGIN_ALLOW_THREADS
+            count = recv(self->fd, to, (size_t)space, flags);
+            Py_END_ALLOW_THREADS
+        }
+        if (count > 0) return count;
+        if (!count) {
+            PyErr_SetString(self->ended, "the connection was closed");
+            return 0;
+        }
+        if (errno == EAGAIN || errno == EWOULDBLOCK) return -1;
+        if (errno != EINTR) {
+            stream_raise_ended(self);
+            return 0;
+        }
+        if (PyErr_CheckSignals()) return 0;
+    }
+}
+
+/* Receive once, and decode; then as next_frame. Clears *more if nothing has arrived. */
+static Frame *receive_once(Stream *self, int flags, int *more)
+{
+    ssize_t count;
+    Py_ssize_t space;
+    if (self->frame) {
+        char *to = place(self, &space);
+        count = receive_bytes(self, to, space, flags);
+        if (count > 0) {
+            filled(self, count);
+            return completed(self);
+        }
+    } else if (!self->unread && self->like_body) {
+        Block *block = take_block(self, (uint64_t)self->like_body, ROOM);
+        if (!block) return NULL;
+        count = receive_bytes(self, block->data - self->like_first, self->like_first + self->like_body, flags);
+        if (count > 0) return expected_frame(self, block, count);
+        Py_DECREF(block);
+    } else {
+        count = receive_bytes(self, self->scratch + self->unread, self->size - self->unread, flags);
+        if (count > 0) {
+            self->unread += count;
+            return next_frame(self);
+        }
+    }
+    *more = 0;
+    return NULL;
+}
+
+Frame *stream_receive(Stream *self, int flags)
+{
+    int more = 1;
+    self->torn = 0;
+    Frame *frame = self->unread ? next_frame(self) : NULL;
+    for (int reads = 0; !frame && more && !PyErr_Occurred(); reads++) {
+        if (reads == DONT_WAIT_READS && flags & MSG_DONTWAIT) break;
+        frame = receive_once(self, flags, &more);
+    }
+    self->torn = frame != NULL;
+    return frame;
+}
+
+/* Return a frame to Python. Handlers of signals run now: in Python they would run before the frame is stored. */
+static PyObject *given(Stream *self, Frame *frame)
+{
+    if (frame && PyErr_CheckSignals()) {
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        PyErr_NormalizeException(&type, &error, &trace);
+        Py_XSETREF(self->late, error);
+        Py_XDECREF(type);
+        Py_XDECREF(trace);
+    }
+    if (frame) return (PyObject *)frame;
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *stream_receive_method(Stream *self, PyObject *const *args, Py_ssize_t count)
+{
+    int flags = count ? (int)PyLong_AsLong(args[0]) : 0;
+    if (flags == -1 && PyErr_Occurred()) return NULL;
+    return given(self, stream_receive(self, flags));
+}
+
+PyObject *stream_next(Stream *self, PyObject *unused)
+{
+    self->torn = 0;
+    Frame *frame = self->unread ? next_frame(self) : NULL;
+    self->torn = frame != NULL;
+    return given(self, frame);
+}
+
+PyObject *stream_skip(Stream *self, PyObject *kind)
+{
+    long skipped = PyLong_AsLong(kind), frames = 0;
+    if (skipped == -1 && PyErr_Occurred()) return NULL;
+    Py_ssize_t begin = self->start, at = begin;
+    while (!self->frame && self->unread - at >= HEADER_BYTES) {
+        const unsigned char *bytes = (unsigned char *)self->scratch + at;
+        uint64_t left = (uint64_t)(self->unread - at - HEADER_BYTES), body;
+        uint32_t head;
+        uint16_t zero;
+        memcpy(&head, bytes, 4);
+        memcpy(&zero, bytes + 6, 2);
+        memcpy(&body, bytes + 16, 8);
+        if (bytes[4] != skipped || zero || head > left || body > left - head) break;
+        at += HEADER_BYTES + (Py_ssize_t)head + (Py_ssize_t)body;
+        frames++;
+    }
+    PyObject *result = Py_BuildValue("ly#", frames, self->scratch + begin, at - begin);
+    if (result && frames) consumed(self, at);
+    return result;
+}
