@@ -113,9 +113,11 @@ def test_a_lab_serves_also_after_a_power_cut(lab: Booted) -> None:
         status = (lab.root / "proc" / str(lab.main_pid(unit)) / "status").read_text()
         assert "\nUid:\t0\t" not in status
         assert "\nCapEff:\t0000000000000000\n" in status
+    assert lab.run("rpcsys", "--version").endswith("(with speedups)\n")
     for key in (KEY, EDGE):
         with lease(lab, key) as session:
             works(session)
+            assert session.info["capabilities"]["speedups"]
     wait_until(lambda: len(in_history(lab)) == 2, START_S, "leases are on disk", every_s=0.2)
     lab.cut_power()
     for key in (KEY, EDGE):

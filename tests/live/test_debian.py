@@ -63,6 +63,14 @@ def test_commands_have_manual_pages_and_completions(packages: dict[str, Path]) -
     assert not {name for name in names if "/tests/" in name or "__pycache__" in name}
 
 
+def test_only_the_package_with_the_compiled_library_is_for_one_processor(packages: dict[str, Path]) -> None:
+    here = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
+    processors = {name: path.stem.rpartition("_")[2] for name, path in packages.items()}
+    assert processors == {"rpcsys": here, "rpcsys-proxy": "all", "rpcsys-tracker": "all"}
+    assert "/usr/lib/python3/dist-packages/rpcsys/speedups.abi3.so" in contents(packages["rpcsys"])
+    assert "libc6 (>= 2.17)" in control(packages["rpcsys"], "control")
+
+
 @pytest.mark.parametrize("daemon", ["tracker", "proxy"])
 def test_services_have_a_unit_and_a_settings_file(daemon: str, packages: dict[str, Path]) -> None:
     package = packages[f"rpcsys-{daemon}"]
