@@ -142,6 +142,11 @@ def test_a_release_without_a_compiler_is_an_error(tree: Path) -> None:
     ]
 
 
+def test_the_compiler_has_nothing_to_say(tree: Path) -> None:
+    done = build(tree, "wheel", RPCSYS_SPEEDUPS="1", CFLAGS="-Werror")
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_editable_installation_has_the_library_in_the_tree(tree: Path) -> None:
     assert build(tree, "editable").returncode == 0
     assert used(sys.executable, tree)
