@@ -70,16 +70,25 @@ static int leave(Exchange *self)
     return done ? 0 : -1;
 }
 
+/* The template of a call with such arguments, a borrowed reference, and their buffers; NULL without an error if it is
+   Python's. */
+static PyObject *find(Exchange *self, PyObject *about, PyObject *args, PyObject **buffers, Py_ssize_t *buffer_count)
+{
+    PyObject *values[MAX_VALUES], *unused[MAX_VALUES];
+    Py_ssize_t count = PyTuple_Size(args);
+    if (count > MAX_VALUES) return NULL;
+    for (Py_ssize_t i = 0; i < count; i++) values[i] = PyTuple_GetItem(args, i);
+    return template_find(self->stream->state, self->templates, about, values, count, buffers ? buffers : unused,
+                         buffer_count);
+}
+
 /* Call; the frame of the RESULT. NULL without an error if the call is Python's, and nothing is sent. */
 static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args)
 {
-    PyObject *values[MAX_VALUES], *buffers[MAX_VALUES];
-    Py_ssize_t count = PyTuple_Size(args), buffer_count;
-    if (count > MAX_VALUES) return NULL;
-    for (Py_ssize_t i = 0; i < count; i++) values[i] = PyTuple_GetItem(args, i);
-    State *state = self->stream->state;
-    PyObject *template = template_find(state, self->templates, about, values, count, buffers, &buffer_count);
-    PyObject *first = template ? PyObject_GetAttr(template, state->str_first) : NULL;
+    PyObject *buffers[MAX_VALUES];
+    Py_ssize_t buffer_count;
+    PyObject *template = find(self, about, args, buffers, &buffer_count);
+    PyObject *first = template ? PyObject_GetAttr(template, self->stream->state->str_first) : NULL;
     if (!first || !enter(self)) {
         Py_XDECREF(first);
         PyErr_Clear();
@@ -104,6 +113,42 @@ static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args)
     self->stream->torn = 0;
     if (leave(self)) Py_CLEAR(frame);
     return (PyObject *)frame;
+}
+
+/* encode(about, rows): the frames of calls with rows of scalars, and the id of the first; None if Python has to encode
+   them. */
+static PyObject *encode(Exchange *self, PyObject *args)
+{
+    PyObject *about, *rows, *frames = NULL;
+    if (!PyArg_ParseTuple(args, "OO!", &about, &PyList_Type, &rows)) return NULL;
+    Py_ssize_t count = PyList_Size(rows), length = 0;
+    unsigned int first_id = self->stream->last_id + 1;
+    if (count >= UINT32_MAX - first_id) Py_RETURN_NONE; /* ids begin again */
+    PyObject **firsts = PyMem_Calloc((size_t)count + 1, sizeof *firsts);
+    if (!firsts) return PyErr_NoMemory();
+    Py_ssize_t found = 0;
+    for (; found < count && PyTuple_Check(PyList_GetItem(rows, found)); found++) {
+        Py_ssize_t buffers;
+        PyObject *template = find(self, about, PyList_GetItem(rows, found), NULL, &buffers);
+        if (!template || buffers) break;
+        firsts[found] = PyObject_GetAttr(template, self->stream->state->str_first);
+        if (!firsts[found]) break;
+        length += PyBytes_Size(firsts[found]);
+    }
+    if (found == count && (frames = PyBytes_FromStringAndSize(NULL, length))) {
+        char *at = PyBytes_AsString(frames);
+        for (Py_ssize_t i = 0; i < count; i++) {
+            unsigned int call_id = stream_next_id(self->stream);
+            memcpy(at, PyBytes_AsString(firsts[i]), (size_t)PyBytes_Size(firsts[i]));
+            memcpy(at + 12, &call_id, 4);
+            at += PyBytes_Size(firsts[i]);
+        }
+    }
+    while (found--) Py_DECREF(firsts[found]);
+    PyMem_Free(firsts);
+    if (frames) return Py_BuildValue("(NI)", frames, first_id);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
 }
 
 static PyObject *exchange_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -167,7 +212,11 @@ static void exchange_dealloc(Exchange *self)
     Py_DECREF(type);
 }
 
+static PyMethodDef exchange_methods[] = {
+    {"encode", (PyCFunction)encode, METH_VARARGS, "The frames of calls with rows of scalars, and the id of the first."},
+    {NULL}};
 static PyType_Slot exchange_slots[] = {
+    {Py_tp_methods, exchange_methods},
     {Py_tp_doc, "The calls of one session that are alone and like earlier ones."},
     {Py_tp_new, exchange_new},
     {Py_tp_traverse, exchange_traverse},

@@ -5,17 +5,18 @@ from __future__ import annotations
 import functools
 import statistics
 import warnings as python_warnings
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from rpcsys.client import answers
 from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
 from rpcsys.client.calls import CallFuture, Channel
-from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost, printable
+from rpcsys.client.mapping import Encoded, MappedCalls
+from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost, UsageError, printable
 from rpcsys.stream import FunctionBase
 from rpcsys.wire import frames
 from rpcsys.wire.by_name import inputs_by_name, output_names
 from rpcsys.wire.checks import shown
-from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache, Key, signature
+from rpcsys.wire.frames import Frame, HeadCache, Key, signature
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
 
@@ -94,26 +95,37 @@ class RemoteFunction(FunctionBase):
         return self._session._result(frame)
 
     def _call(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
-        session = self._session
-        key, buffers = signature(self._about[keep], args)
-        template = session._heads.get(key)
-        if template is None:
-            template, buffers, convert = self._encode(args, keep, key)
-            return (convert or session._result)(session._channel.call(template, buffers, deadline_s))
-        frame = session._channel.call(template, buffers, deadline_s)
-        make = frame.parsed.memo
-        return make(frame) if make else session._result(frame)
+        template, buffers, convert = self._template(args, keep)
+        frame = self._session._channel.call(template, buffers, deadline_s)
+        return (convert or frame.parsed.memo or self._session._result)(frame)
 
     def submit(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> CallFuture:
         """Call without waiting; a `concurrent.futures.Future`. Calls run in the order they are sent."""
         session = self._session
-        key, buffers = signature(self._about[keep], args)
-        template, convert = session._heads.get(key), None
-        if template is None:
-            template, buffers, convert = self._encode(args, keep, key)
+        template, buffers, convert = self._template(args, keep)
         future = CallFuture(session._channel, convert or session._result)
         session._channel.start(future, template, buffers, deadline_s)
         return future
+
+    def map(self, iterable: Iterable[Any], *more: Iterable[Any], ahead: int = 64) -> Iterator[Any]:
+        """Call with each item, as the builtin ``map`` does: an iterator of the results, in order.
+
+        Of these calls, at most ``ahead`` are under way, sent together where they are small. So this is the fastest way
+        to make many calls. An error ends the iteration at its place; then, or when the iterator is dropped, the device
+        drops the calls that wait. Arrays must not change until their results are here.
+
+        Raises `UsageError` for an ``ahead`` below 1.
+        """
+        if ahead < 1:
+            raise UsageError(f"map(…, ahead={ahead}): at least one call is under way")
+        session, about = self._session, self._about[False]
+        exchange = session._exchange
+
+        def encode_rows(rows: List[Tuple[Any, ...]]) -> Optional[Tuple[bytes, int]]:
+            return exchange.encode(about, rows) if exchange is not None else None
+
+        calls = MappedCalls(session._channel, self._template, encode_rows, session._result, ahead)
+        return calls.results(zip(iterable, *more))
 
     def time_evaluator(
         self,
@@ -144,10 +156,14 @@ class RemoteFunction(FunctionBase):
         same._bind(self._session._exchange, same._about[False])
         return same
 
-    def _encode(
-        self, args: Sequence[Any], keep: bool, key: Optional[Key]
-    ) -> Tuple[FrameTemplate, Sequence[Buffer], Optional[Convert]]:
+    def _template(self, args: Sequence[Any], keep: bool = False) -> Encoded:
         """The template of a call, its buffers, and the converter of its result if it writes into arguments."""
+        key, buffers = signature(self._about[keep], args)
+        template = self._session._heads.get(key)
+        return self._encode(args, keep, key) if template is None else (template, buffers, None)
+
+    def _encode(self, args: Sequence[Any], keep: bool, key: Optional[Key]) -> Encoded:
+        """`_template` for a call whose head is not cached."""
         fields: Dict[str, Any] = {"f": _target_head(self._target), "a": list(args)}
         if keep:
             fields["keep"] = True
@@ -257,6 +273,10 @@ class RemoteModule:
     def submit(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> CallFuture:
         """Run ``main`` without waiting, as `RemoteFunction.submit`."""
         return self._main.submit(*args, keep=keep, deadline_s=deadline_s)
+
+    def map(self, iterable: Iterable[Any], *more: Iterable[Any], ahead: int = 64) -> Iterator[Any]:
+        """Run ``main`` with each item, as `RemoteFunction.map`."""
+        return self._main.map(iterable, *more, ahead=ahead)
 
     def run(
         self, inputs: Dict[str, Any], outputs: Optional[Sequence[str]] = None, *, keep: bool = False

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
+from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from rpcsys.client.calls.flusher import Flusher
 from rpcsys.client.calls.receiver import GRACE_S, TICK_S, OnLog, PendingCall, Receiver
@@ -160,6 +160,44 @@ class Channel:
         if call.submitted and self._flusher.dozing:
             self._flusher.start()
         return True
+
+    def start_rows(self, calls: Sequence[PendingCall], encode: Callable[[], Optional[Tuple[bytes, int]]]) -> bool:
+        """Send CALLs without arrays together. ``encode`` gives their frames and the first one's id, or None.
+
+        False, and nothing is sent, if there are none, or if something else is to be sent before, or the device's window
+        has no space for all of them.
+        """
+        receiver = self._receiver
+        with self._send_lock:
+            space = self._window_calls - len(receiver.pending)
+            if space < len(calls) or self._held or self._freed or self._turn.locked():
+                return False
+            encoded = encode()
+            if encoded is None:
+                return False
+            frame, call_id = encoded
+            for call in calls:
+                call.call_id = call_id
+                receiver.pending[call_id] = call
+                call_id += 1
+            self._send([frame])
+        return True
+
+    def drop(self, calls: Iterable[PendingCall]) -> None:
+        """Have the device drop calls that wait, and stop one that can be stopped. Their results are lost.
+
+        A finaliser may call this in any place: while the send lock is held, the device runs the calls.
+        """
+        dropped = [call.call_id for call in calls if self._receiver.forget(call)]
+        if not dropped or not self._send_lock.acquire(False):
+            return
+        try:
+            head, _ = frames.encode_head({"grace_s": None})
+            sent = [call_id for call_id in dropped if self._held.pop(call_id, None) is None]
+            with contextlib.suppress(RpcsysError):  # then the session has ended, and with it the calls
+                self._send([b"".join(frames.pack(frames.CANCEL, call_id, head)[0] for call_id in sent)])
+        finally:
+            self._send_lock.release()
 
     def wait(self, call: PendingCall, timeout: Optional[float] = None) -> None:
         """Wait until a call is answered. Raises `concurrent.futures.TimeoutError` after ``timeout`` seconds."""

@@ -243,15 +243,21 @@ class Receiver:
 
     def take_what_came(self, *, from_socket: bool = True) -> None:
         """Dispatch the frames that have arrived, `MOST_AT_ONCE` at most; or only those read from the socket before."""
+        stream, pending = self._stream, self.pending
         try:
             for _ in range(MOST_AT_ONCE):
-                frame = self._stream.receive(DONT_WAIT) if from_socket else self._stream.next()
+                frame = stream.receive(DONT_WAIT) if from_socket else stream.next()
                 if frame is None:
                     return
-                self.dispatch(frame)
-                if self._stream.late is not None:
-                    self._stream.raise_late()
-                if self.broken is not None:
+                call = pending.pop(frame.call_id, None) if frame.kind == frames.RESULT else None
+                if call is None or self._stopping:
+                    self.dispatch(frame, call)
+                else:  # as `dispatch`, without the cost of its call
+                    self.bytes_under_way -= call.bytes
+                    call.complete(frame)
+                if stream.late is not None:
+                    stream.raise_late()
+                if self.errors:
                     return
         except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
             self._ended_by(error)
@@ -279,10 +285,10 @@ class Receiver:
                 self.interrupted()
             raise error
 
-    def dispatch(self, frame: Frame) -> None:
+    def dispatch(self, frame: Frame, call: Optional[PendingCall] = None) -> None:
         """Complete the call of a frame, or handle a frame of another kind. Raises `ProtocolError`."""
         if frame.kind == frames.RESULT or frame.kind == frames.PONG:
-            call = self.pending.pop(frame.call_id, None)
+            call = call or self.pending.pop(frame.call_id, None)
             if call is not None:
                 self.bytes_under_way -= call.bytes
                 call.complete(frame)
