@@ -152,6 +152,13 @@ def _drivers(arguments: Sequence[str]) -> Iterator[Finding]:
         yield _loaded(os.path.basename(path), [*first, os.path.abspath(path)])
 
 
+def _speedups(arguments: Sequence[str]) -> Iterator[Finding]:
+    from rpcsys.stream import SPEEDUPS
+
+    without = "calls take longer; rpcsys pack compiles them for CPython 3.9 or later with glibc"
+    yield Finding(OK, "speedups", "in use") if SPEEDUPS else Finding(MISSING, "speedups", without)
+
+
 def _packages(arguments: Sequence[str]) -> Iterator[Finding]:
     from rpcsys.server import capabilities
 
@@ -223,7 +230,7 @@ _SERVE = (
     "from rpcsys.server.__main__ import main; sys.exit(main())"
 )
 _CHECKS: Tuple[Callable[[Sequence[str]], Iterator[Finding]], ...] = (
-    _board, _standard_library, _folder, _memory, _system, _tvm, _drivers, _packages, _tracker, _session,
+    _board, _standard_library, _folder, _memory, _system, _speedups, _tvm, _drivers, _packages, _tracker, _session,
 )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_only_the_package_with_the_compiled_library_is_for_one_processor(package
     processors = {name: path.stem.rpartition("_")[2] for name, path in packages.items()}
     assert processors == {"rpcsys": here, "rpcsys-proxy": "all", "rpcsys-tracker": "all"}
     assert "/usr/lib/python3/dist-packages/rpcsys/speedups.abi3.so" in contents(packages["rpcsys"])
-    assert "libc6 (>= 2.17)" in control(packages["rpcsys"], "control")
+    assert "libc6 (>= " in control(packages["rpcsys"], "control")
 
 
 @pytest.mark.parametrize("daemon", ["tracker", "proxy"])
