@@ -14,20 +14,21 @@ class Measured:
     """One operation of one subject, and where it runs.
 
     By default both ends share one core. ``apart``: the server has its own core, for clients that would take most of a
-    shared one. ``slow``: fewer rounds, for a slow peer.
+    shared one. ``slow``: fewer rounds, for a slow peer. ``plain``: both ends without the C library.
     """
 
     subject: str
     operation: str
     parameters: tuple[tuple[str, Any], ...] = ()
     hide_numpy: bool = False
+    plain: bool = False
     apart: bool = False
     slow: bool = False
 
     @property
-    def worker(self) -> tuple[str, bool, bool]:
+    def worker(self) -> tuple[str, bool, bool, bool]:
         """The key of its worker."""
-        return (self.subject, self.hide_numpy, self.apart)
+        return (self.subject, self.hide_numpy, self.plain, self.apart)
 
 
 @dataclass(frozen=True)

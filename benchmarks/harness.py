@@ -91,6 +91,7 @@ class Workers:
             core=other if measured.apart else shared,
             log=self._folder / f"{measured.subject}.worker.log",
             hide_numpy=measured.hide_numpy,
+            plain=measured.plain,
         )
         self._running[measured.worker] = worker
         answer = worker.receive()

@@ -24,12 +24,16 @@ class ProcessFailed(Exception):
     """A process has ended, or has printed no line in time; the message contains its last log line."""
 
 
-def environment(*, hide_numpy: bool = False) -> dict[str, str]:
-    """The environment of a measured process: this tree is importable, numerical libraries have one thread."""
+def environment(*, hide_numpy: bool = False, plain: bool = False) -> dict[str, str]:
+    """The environment of a measured process: this tree is importable, numerical libraries have one thread.
+
+    ``plain``: rpcsys without its C library, in the processes that this one starts, too.
+    """
     paths = [str(ROOT)]
     if hide_numpy:
         paths.insert(0, str(HIDE_NUMPY))
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    own = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return {**os.environ, **own, **({"RPCSYS_SPEEDUPS": "0"} if plain else {})}
 
 
 class Process:
@@ -38,7 +42,9 @@ class Process:
     ``arguments`` follow ``python``: for instance ``("-m", "rpcsys.server", "--port", "0")``.
     """
 
-    def __init__(self, arguments: Sequence[str], *, core: int, log: Path, hide_numpy: bool = False) -> None:
+    def __init__(
+        self, arguments: Sequence[str], *, core: int, log: Path, hide_numpy: bool = False, plain: bool = False
+    ) -> None:
         launch = [sys.executable, "-m", "benchmarks.launch", "--core", str(core), "--parent", str(os.getpid())]
         self._log = log
         self._buffer = b""
@@ -49,7 +55,7 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 cwd=ROOT,
-                env=environment(hide_numpy=hide_numpy),
+                env=environment(hide_numpy=hide_numpy, plain=plain),
                 start_new_session=True,
             )
 

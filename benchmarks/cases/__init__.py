@@ -11,10 +11,11 @@ from benchmarks.cases import calls, labs, networks, relays
 def all_cases(folder: Path) -> list[Case]:
     """All cases. ``folder`` is the folder of the models."""
     return [
-        calls.null_call(),
+        *calls.null_calls(),
         *calls.pipelined_calls(),
         *calls.arrays(),
         *calls.bare_arrays(),
+        *calls.plain_arrays(),
         *calls.two_sessions(),
         networks.inference(folder),
         networks.compiled_function(folder),

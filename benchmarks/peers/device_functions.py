@@ -10,7 +10,7 @@ _sources = {}
 
 
 @register("bench.nothing")
-def nothing():
+def nothing(*_):
     """A null call."""
 
 

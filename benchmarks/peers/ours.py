@@ -40,6 +40,13 @@ class Rpcsys(Subject):
             yield Trial(run, times=batch)
 
     @contextmanager
+    def mapped_calls(self, batch: int) -> Iterator[Trial]:
+        """Calls of one small argument by `RemoteFunction.map`."""
+        with self._connected() as session:
+            nothing = session.get_function("bench.nothing")
+            yield Trial(lambda: list(nothing.map([None] * batch)), times=batch)
+
+    @contextmanager
     def to_device(self, size: int) -> Iterator[Trial]:
         with self._connected() as session:
             sink, data = session.get_function("bench.sink"), array(size)
