@@ -82,8 +82,9 @@ static PyObject *find(Exchange *self, PyObject *about, PyObject *args, PyObject 
                          buffer_count);
 }
 
-/* Call; the frame of the RESULT. NULL without an error if the call is Python's, and nothing is sent. */
-static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args)
+/* Call; the frame of the RESULT, *plain if it came from here. NULL without an error if the call is Python's, and nothing is
+   sent. */
+static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args, int *plain)
 {
     PyObject *buffers[MAX_VALUES];
     Py_ssize_t buffer_count;
@@ -111,6 +112,7 @@ static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args)
         return take_over(self, call_id, (PyObject *)frame, 1);
     }
     self->stream->torn = 0;
+    *plain = 1;
     if (leave(self)) Py_CLEAR(frame);
     return (PyObject *)frame;
 }
@@ -229,14 +231,13 @@ PyType_Spec exchange_spec = {"rpcsys.speedups.Exchange", sizeof(Exchange), 0, Py
 /* ---------------------------------------------------------------- functions */
 
 /* The result in a frame, by the memo of its head or by Python. Takes the frame. */
-static PyObject *result_of(Function *self, PyObject *frame)
+static PyObject *result_of(Function *self, PyObject *frame, int plain)
 {
-    PyObject *parsed = PyObject_GetAttrString(frame, "parsed");
-    PyObject *memo = parsed ? PyObject_GetAttr(parsed, self->exchange->stream->state->str_memo) : NULL, *result = NULL;
+    PyObject *name = self->exchange->stream->state->str_memo, *result = NULL;
+    PyObject *memo = plain ? PyObject_GetAttr(((Frame *)frame)->parsed, name) : Py_NewRef(Py_None);
     if (memo && PyCallable_Check(memo)) result = PyObject_CallFunctionObjArgs(memo, frame, NULL);
     else if (memo) result = PyObject_CallMethod((PyObject *)self, "_result_of", "O", frame);
     Py_XDECREF(memo);
-    Py_XDECREF(parsed);
     Py_DECREF(frame);
     return result;
 }
@@ -244,8 +245,9 @@ static PyObject *result_of(Function *self, PyObject *frame)
 static PyObject *function_call(Function *self, PyObject *args, PyObject *keywords)
 {
     if (self->exchange && (!keywords || !PyDict_Size(keywords))) {
-        PyObject *frame = exchange(self->exchange, self->about, args);
-        if (frame) return result_of(self, frame);
+        int plain = 0;
+        PyObject *frame = exchange(self->exchange, self->about, args, &plain);
+        if (frame) return result_of(self, frame, plain);
         if (PyErr_Occurred()) return NULL;
     }
     PyObject *method = PyObject_GetAttrString((PyObject *)self, "_call");

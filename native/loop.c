@@ -109,10 +109,11 @@ static PyObject *reply_template(Loop *self, PyObject *result, PyObject **buffer,
 {
     State *state = self->stream->state;
     PyObject *template = template_find(state, self->templates, Py_None, &result, 1, buffer, count);
-    PyObject *size = template ? PyObject_GetAttr(template, state->str_body_bytes) : NULL;
-    unsigned long long body = size ? PyLong_AsUnsignedLongLong(size) : 0;
-    Py_XDECREF(size);
-    return size && body <= STRETCH ? PyObject_GetAttr(template, state->str_first) : NULL;
+    PyObject *first = template ? PyObject_GetAttr(template, state->str_first) : NULL;
+    uint64_t body = 0;
+    if (first) memcpy(&body, PyBytes_AsString(first) + 16, 8); /* as its header has it */
+    if (body > STRETCH) Py_CLEAR(first);
+    return first;
 }
 
 /* Have Python finish a call: its result, or the error that is set, is not plain. 0, or -1 with an error. */

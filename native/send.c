@@ -133,37 +133,36 @@ static int gather(Gathered *all, char *first, size_t length, PyObject *const *bu
 
 /* ---------------------------------------------------------------- methods */
 
-/* Remember what an interrupted send has to resume. The error stays set. */
-static void keep_sending(Stream *self, PyObject *pieces)
+/* Remember what an interrupted send has to resume: `first`, if it has a length, and buffers. The error stays set. */
+static void keep_sending(Stream *self, const char *first, size_t length, PyObject *const *buffers, Py_ssize_t count)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
+    Py_ssize_t before = length != 0;
+    PyObject *pieces = PyTuple_New(before + count);
+    if (pieces && before) PyTuple_SetItem(pieces, 0, PyBytes_FromStringAndSize(first, (Py_ssize_t)length));
+    for (Py_ssize_t i = 0; pieces && i < count; i++) PyTuple_SetItem(pieces, before + i, Py_NewRef(buffers[i]));
     if (!pieces) PyErr_Clear();
-    Py_XSETREF(self->sending, Py_XNewRef(pieces));
+    Py_XSETREF(self->sending, pieces);
     PyErr_Restore(type, value, trace);
 }
 
 int stream_send_frame(Stream *self, PyObject *first, unsigned int call_id, PyObject *const *buffers, Py_ssize_t count,
                       PyObject *on_full)
 {
-    Py_ssize_t length = PyBytes_Size(first);
-    PyObject *own = PyBytes_FromStringAndSize(PyBytes_AsString(first), length);
-    if (!own) return -1;
-    memcpy(PyBytes_AsString(own) + 12, &call_id, 4);
-    Gathered all;
-    int result = gather(&all, PyBytes_AsString(own), (size_t)length, buffers, count);
-    if (!result) {
-        result = send_all(self, &all.rest, on_full, 1);
-        release(&all);
-        if (result) {
-            PyObject *pieces = PyTuple_New(count + 1);
-            for (Py_ssize_t i = 0; pieces && i <= count; i++)
-                PyTuple_SetItem(pieces, i, Py_NewRef(i ? buffers[i - 1] : own));
-            keep_sending(self, pieces);
-            Py_XDECREF(pieces);
-        }
+    char own[HEADER_BYTES + REMEMBERED_BYTES];
+    size_t length = (size_t)PyBytes_Size(first); /* of a head that is remembered */
+    if (length > sizeof own) {
+        PyErr_SetString(PyExc_ValueError, "the head of a template is too long");
+        return -1;
     }
-    Py_DECREF(own);
+    memcpy(own, PyBytes_AsString(first), length);
+    memcpy(own + 12, &call_id, 4);
+    Gathered all;
+    if (gather(&all, own, length, buffers, count)) return -1;
+    int result = send_all(self, &all.rest, on_full, 1);
+    release(&all);
+    if (result) keep_sending(self, own, length, buffers, count);
     return result;
 }
 
@@ -187,7 +186,7 @@ PyObject *stream_send(Stream *self, PyObject *args, PyObject *keywords)
         failed = !done || send_all(self, &all.rest, on_full == Py_None ? NULL : on_full, patient);
         Py_XDECREF(done);
         release(&all);
-        if (failed) keep_sending(self, pieces);
+        if (failed) keep_sending(self, NULL, 0, items, count);
         else Py_CLEAR(self->sending);
     }
     PyMem_Free(items);

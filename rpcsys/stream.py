@@ -323,8 +323,8 @@ else:
         def _bind(self, exchange: Any, about: Any) -> None:
             """Set the exchange for short calls, and what the function adds to the keys of heads."""
 
-        def __call__(self, *args: Any, **options: Any) -> Any:
-            return self._call(*args, **options)
+        def __init_subclass__(cls) -> None:
+            cls.__call__ = cls._call
 
 
 if SPEEDUPS:

@@ -95,9 +95,13 @@ class RemoteFunction(FunctionBase):
         return self._session._result(frame)
 
     def _call(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> Any:
-        template, buffers, convert = self._template(args, keep)
-        frame = self._session._channel.call(template, buffers, deadline_s)
-        return (convert or frame.parsed.memo or self._session._result)(frame)
+        session = self._session
+        key, buffers = signature(self._about[keep], args)
+        template, convert = session._heads.get(key), None
+        if template is None:
+            template, buffers, convert = self._encode(args, keep, key)
+        frame = session._channel.call(template, buffers, deadline_s)
+        return (convert or frame.parsed.memo or session._result)(frame)
 
     def submit(self, *args: Any, keep: bool = False, deadline_s: Optional[float] = None) -> CallFuture:
         """Call without waiting; a `concurrent.futures.Future`. Calls run in the order they are sent."""

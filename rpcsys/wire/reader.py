@@ -76,16 +76,15 @@ class FrameReader:
         Raises `EOFError` at the end of the stream. An error of ``fill`` passes through and changes nothing.
         """
         body = self._body
-        direct = body is not None and body.remaining > _DIRECT
-        space = body.space() if body is not None and direct else self._scratch[self.unread :]
-        count = fill(space, 0, flags)
-        if not count:
-            raise EOFError
-        if body is not None and direct:
+        if body is not None and body.remaining > _DIRECT:
+            count = fill(body.space(), 0, flags)
             body.filled(count)
         else:
+            count = fill(self._scratch[self.unread :] if self.unread else self._scratch, 0, flags)
             self.unread += count
-        return self.next()
+        if not count:
+            raise EOFError
+        return self._next_frame() if body is None else self.next()
 
     def next(self) -> Optional[Frame]:
         """The next complete frame, or None until more is received.
@@ -163,7 +162,10 @@ class FrameReader:
         fits = (body_bytes <= MAX_CHUNK and not parsed.sizes) if kind == CHUNK else parsed.body_bytes == body_bytes
         if not fits or parsed.made > limits.max_made + MADE_PER_BYTE * body_bytes:
             limits.refuse_body(kind, parsed, body_bytes)
-        self._consumed(body_start)
+        if body_start == self.unread <= _SCRATCH:
+            self._start = self.unread = 0  # as `_consumed`
+        else:
+            self._consumed(body_start)
         sizes = (body_bytes,) if kind == CHUNK else parsed.sizes
         buffers = self._pool.take_all(sizes) if sizes else ()
         frame = Frame(kind, flags, deadline_ms, call_id, parsed, buffers)

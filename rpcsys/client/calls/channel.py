@@ -346,7 +346,7 @@ class Channel:
             pieces = [b"".join(self._held.values()), *pieces]
             self._flusher.sent += 1
         try:
-            self._stream.send(pieces, self._on_full, begun=self._held.clear)
+            self._stream.send(pieces, self._on_full, begun=self._held.clear if self._held else None)
         except BaseException as error:  # noqa: BLE001 - Ctrl-C, too
             raise self._failed(error, self._receiver.drain) from None
 

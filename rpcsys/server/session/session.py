@@ -214,7 +214,9 @@ class SessionServer:
             pieces = calls.result(frame.call_id, call(frame)) if call else calls.answer(frame)
         except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
             pieces = self._error_of(frame, error)
-        self._end_turn()
+        loop.turn += 1
+        if loop.reading:
+            self._watcher.nudge()
         return pieces
 
     def _finish(self, frame: Frame, result: Any, error: BaseException | None) -> None:
@@ -225,7 +227,9 @@ class SessionServer:
             pieces = self._calls.result(frame.call_id, result)
         except BaseException as problem:  # noqa: BLE001 - a user's function may raise anything
             pieces = self._error_of(frame, problem)
-        self._end_turn()
+        self._loop.turn += 1
+        if self._loop.reading:
+            self._watcher.nudge()
         self._out.send(pieces)
 
     def _error_of(self, frame: Frame, error: BaseException) -> list[Buffer]:
@@ -236,8 +240,3 @@ class SessionServer:
         self._loop.turn += 1
         self._end_process("ended", "SessionLost", f"a function on the device ended its process ({error!r})"[:500])
         return []
-
-    def _end_turn(self) -> None:
-        self._loop.turn += 1
-        if self._loop.reading:
-            self._watcher.nudge()
