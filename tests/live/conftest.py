@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rpcsys
+from rpcsys import stream
 from rpcsys.pack import build
 from tests.live import invariant, lab_checks
 from tests.live.artefacts import Artefacts, compiled
@@ -17,7 +18,30 @@ from tests.live.board_cli import BoardCli
 from tests.live.daemons import Daemons
 from tests.live.fault_lab import KINDS, FaultLab
 
+#: The modules whose tests run with the C library and without it.
+BOTH_PATHS = {
+    *("test_corpus", "test_errors_for_people", "test_contained", "test_native", "test_clean_board", "test_sessions"),
+    *("test_shared_connections", "test_behind_proxies", "test_served", "test_offload", "test_uploads"),
+    *("test_interrupts", "test_asyncio", "test_slow_clients", "test_unread_clients", "test_flooded_logs"),
+}
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the modules of `BOTH_PATHS` with the C library, and slowly without it."""
+    if metafunc.module.__name__.rpartition(".")[2] in BOTH_PATHS:
+        paths = ["native", pytest.param("python", marks=pytest.mark.slow)]
+        metafunc.parametrize("speedups", paths, indirect=True, scope="module")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def speedups(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The streams of this process, and of the daemons that it starts."""
+    with pytest.MonkeyPatch.context() as patched:
+        if getattr(request, "param", "native") == "python":
+            patched.setattr(stream, "SPEEDUPS", False)
+            patched.setenv("RPCSYS_SPEEDUPS", "0")
+        yield
 
 
 @pytest.fixture(autouse=True, scope="package")
