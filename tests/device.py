@@ -42,16 +42,21 @@ OURS = handshake.Options(session=handshake.SESSION)
 
 
 class Device:
-    """One session process, which takes one connection at ``address``; ``job``: options of its Job."""
+    """One session process, which takes one connection at ``address``; ``job``: options of its Job.
 
-    def __init__(self, *, hide: tuple[str, ...] = (), limit_s: float | None = None, **job: Any) -> None:
+    ``speedups``: whether it uses the C library; as this process if None.
+    """
+
+    def __init__(
+        self, *, hide: tuple[str, ...] = (), limit_s: float | None = None, speedups: bool | None = None, **job: Any
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.workdir = Path(self._folder.name) / "session"
         self.workdir.mkdir()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.address: tuple[str, int] = listener.getsockname()
             options = {"workdir": str(self.workdir), "limit_s": limit_s, "hide": hide, "job": job}
-            options["speedups"] = streams.SPEEDUPS
+            options["speedups"] = streams.SPEEDUPS if speedups is None else speedups
             self.process = _start(options, listener) if hide else _fork(options, listener)
 
     def session(self, session_timeout: float | None = None) -> Session:
