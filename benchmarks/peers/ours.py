@@ -76,11 +76,12 @@ class Rpcsys(Subject):
             yield Trial(lambda: add(data, output))
 
     @contextmanager
-    def opening(self, pause_s: float) -> Iterator[Trial]:
-        """Open sessions in turn; ``pause_s`` between the end of one and the next."""
+    def opening(self, pause_s: float, held_s: float = 0.0) -> Iterator[Trial]:
+        """Open sessions in turn, each held for ``held_s``; ``pause_s`` between the end of one and the next."""
         opened: list[Any] = []
 
         def after() -> None:
+            time.sleep(held_s)
             opened.pop().close()
             time.sleep(pause_s)
 

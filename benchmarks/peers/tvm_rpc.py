@@ -57,11 +57,12 @@ class TvmSessions(Subject):
         yield Trial(run)
 
     @contextmanager
-    def opening(self, pause_s: float) -> Iterator[Trial]:
-        """Open sessions in turn; ``pause_s`` between the end of one and the next."""
+    def opening(self, pause_s: float, held_s: float = 0.0) -> Iterator[Trial]:
+        """Open sessions in turn, each held for ``held_s``; ``pause_s`` between the end of one and the next."""
         opened = []
 
         def after() -> None:
+            time.sleep(held_s)
             opened.clear()
             time.sleep(pause_s)
 

@@ -47,6 +47,7 @@ class ServerConfig:
     slots: int = 1
     tvm: str = "off"  # or "python", or "ctypes"
     tvm_library: str | None = None
+    tvm_apart: bool = False  # whether only sessions of TVM's clients have the tvm package
     name: str = ""  # "" is the host's
     labels: tuple[tuple[str, str], ...] = ()
     preload: tuple[str, ...] = ()  # names of modules
@@ -101,8 +102,9 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "load_library": tuple(_whole_path(path) for path in flags.load_library.split(":") if path),
         "tvm": tvm,
         "tvm_library": tvm_library,
+        "tvm_apart": tvm == "python" and flags.preload == AUTO,
         "labels": _labels(flags.labels),
-        "preload": _preload(flags.preload, tvm),
+        "preload": _preload(flags.preload),
         "imports": tuple(flags.imports),
         "cpus": _cpus(flags.cpus, flags.slots) if flags.cpus else (),
         "cache": _whole_path(flags.cache) if flags.cache else None,
@@ -312,11 +314,10 @@ def _tvm(wanted: str, folder: str | None) -> str:
     return "ctypes" if library.has_runtime() else "off"
 
 
-def _preload(text: str, tvm: str) -> tuple[str, ...]:
-    """The modules to import in advance: the given names or, for ``auto``, those of this board that sessions use."""
+def _preload(text: str) -> tuple[str, ...]:
+    """The modules to import in advance: the given names or, for ``auto``, those of this board that all sessions use."""
     if text == "none":
         return ()
     if text != AUTO:
         return tuple(name for name in text.split(",") if name)
-    found = [name for name in ("numpy", "onnxruntime") if installed(name)]
-    return (*found, *(["tvm.rpc.server"] if tvm == "python" else []))
+    return tuple(name for name in ("numpy", "onnxruntime") if installed(name))

@@ -50,6 +50,8 @@ def test_what_the_project_promises_has_a_goal():
         "automatic-cuts",
         "compiled-function",
         "opening-in-turn",
+        "opening-after-another",
+        "opening-after-held",
         "opening-eight-at-once",
         "session",
         "lease",

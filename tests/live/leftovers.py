@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from tests.live.probe import TrackerProbe
-from tests.live.processes import is_init
+from tests.live.processes import is_init, is_tvm_zygote
 
 ANSWER_S = 10.0
 #: States of leases that end only after some time: their server is gone, or does not report ends.
@@ -35,6 +35,7 @@ class Watched:
     address: tuple[str, int] | None
     temporary: Path
     slots: int
+    forks: bool = True
     deployed: Path | None = None
     idle: collections.Counter[str] = field(default_factory=collections.Counter)
     zygote_idle: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -52,6 +53,7 @@ class Watched:
             ("127.0.0.1", port) if port and _same_network(pid) else None,
             Path(environment.get("TMPDIR", "/tmp")),
             int(_flag(words, "--slots") or 1),
+            "--no-fork" not in words,
             Path(process.cwd(), deploy) if deploy else None,
         )
 
@@ -82,7 +84,7 @@ class Watched:
         yield from _more("descriptors", self._own(links), self.idle)
         zygote = self.zygote()
         if zygote is not None and self.zygote_idle:
-            yield from _more("the zygote's descriptors", descriptors(zygote.pid), self.zygote_idle)
+            yield from _more("the zygote's descriptors", _own_of_zygote(zygote.pid), self.zygote_idle)
 
     def begun(self) -> bool:
         """Whether it waits in epoll: its first processes are started. True if the kernel does not report that."""
@@ -98,7 +100,7 @@ class Watched:
         self.idle["anon_inode:[eventpoll]"] += self.role != "tracker"  # of its link to a tracker, which may start later
         zygote = self.zygote()
         if zygote is not None:
-            self.zygote_idle = descriptors(zygote.pid)
+            self.zygote_idle = _own_of_zygote(zygote.pid)
 
     def _own(self, links: Callable[[int], int]) -> collections.Counter[str]:
         """Its descriptors, without connections to other daemons and to its own processes."""
@@ -107,25 +109,41 @@ class Watched:
         return own
 
     def _control_sockets(self) -> int:
-        """The number of its zygote's children: the server has one socket for each."""
+        """The number of its zygotes' children: the server has one socket for each."""
+        return sum(len(waiting) for _, waiting in self._below_zygotes())
+
+    def _below_zygotes(self) -> Iterator[tuple[list[psutil.Process], list[psutil.Process]]]:
+        """For each zygote the inits with their parent, and the other children; the one for TVM's is below the first."""
         zygote = self.zygote()
-        return 0 if zygote is None else len(_apart(_children(zygote.pid))[1])
+        if zygote is not None:
+            seconds = _second_zygotes(zygote.pid)
+            yield _apart([one for one in _children(zygote.pid) if one not in seconds])
+            yield from (_apart(_children(one.pid)) for one in seconds)
 
     def _left_at_server(self) -> Iterator[str]:
         sessions = [path.name for folder in self.folders() for path in folder.glob("session-*")]
         yield from (f"the folder {name}" for name in sessions)
         hosts = 0 if self.deployed is None else len([*self.deployed.glob("*/current")])
-        zygote = self.zygote()
-        if zygote is None:
-            return  # a new one starts
-        inits, waiting = _apart(_children(zygote.pid))
-        if len(waiting) > self.slots + hosts:
-            yield f"{len(waiting)} processes where {self.slots} slots and {hosts} modules need one each"
-        if len(inits) > len(waiting) + 1:  # one of them is their parent
-            yield f"{len(inits) - 1} inits where {len(waiting)} processes wait"
-        for child in (*inits, *waiting):
-            for one in _children(child.pid):
-                yield f"process {one.pid} ({_command(one)[:80]}) below one that waits for a session"
+        for inits, waiting in self._below_zygotes():
+            slots = self.slots if self.forks else 2 * self.slots  # then the one zygote makes TVM's children, too
+            if len(waiting) > slots + hosts:
+                yield f"{len(waiting)} processes where {self.slots} slots and {hosts} modules need one each"
+            if len(inits) > len(waiting) + 1:  # one of them is their parent
+                yield f"{len(inits) - 1} inits where {len(waiting)} processes wait"
+            for child in (*inits, *waiting):
+                for one in _children(child.pid):
+                    yield f"process {one.pid} ({_command(one)[:80]}) below one that waits for a session"
+
+
+def _second_zygotes(zygote: int) -> list[psutil.Process]:
+    return [one for one in _children(zygote) if is_tvm_zygote(one.pid)]
+
+
+def _own_of_zygote(pid: int) -> collections.Counter[str]:
+    """A zygote's descriptors, without the socket of a second one."""
+    own = descriptors(pid)
+    own["socket"] -= len(_second_zygotes(pid))
+    return own
 
 
 def _apart(children: list[psutil.Process]) -> tuple[list[psutil.Process], list[psutil.Process]]:

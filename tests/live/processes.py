@@ -26,7 +26,16 @@ def descendants(pid: int) -> list[int]:
 
 def is_init(pid: int) -> bool:
     """Whether a process is the init of a session's PID namespace, or the parent of those."""
+    return _has_name(pid, "rpcsys-inits")
+
+
+def is_tvm_zygote(pid: int) -> bool:
+    """Whether a process is a server's second zygote, or a child of that."""
+    return _has_name(pid, "rpcsys-tvm")
+
+
+def _has_name(pid: int, name: str) -> bool:
     try:
-        return Path(f"/proc/{pid}/comm").read_text() == "rpcsys-inits\n"
+        return Path(f"/proc/{pid}/comm").read_text() == f"{name}\n"
     except OSError:
         return False

@@ -39,7 +39,7 @@ def census(server: Daemon, folder: Path) -> dict[str, int]:
             "descriptors": sum(process.num_fds() for process in lasting),
             "threads": sum(process.num_threads() for process in lasting),
             "processes": len(server.tree(inits=False)),
-            "files": sum(1 for _ in folder.glob("rpcsys-server-*/**/*")),
+            "files": sum("/ready-" not in str(path) for path in folder.glob("rpcsys-server-*/**/*")),
         }
 
     def rests() -> bool:

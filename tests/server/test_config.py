@@ -199,6 +199,10 @@ def test_how_tvms_clients_are_served(monkeypatch, tmp_path):
         assert parse([]).tvm == served
     with pytest.raises(ConfigError, match="--tvm-library DIR"):
         parse(["--tvm", "ctypes"])
+    monkeypatch.setattr(config, "installed", lambda name: True)
+    assert parse([]).tvm_apart
+    assert "tvm" not in " ".join(parse([]).preload)
+    assert not any(parse(["--preload", names]).tvm_apart for names in ("none", "numpy,tvm"))
     (tmp_path / "libtvm_runtime.so").unlink()
     monkeypatch.undo()
     library.use(None)

@@ -69,7 +69,8 @@ def run(control: socket.socket, settings: dict[str, Any], parent: int, namespace
             processes.become_subreaper()
         processes.exit_without_destructors()
         os.setsid()
-        session.rehearse()
+        if settings["rehearse"]:
+            session.rehearse()
         messages.send_json(control, ready=True)
         data, descriptor = messages.receive(control)
         status = _do(Job.from_bytes(data), descriptor, control, settings, namespace) if data else 0

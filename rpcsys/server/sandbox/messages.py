@@ -31,8 +31,13 @@ class ChildKind(str, Enum):
     """What a child is made for."""
 
     SESSION = "session"
+    TVM = "tvm"  # for a session of TVM's protocol, where only these children have TVM's Python
     HOST = "host"
     DEPLOYER = "deployer"
+
+    @property
+    def of_session(self) -> bool:
+        return self in (ChildKind.SESSION, ChildKind.TVM)
 
 
 RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "deployer"  # kinds of jobs
@@ -106,9 +111,11 @@ _MOST = 2**31 - 1
 #: The check of each field in a zygote's messages; ``events.ChildDead`` explains those of a death.
 OF_ZYGOTE: Dict[str, Check] = {
     "importing": _line,  # before each import that a flag names
+    "child": integer(1, _MOST),  # that the import is for, else for all
     "ready": flag,
     "shared": _line,  # why sessions have no namespaces of their own
     "failed": _line,
+    "zygote": integer(1, _MOST),  # the PID of the one that has made the child
     "born": integer(1, _MOST),
     "pid": integer(1, _MOST),
     "init": integer(0, _MOST),  # 0 for none

@@ -7,10 +7,12 @@ import ctypes
 import importlib
 import os
 import socket
+import sys
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import library
+from rpcsys.server import capabilities
 from rpcsys.server.sandbox import messages, processes
 
 #: Variables that libraries read when they are loaded.
@@ -18,7 +20,9 @@ THREAD_COUNTS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "
 #: The modules that every session uses.
 OWN = ("rpcsys.server.session.session", "rpcsys.server.session.tvm_session")
 #: For a package to preload, the module that sessions use.
-PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": "tvm.rpc.server"}
+TVM = "tvm.rpc.server"
+PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": TVM}
+REHEARSALS = 10  # Python 3.11 adapts code in its eighth run
 _MADV_DONTNEED = 4
 
 
@@ -29,23 +33,57 @@ def own(settings: dict[str, Any]) -> None:
         importlib.import_module(name)
 
 
+def ahead(settings: dict[str, Any]) -> None:
+    """Do once for all sessions what each would do, on pages of its own, when it opens.
+
+    A rehearsal fills caches, and Python 3.11 adapts code in its first runs: it writes to the code. A copy of a process
+    that has done this does nothing.
+    """
+    if OWN[0] in sys.modules:
+        return
+    own(settings)
+    session = importlib.import_module(OWN[0])
+    capabilities.warm()
+    for _ in range(REHEARSALS):
+        session.rehearse()
+
+
 def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
     """Import and load what sessions need, one thread each; report imports. Raises ImportError, with the flag's name."""
-    before = {name: os.environ.get(name) for name in THREAD_COUNTS}
-    os.environ.update(dict.fromkeys(THREAD_COUNTS, "1"))
-    try:
+    with _one_thread():
         own(settings)
         if settings["tvm"] == "ctypes":
             _load_runtime()
         for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
             for name in names:
-                messages.send_json(supervisor, importing=f"{flag} {name}")
-                try:
-                    importlib.import_module(PACKAGES.get(name, name))
-                except Exception as error:
-                    missing = isinstance(error, ModuleNotFoundError)
-                    how = "; install it for this Python, or add its folder to PYTHONPATH" if missing else ""
-                    raise ImportError(f"{flag} {name}: {type(error).__name__}: {error}{how}") from error
+                _import(name, f"{flag} {name}", supervisor)
+    if settings.get("of_tvm"):
+        tvm(supervisor)
+
+
+def tvm(supervisor: socket.socket, child: Optional[int] = None) -> None:
+    """Import TVM's Python, as the first part of making ``child``. Raises ImportError."""
+    with _one_thread():
+        _import(TVM, "--tvm python", supervisor, **({} if child is None else {"child": child}))
+
+
+def _import(name: str, what: str, supervisor: socket.socket, **fields: int) -> None:
+    messages.send_json(supervisor, importing=what, **fields)
+    try:
+        importlib.import_module(PACKAGES.get(name, name))
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        how = "; install it for this Python, or add its folder to PYTHONPATH" if missing else ""
+        raise ImportError(f"{what}: {type(error).__name__}: {error}{how}") from error
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Libraries that are loaded meanwhile use one thread each."""
+    before = {name: os.environ.get(name) for name in THREAD_COUNTS}
+    os.environ.update(dict.fromkeys(THREAD_COUNTS, "1"))
+    try:
+        yield
     finally:
         for name, value in before.items():
             os.environ.pop(name, None)

@@ -11,8 +11,9 @@ import ctypes
 import errno
 import os
 import signal
+import struct
 import time
-from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, Tuple
+from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 #: The C library, opened once: each `ctypes.CDLL` makes classes, which in a forked child copies half a megabyte.
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -20,6 +21,10 @@ _LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)  # called with the GIL held,
 RESCAN_S = 0.005  # between two bursts of scans for orphans
 BURST_S = 0.02  # the length of a burst of scans without a pause
 KILL_TIMEOUT_S = 5.0  # a process that is alive so long after SIGKILL counts as stuck in the kernel
+_CLONE_PARENT = 0x8000
+#: The number of the system call clone, by processor and bits; on all of them its first argument are the flags.
+_CLONE = {("x86_64", 64): 56, ("aarch64", 64): 220, ("riscv64", 64): 220}
+_CLONE_32 = ("x86_64", "aarch64", "i386", "i486", "i586", "i686", "armv6l", "armv7l", "armv8l")  # 120 on all
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _host_pid = 0
 
@@ -43,6 +48,22 @@ def prctl(option: int, value: int) -> int:
 def fork() -> int:
     """Fork by the C library, in a process with one thread: Python's own fork copies 200 pages more. Raises OSError."""
     pid = int(_LIBC_WITH_GIL.fork())
+    if pid < 0:
+        check(pid)
+    return pid
+
+
+def fork_sibling(namespaces: int) -> int:
+    """Fork into new ``namespaces`` a child of this process's parent; return its PID, 0 in the child. Raises OSError.
+
+    The child may use system calls only: the C library does not know of this fork.
+    """
+    bits, machine = struct.calcsize("P") * 8, os.uname().machine
+    number = 120 if bits == 32 and machine in _CLONE_32 else _CLONE.get((machine, bits))
+    if number is None:
+        raise OSError(errno.ENOSYS, f"no fork beside a process on {machine}")
+    flags = _CLONE_PARENT | namespaces | signal.SIGCHLD
+    pid = int(_LIBC_WITH_GIL.syscall(ctypes.c_long(number), ctypes.c_long(flags), *[ctypes.c_long(0)] * 4))
     if pid < 0:
         check(pid)
     return pid
@@ -131,8 +152,8 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                found += map(int, file.read().split())
+            with open(f"/proc/{pid}/task/{task}/children", "rb", buffering=0) as file:
+                found += map(int, file.readall().split())
     except FileNotFoundError:
         if os.path.isdir(f"/proc/{pid}"):
             return _children_by_search(pid)
@@ -223,17 +244,20 @@ class Orphans:
         self.stuck: Dict[int, str] = {}
         self._killed: Dict[int, Tuple[float, str]] = {}
 
-    def burst(self, spared: Callable[[List[Dead]], AbstractSet[int]]) -> bool:
+    def burst(self, spared: Callable[[List[Dead]], Optional[AbstractSet[int]]]) -> bool:
         """Reap the dead and kill orphans, for `BURST_S` at most; return whether only stuck orphans are left.
 
-        ``spared`` takes the reaped children, and returns the PIDs of children that are no orphans.
+        ``spared`` takes the reaped children, and returns the PIDs of children that are no orphans; None for all.
         """
         until = time.monotonic() + BURST_S
         while True:
             dead = reap()
             for one in dead:
                 self._collected(one)
-            left = set(children(os.getpid())) - spared(dead)
+            others = spared(dead)
+            if others is None:
+                return True
+            left = set(children(os.getpid())) - others
             for pid in left - self._killed.keys():
                 kill(pid)  # before its name is read: it may live for 50 us
                 self._killed[pid] = (time.monotonic(), name_of(pid))

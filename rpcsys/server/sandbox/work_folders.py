@@ -93,6 +93,28 @@ def take(ready: str, folder: str, number: int) -> str:
     return os.path.join(place, _FILES)
 
 
+def state(files: str) -> list[tuple[int, ...]]:
+    """What shows a change of the session's directory ``files``, or of those beside and above it. Raises OSError.
+
+    Entries that are made and removed, other rights and attributes change a directory's ctime, which no session sets.
+    """
+    places = (os.path.dirname(files), files, temporary(files))
+    stats = [os.stat(place, follow_symlinks=False) for place in places]
+    return [(one.st_ino, one.st_mode, one.st_uid, one.st_gid, one.st_nlink, one.st_ctime_ns) for one in stats]
+
+
+def put_back(files: str, number: int) -> str:
+    """Make an untouched session's directory one for a later session, as :func:`make_ahead` does. Raises OSError."""
+    for place in (files, temporary(files)):  # a change so soon after the last one that ctime is the same
+        with os.scandir(place) as entries:
+            if any(entries):
+                raise FileExistsError(place)
+    place = os.path.dirname(files)
+    ready = os.path.join(os.path.dirname(place), f"ready-{number}")
+    os.rename(place, ready)
+    return ready
+
+
 def _make(place: str) -> str:
     try:
         os.mkdir(place, 0o700)

@@ -15,7 +15,6 @@ import sys
 import time
 from typing import AbstractSet, Any, Callable, NamedTuple, NoReturn
 
-from rpcsys.server import capabilities
 from rpcsys.server.sandbox import (
     cgroups,
     child,
@@ -30,6 +29,7 @@ from rpcsys.server.sandbox import (
     processes,
     work_folders,
 )
+from rpcsys.server.sandbox.tvm_zygote import TvmZygote
 
 CLEAR_S, CLEAR_TRIES = 0.05, 100  # pause between attempts to remove cgroups after a death, and their number
 LEAVE_TIMEOUT_S = 5.0  # for all descendants of a zygote to die after the supervisor is gone
@@ -62,8 +62,7 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
     processes.die_with_parent(settings["supervisor"], signal.SIGTERM)
     try:
         if settings["fork"]:
-            preload.own(settings)
-            capabilities.warm()
+            preload.ahead(settings)
         launch.freeze()
         zygote.start_maker()
         if settings["fork"]:
@@ -76,6 +75,24 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
         messages.send_json(control, failed=str(error))
         os._exit(0)
     launch.freeze()
+
+
+def _main_of_tvm(settings: dict[str, Any], control: socket.socket, first_child: int) -> NoReturn:
+    """Run the zygote for TVM's clients, in a fork of the first zygote, which cleans up if this one dies."""
+    processes.die_with_parent(settings["supervisor"])
+    processes.become_subreaper()
+    processes.set_name("rpcsys-tvm")
+    zygote = Zygote(control, settings)
+    zygote.start_maker()
+    try:
+        preload.tvm(control, first_child)
+        launch.freeze()
+        messages.send_json(control, ready=True)
+        zygote.run()
+    except ImportError as error:
+        messages.send_json(control, failed=str(error), child=first_child)
+    finally:
+        os._exit(1)
 
 
 class DeadChild(NamedTuple):
@@ -110,12 +127,17 @@ class Zygote:
         self._removed: dict[int, list[str]] = {}  # child -> IPC objects that vanished with it
         self._held = [held for held in (work_folders.hold(settings["folder"]),) if held >= 0]
         self._held += cgroups.hold(settings["cgroups"])
-        self._clear_tries = CLEAR_TRIES if settings["cgroups"] else 0  # an earlier zygote may have left some
+        self._clears = CLEAR_TRIES if settings["cgroups"] and not settings.get("second") else 0
+        self._clear_tries = self._clears  # an earlier zygote may have left some
         self._deaths, self._wakeup = socket.socketpair()
         self._deaths.setblocking(False)
         self._wakeup.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        self._poll = select.poll()
+        self._poll.register(self.control, select.POLLIN)
+        self._poll.register(self._deaths, select.POLLIN)
+        self._tvm = TvmZygote(control, self._poll, self._become_tvm_zygote)
 
     def start_maker(self) -> None:
         """Start the maker of inits, where children have PID namespaces: a copy of this process while it is small."""
@@ -125,14 +147,13 @@ class Zygote:
     def run(self) -> None:
         """Serve the supervisor until it is gone."""
         self._helpers = frozenset(processes.children(os.getpid()))
-        poll = select.poll()
-        poll.register(self.control, select.POLLIN)
-        poll.register(self._deaths, select.POLLIN)
         while True:
             timeout_s = processes.RESCAN_S if self._ended else CLEAR_S if self._clear_tries else None
-            ready = [descriptor for descriptor, _ in poll.poll(timeout_s and timeout_s * 1000)]
+            ready = [descriptor for descriptor, _ in self._poll.poll(timeout_s and timeout_s * 1000)]
             if self._deaths.fileno() in ready:
                 self._deaths.recv(4096)
+            if self._tvm.descriptor in ready and self._tvm.pass_on():
+                self._clear_tries = self._clears  # it may have been a death
             self._collect()
             self._clear_cgroups()
             if self.control.fileno() in ready and not self._take_order():
@@ -145,7 +166,9 @@ class Zygote:
             return False
         order = json.loads(data)
         if "spawn" in order and child_control is not None:
-            self._spawn(order["spawn"], order["kind"], child_control)
+            self._spawn(order, data, child_control)
+        elif order.get("kill") in self._tvm.children:
+            self._tvm.kill(order["kill"], data)
         for pid, number in self._known.items():
             if number == order.get("kill") and pid != self._inits.get(number):
                 self._kill(pid, number)
@@ -167,14 +190,21 @@ class Zygote:
 
     # Making children
 
-    def _spawn(self, number: int, kind: str, child_control: int) -> None:
-        """Make a child; with ``--no-fork`` a fresh interpreter."""
-        if kind == messages.ChildKind.SESSION:
-            self._sessions.add(number)
+    def _spawn(self, order: dict[str, Any], data: bytes, child_control: int) -> None:
+        """Make a child; with ``--no-fork`` a fresh interpreter. The second zygote makes those for TVM's clients."""
+        number, kind = order["spawn"], messages.ChildKind(order["kind"])
+        of_tvm = kind is messages.ChildKind.TVM
         try:
-            pid = self._make(number, child_control)
+            if of_tvm and self.settings["fork"] and not self.settings.get("second"):
+                self._tvm.spawn(number, data, child_control)
+                return
+            if kind.of_session:
+                self._sessions.add(number)
+            rehearse = kind.of_session and not order.get("at_once")
+            pid = self._make(number, child_control, {**self.settings, "of_tvm": of_tvm, "rehearse": rehearse})
             self._known[pid] = number
-            messages.send_json(self.control, born=number, pid=pid, init=self._inits.get(number, 0))
+            init = self._inits.get(number, 0)
+            messages.send_json(self.control, born=number, pid=pid, init=init, zygote=os.getpid())
         except OSError as error:
             # Too many processes, or no memory: the supervisor tries again after a pause.
             sys.stderr.write(f"rpcsys-server: no session process: {error.strerror}\n")
@@ -182,9 +212,9 @@ class Zygote:
         finally:
             os.close(child_control)
 
-    def _make(self, number: int, child_control: int) -> int:
+    def _make(self, number: int, child_control: int, settings: dict[str, Any]) -> int:
         """Start a child's process, with an init of its own where possible; return its PID. Raises OSError."""
-        settings, folders = self.settings, self.settings["cgroups"]
+        folders = settings["cgroups"]
         if number not in self._sessions:
             settings, folders = {**settings, "shared": settings["deploy"]}, {}
         elif not _in_cgroup(lambda: cgroups.make(folders, number, settings["memory"])):
@@ -211,23 +241,38 @@ class Zygote:
         self._known[init], self._inits[number] = number, init
         return pid
 
+    def _become_tvm_zygote(self, control: socket.socket, first_child: int) -> NoReturn:
+        """In the second zygote, right after the fork: close this one's descriptors, then run."""
+        try:
+            self._leave_zygote()
+            settings = {**self.settings, "supervisor": os.getppid(), "second": True}
+            _main_of_tvm(settings, control, first_child)
+        finally:
+            os._exit(1)
+
     def _become_child(self, child_control: int, settings: dict[str, Any]) -> NoReturn:
         """In the child, right after the fork: close the zygote's descriptors, then run."""
         try:
-            processes.finish_fork()
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-            parent = os.getppid()
-            self._close_own()
-            if self._maker is not None:
-                self._maker.close_own()
+            parent = self._leave_zygote()
             child.run(socket.socket(fileno=child_control), settings, parent, child.enter_namespaces(settings))
         finally:
             os._exit(1)
 
+    def _leave_zygote(self) -> int:
+        """In a copy of this process that is to run Python code: have nothing of the zygote; return the zygote's PID."""
+        processes.finish_fork()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        parent = os.getppid()
+        self._close_own()
+        if self._maker is not None:
+            self._maker.close_own()
+        return parent
+
     def _close_own(self) -> None:
         """In a copy of this process, close its private descriptors. Some show the supervisor that the zygote ended."""
+        self._tvm.close_own()
         for own in (self.control, self._deaths, self._wakeup):
             own.close()
         while self._held:
@@ -239,20 +284,21 @@ class Zygote:
         """Reap the dead, kill orphans, and report each dead child that has no descendant left."""
         if self._orphans.burst(self._spared):
             self._report()
-        stuck = list(self._orphans.stuck.values())[: messages.MAX_NAMES]
+        stuck = [*self._orphans.stuck.values(), *self._tvm.stuck][: messages.MAX_NAMES]
         if stuck != self._reported_stuck:
             self._reported_stuck = stuck
             messages.send_json(self.control, stuck=stuck)
 
-    def _spared(self, dead: list[processes.Dead]) -> AbstractSet[int]:
-        """Note the dead; return the PIDs that are no orphans. Before a child has died there is no orphan."""
+    def _spared(self, dead: list[processes.Dead]) -> AbstractSet[int] | None:
+        """Note the dead; return the PIDs that are no orphans. Before a child has died there is no orphan: None."""
         for one in dead:
             number = self._known.pop(one.pid, None)
             if number is not None:
                 self._note_death(number, one)
+        self._ended += [DeadChild(number, status, False) for number, status in self._tvm.died(dead).items()]
         if not self._ended:
-            return frozenset(processes.children(os.getpid()))
-        makers = frozenset() if self._maker is None else frozenset([self._maker.pid])
+            return None
+        makers = {self._tvm.pid} if self._maker is None else {self._tvm.pid, self._maker.pid}
         return self._known.keys() | self._helpers | makers
 
     def _note_death(self, number: int, one: processes.Dead) -> None:
@@ -265,7 +311,7 @@ class Zygote:
         if number in self._over and number not in self._inits:
             self._ended.append(self._over.pop(number))
             if self.settings["cgroups"]:
-                self._clear_tries = CLEAR_TRIES
+                self._clear_tries = self._clears
                 if not self.settings["own_pids"]:  # else its init's end has killed all
                     cgroups.kill(self.settings["cgroups"], number)
 
@@ -302,7 +348,7 @@ class Zygote:
 
     def _clear_cgroups(self) -> None:
         if self._clear_tries and not self._ended:
-            gone = cgroups.clear(self.settings["cgroups"], frozenset(self._known.values()))
+            gone = cgroups.clear(self.settings["cgroups"], {*self._known.values(), *self._tvm.children})
             self._clear_tries = 0 if gone else self._clear_tries - 1
 
 

@@ -105,6 +105,7 @@ class KillZygote(Action): ...  # kill the zygote and every process below it: `Zy
 class Spawn(Action):  # have the zygote make a child that waits for its job
     child: int
     kind: ChildKind = ChildKind.SESSION
+    at_once: bool = False  # a session waits for it
 
 
 class Kill(Action):  # have the zygote kill a child with all its descendants

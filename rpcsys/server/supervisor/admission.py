@@ -8,7 +8,7 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.offers import MatchKey
 from rpcsys.server.supervisor.parking import ParkedConnection
 from rpcsys.server.supervisor.records import earliest
-from rpcsys.server.supervisor.slots import SessionRecord
+from rpcsys.server.supervisor.session_record import SessionRecord
 from rpcsys.server.supervisor.tracker import TrackerSide
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same

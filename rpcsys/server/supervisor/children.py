@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rpcsys.errors import ProtocolError
-from rpcsys.server.sandbox import launch, messages, processes
+from rpcsys.server.sandbox import launch, messages, preload, processes
 from rpcsys.server.sandbox.messages import ChildKind, Job
 from rpcsys.server.sandbox.processes import RESCAN_S, Orphans
 from rpcsys.server.supervisor import events as ev
@@ -35,6 +35,7 @@ class ChildProcess:
     control: socket.socket | None  # None once the supervisor has closed it
     allowance: messages.Allowance
     roots: tuple[int, ...] = ()  # the PIDs of its process and of its init, if it has one
+    zygote: int = 0  # the PID of the zygote that has made it
     ready: bool = False
     kills: int = 0  # how often it was killed
 
@@ -84,10 +85,12 @@ class Spawner:
         first, self._first = self._first, False
         module = "rpcsys.server.sandbox.zygote"
         if first and threading.active_count() == 1:
+            if self._settings["fork"]:
+                preload.ahead(self._settings)  # here, so that both processes share the pages that it changes
             return launch.copy(module, self._settings, descriptor, printing)
         return launch.start(module, self._settings, descriptor, "rpcsys-zygote", leader=True, printing=printing)
 
-    def spawn(self, child: int, kind: ChildKind) -> None:
+    def spawn(self, child: int, kind: ChildKind, at_once: bool = False) -> None:
         """Have the zygote make a child. If that fails, its `ChildDead` is posted at once."""
         try:
             ours, theirs = messages.pair()
@@ -95,11 +98,10 @@ class Spawner:
             self._loop.post(ev.ChildDead, child, 1)
             return
         ours.setblocking(False)
-        of_session = kind is ChildKind.SESSION
-        allowed = (messages.ALLOWED,) if of_session else (messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)
+        allowed = (messages.ALLOWED,) if kind.of_session else (messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)
         self.children[child] = ChildProcess(kind, ours, messages.Allowance(self._loop.now(), *allowed))
         self._loop.add(ours.fileno(), lambda: self._read_child(child, ours))
-        self._order(theirs.fileno(), spawn=child, kind=kind)
+        self._order(theirs.fileno(), spawn=child, kind=kind, at_once=at_once)
         theirs.close()
 
     def kill(self, child: int) -> None:
@@ -107,11 +109,13 @@ class Spawner:
         # The zygote may be stopped, or starved of CPU time. So the second call kills the child from here, and the
         # third reports it if it is still alive.
         self._order(None, kill=child)
-        # The PID of a collected child may belong to another process: only the zygote's own children are killed.
-        roots = [pid for pid in self.roots(child) if processes.parent(pid) == self._zygote]
+        process = self.children.get(child)
+        if process is None:
+            return
+        # The PID of a collected child may belong to another process: only its zygote's own children are killed.
+        roots = [pid for pid in process.roots if processes.parent(pid) == process.zygote]
         if not roots:
             return
-        process = self.children[child]
         process.kills += 1
         if process.kills > 2 and (names := processes.names(roots[:1])):
             self._loop.post(ev.Unkilled, names, child)
@@ -178,15 +182,16 @@ class Spawner:
 
     def _handle_zygote(self, message: dict[str, Any]) -> None:
         if "importing" in message:
-            self._loop.post(ev.Importing, message["importing"])
+            self._loop.post(ev.Importing, message["importing"], message.get("child"))
         elif "ready" in message:
             self._loop.post(ev.ZygoteUp, message["shared"])
         elif "failed" in message:
-            self._loop.post(ev.Failed, message["failed"])
+            self._loop.post(ev.Failed, message["failed"], message.get("child"))
         elif "born" in message:
             pid, init = message["pid"], message.get("init", 0)
             if message["born"] in self.children:
-                self.children[message["born"]].roots = (pid, init) if init else (pid,)
+                process = self.children[message["born"]]
+                process.roots, process.zygote = (pid, init) if init else (pid,), message["zygote"]
                 self._check_ready(message["born"])
         elif "stuck" in message:
             self._loop.post(ev.Unkilled, message["stuck"])
@@ -204,7 +209,7 @@ class Spawner:
         except BlockingIOError:
             return False
         process = self.children[child]
-        of_session = process.kind is ChildKind.SESSION
+        of_session = process.kind.of_session
         try:
             process.allowance.spend(self._loop.now(), len(data))
             message = messages.parse(data, messages.OF_CHILD if of_session else messages.OF_SERVICE)
@@ -231,12 +236,12 @@ class Spawner:
             process.ready = True
             self._check_ready(child)
         elif "failed" in message and not process.ready:
-            self._loop.post(ev.Failed, message["failed"])
+            self._loop.post(ev.Failed, message["failed"], child)
         elif "opened" in message:
             self._loop.post(ev.SessionOpened, child)
         elif "limit_s" in message:
             self._loop.post(ev.LimitAsked, child, message["limit_s"])
-        elif process.kind is ChildKind.SESSION:
+        elif process.kind.of_session:
             outcome = message["outcome"] if message["outcome"] in OUTCOMES else "closed"
             self._loop.post(ev.ChildDone, child, outcome, message.get("removed", ()), message.get("why", ""))
 

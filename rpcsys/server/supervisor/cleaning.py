@@ -1,11 +1,13 @@
 """Makes the sessions' directories, and removes what sessions leave on the disk and in shared memory.
 
 A thread does the removal, which takes a busy disk milliseconds to seconds, so that no opening session waits for it.
+A directory that a session has not changed needs none: a later session gets it.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import queue
 import threading
@@ -26,8 +28,9 @@ class Cleaner:
         self._loop = loop
         self._folder = folder
         self._ahead = ahead
-        self._made = 0
+        self._numbers = itertools.count(1)
         self._ready: collections.deque[str] = collections.deque()
+        self._begun: dict[int, tuple[str, list[tuple[int, ...]]]] = {}  # sessions' directories, as they were made
         self._ipc = IpcCleanup()
         self._orders: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._results: collections.deque[tuple[int, tuple[str, ...], str]] = collections.deque()
@@ -50,25 +53,43 @@ class Cleaner:
 
     def make_folder(self, session: int) -> str:
         """The directory of a new session: one made in advance, or a new one. Raises OSError."""
+        files = self._take(session) or work_folders.make(self._folder, session)
+        self._begun[session] = files, work_folders.state(files)
+        return files
+
+    def _take(self, session: int) -> str:
         while self._ready:
             try:
                 return work_folders.take(self._ready.popleft(), self._folder, session)
             except OSError:
                 pass  # another process has removed it: try the next
-        return work_folders.make(self._folder, session)
+        return ""
 
     def start(self, session: int, sweep: str) -> None:
         """Begin to remove what a session left; ``sweep`` as in :class:`rpcsys.server.supervisor.actions.Finish`."""
+        files, before = self._begun.pop(session, ("", []))
+        if files and not sweep and self._put_back(files, before):
+            self._loop.post(ev.Removed, session)
+            return
         self._orders.put((session, sweep))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True)
             self._thread.start()
 
+    def _put_back(self, files: str, before: list[tuple[int, ...]]) -> bool:
+        """Keep a directory in which nothing was changed for a later session; whether that was possible."""
+        try:
+            if len(self._ready) >= self._ahead or work_folders.state(files) != before:
+                return False
+            self._ready.append(work_folders.put_back(files, next(self._numbers)))
+        except OSError:
+            return False
+        return True
+
     def _make_ahead(self) -> None:
         try:
             while len(self._ready) < self._ahead:
-                self._made += 1
-                self._ready.append(work_folders.make_ahead(self._folder, self._made))
+                self._ready.append(work_folders.make_ahead(self._folder, next(self._numbers)))
         except OSError:
             pass  # the next session makes its own directory, and reports the error
 

@@ -89,7 +89,7 @@ class ZygoteUp(Event):  # the zygote has done its imports and can make children
 
 class Importing(Event):  # an import begins
     what: str
-    child: int | None = None  # the importing child, with --no-fork; None: the zygote
+    child: int | None = None  # the child that it delays; None: an import of the zygote, for all
 
 
 class ZygoteDown(Event):  # the zygote and all processes below it are dead, except `Unkilled` ones
@@ -103,6 +103,7 @@ class Unkilled(Event):  # processes are alive seconds after a SIGKILL
 
 class Failed(Event):  # a zygote or a child could not do its imports
     why: str  # one line for the log
+    child: int | None = None  # the child that cannot be made for that reason; None: none can
 
 
 class ChildReady(ChildReport): ...  # it waits for its job

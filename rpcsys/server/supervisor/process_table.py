@@ -47,6 +47,7 @@ class Child:
     kind: ChildKind
     state: ChildState = STARTING
     session: int | None = None
+    failed: str = ""  # the import that has failed
 
     def move(self, event: ChildEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
@@ -86,7 +87,7 @@ class ProcessTable:
         return self.wanted and self.zygote is ZygoteState.UP
 
     def for_sessions(self) -> list[tuple[int, Child]]:
-        return [(number, child) for number, child in self.children.items() if child.kind is ChildKind.SESSION]
+        return [(number, child) for number, child in self.children.items() if child.kind.of_session]
 
     # The zygote
 
@@ -120,10 +121,10 @@ class ProcessTable:
 
     # Children
 
-    def spawn(self, kind: ChildKind) -> do.Spawn:
+    def spawn(self, kind: ChildKind, at_once: bool = False) -> do.Spawn:
         self._last_child += 1
         self.children[self._last_child] = Child(kind)
-        return do.Spawn(self._last_child, kind)
+        return do.Spawn(self._last_child, kind, at_once)
 
     def ready(self, number: int) -> Child | None:
         """Record that a child waits for its job; the child, None if it was not starting."""
@@ -155,6 +156,8 @@ class ProcessTable:
                 actions.append(do.KillZygote() if child is None else do.Kill(child))
                 late = f"the import is not done after {self.records.policy.import_s:g} s"
                 lines.append(f"{what}: {late} (does it wait for something? --import-timeout gives it longer)")
+                if child is not None:
+                    self.children[child].failed = lines[-1]
         if lines and self.records.phase is SERVER_STARTING:
             return actions + self.records.exit(lines[0])
         return actions + [do.Log("error", line) for line in lines]

@@ -48,6 +48,7 @@ class Policy:
     slots: int = 1
     tracked: bool = False  # clients need a tracker's match keys, not the plain key; the tracker may be behind proxies
     tvm: bool = True
+    tvm_apart: bool = False  # whether TVM's clients need children of their own kind
     grace_s: float = 10.0
     import_s: float = 60.0  # longest import of a zygote or a child
     memory: int | None = None  # bytes that a session may have

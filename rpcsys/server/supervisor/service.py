@@ -318,6 +318,7 @@ def _policy(config: ServerConfig, deployed_key: str) -> Policy:
         config.slots,
         tracked=bool(config.tracker or config.proxies),
         tvm=config.tvm != "off",
+        tvm_apart=config.tvm_apart,
         grace_s=config.grace_s,
         import_s=config.import_timeout_s,
         memory=config.session_memory,

@@ -7,19 +7,26 @@ while all slots are taken, so that the next session needs no fork either.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
 
 from rpcsys.server.sandbox.limits import breach, longer
 from rpcsys.server.sandbox.messages import TVM, TVM_END, ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.parking import ParkedConnection
 from rpcsys.server.supervisor.process_table import GIVEN, GIVEN_UP, UNUSED, WAITING, Child, ProcessTable
 from rpcsys.server.supervisor.records import ServerRecords, earliest
+from rpcsys.server.supervisor.session_record import (
+    CHILDLESS,
+    END_SEEN,
+    ENDING,
+    EXPLAINING,
+    OVER,
+    OVERDUE,
+    RUNNING,
+    STARTED,
+    UNEXPLAINED,
+    SessionRecord,
+)
 
-LATE_S = 0.5  # after its limit, time for an rpcsys/1 session to send its client the error; then it is killed
 GRACE_GONE_S = 0.4  # time for a session process to end by itself after its client hung up
 #: Time for a session process to exit after its last message, and for sending a TVM client the timeout error.
 GRACE_DONE_S = 2.0
@@ -32,116 +39,6 @@ STOPPED = "its server was stopped"
 FROM_CPUS = "threads from other CPUs than its slot's"
 
 
-# A session has its slot until its processes are dead and its directory is gone:
-#
-#     opening ──child──> running ──end in sight──> ending ──dead──> cleaning ──removed──> (slot free)
-#                                                    └─TVM, time over─> overdue ─child─> explaining ─┘
-#
-# Another child sends a TVM client the reason for the end: the session's own child is dead.
-
-
-SessionState = Enum("SessionState", "OPENING RUNNING ENDING OVERDUE EXPLAINING CLEANING")  # between two events
-
-
-class SessionEvent(str, Enum):
-    """What happens to a session."""
-
-    STARTED = "a child serves it"
-    END_SEEN = "its client has hung up, its child is done, or it is to be ended"
-    UNEXPLAINED = "its child is dead, and another is to send its client the reason"
-    OVER = "no process of it runs, or is to run"
-
-
-OPENING, RUNNING, ENDING, OVERDUE, EXPLAINING, CLEANING = SessionState
-STARTED, END_SEEN, UNEXPLAINED, OVER = SessionEvent
-
-TRANSITIONS = {
-    OPENING: {STARTED: RUNNING, OVER: CLEANING},
-    RUNNING: {END_SEEN: ENDING, UNEXPLAINED: OVERDUE, OVER: CLEANING},
-    ENDING: {END_SEEN: ENDING, UNEXPLAINED: OVERDUE, OVER: CLEANING},
-    OVERDUE: {STARTED: EXPLAINING, OVER: CLEANING},
-    EXPLAINING: {END_SEEN: EXPLAINING, OVER: CLEANING},
-    CLEANING: {},
-}
-
-CHILDLESS = (OPENING, OVERDUE)  # states in which a session waits for a child
-
-
-@dataclass
-class SessionRecord:
-    """A client with its lease and, once admitted, its ``number`` and its slot."""
-
-    conn: int
-    peer: str
-    kind: str
-    parked: ParkedConnection | None = None  # its connection's record, if it waited at a proxy
-    matchkey: str = ""
-    lease: str | None = None
-    epoch: int = 0
-    limit_s: float | None = None
-    longest_s: float | None = None  # that a session of its key may last
-    early_until: float | None = None  # it waits until then for the tracker's message about its lease
-    number: int = 0
-    slot: int = 0
-    state: SessionState = OPENING
-    child: int | None = None
-    started: float = 0.0
-    due: float | None = None  # the time of the next step: ending it, or killing it again
-    gone: bool = False  # its client hung up
-    outcome: str = ""
-    why: str = ""  # why it is ended, if another than its client ends it
-    cause: str = ""  # what ended it in its own process: the code that it ran
-    cleaned: tuple[str, ...] = ()  # names of killed descendants
-    removed: tuple[str, ...] = ()  # names of removed IPC objects and files
-    opened: bool = False  # its process has greeted the client
-    renewed: bool = False  # its limit comes from a renewal by the tracker
-    fault: str = ""  # why it failed, if that is the server's fault
-    unanswered: bool = False  # no process has answered its client's greeting
-
-    def move(self, event: SessionEvent) -> None:
-        self.state = TRANSITIONS[self.state][event]
-
-    @property
-    def opening(self) -> bool:
-        """Whether its process has yet to greet its client. Never for TVM's clients, whose HELLO is not seen."""
-        return self.state is RUNNING and self.kind != TVM and not self.opened
-
-    def leased(self, lease: str | None, epoch: int, limit_s: float | None, longest_s: float | None) -> None:
-        self.lease, self.epoch, self.longest_s = lease, epoch, longest_s
-        self.limit(limit_s)
-
-    def limit(self, seconds: float | None) -> None:
-        """Shorten the limit to ``seconds``. The shortest limit holds."""
-        if seconds is not None:
-            self.limit_s = seconds if self.limit_s is None else min(self.limit_s, seconds)
-        self.keep_limit()
-
-    def keep_limit(self) -> None:
-        """Set ``due`` of a running session to the time when the supervisor ends it."""
-        if self.state is RUNNING:
-            late_s = 0.0 if self.kind == TVM else LATE_S
-            self.due = None if self.limit_s is None else self.started + self.limit_s + late_s
-
-    def began_text(self) -> str:
-        limit = "" if self.limit_s is None else f", for at most {self.limit_s:g} s"
-        return f"session {self.number} of {self.peer} begins: {self.kind}{limit}{self._lease_text}"
-
-    def ended_text(self, lasted_s: float) -> str:
-        killed = "; had to be killed: " + ", ".join(self.cleaned) if self.cleaned else ""
-        removed = "; had to be removed: " + ", ".join(self.removed) if self.removed else ""
-        why = f" ({self.cause})" if self.cause else ""
-        end = f"session {self.number} of {self.peer} ended after {lasted_s:.1f} s: {self.outcome}{why}"
-        return f"{end}{killed}{removed}{self._lease_text}"
-
-    @property
-    def _lease_text(self) -> str:
-        return "" if self.lease is None else f" lease={self.lease}"
-
-    def fields(self, **more: Any) -> tuple[tuple[str, Any], ...]:
-        """The fields of its log lines."""
-        return (("lease", self.lease), ("session", self.number), ("peer", self.peer), *more.items())
-
-
 class Slots:
     """``waiting``: clients that have greeted and have no slot; ``sessions``: clients with a slot, by number."""
 
@@ -152,6 +49,7 @@ class Slots:
         self.sessions: dict[int, SessionRecord] = {}
         self._quiet_until: float | None = None
         self._last = 0
+        self._tvm_at_once = 0  # the most sessions of TVM's clients that there were at once
 
     @property
     def free(self) -> int:
@@ -169,6 +67,13 @@ class Slots:
             taken = {other.slot for other in self.sessions.values()}
             session.slot = next(slot for slot in range(self.records.policy.slots) if slot not in taken)
             self.sessions[session.number] = session
+
+    def _kind(self, session: SessionRecord) -> ChildKind:
+        """The kind of child that a session needs."""
+        return ChildKind.TVM if session.kind == TVM and self.records.policy.tvm_apart else ChildKind.SESSION
+
+    def _of_tvm(self) -> list[SessionRecord]:
+        return [session for session in self.sessions.values() if self._kind(session) is ChildKind.TVM]
 
     # Events of sessions
 
@@ -268,7 +173,12 @@ class Slots:
             elif not (session.gone or session.outcome):
                 session.cause = f"its process {_how(event.status)}"
         actions: list[do.Action] = []
-        if child.state in UNUSED and self.processes.child_pause.failed(event.now):
+        if child.failed and child.kind is ChildKind.TVM:
+            self._tvm_at_once = 0  # the next client is the next try
+            for waiting in [session for session in self._of_tvm() if session.state in CHILDLESS]:
+                waiting.outcome, waiting.fault = waiting.outcome or "crashed", child.failed
+                actions += self._clean(waiting)
+        elif child.state in UNUSED and self.processes.child_pause.failed(event.now):
             line = f"a waiting session process died: it {_how(event.status)}; making another, with growing pauses"
             actions.append(do.Log("error", line))
         return actions + self.child_gone(event.child, event.cleaned)
@@ -331,7 +241,7 @@ class Slots:
 
     def deadline(self) -> float | None:
         times = [session.due for session in self.sessions.values()]
-        if self._missing() > 0:
+        if self._missing():
             waits = [time for time in (self.processes.child_pause.until, self._quiet_until) if time is not None]
             times.append(max(waits, default=None))
         return earliest(times)
@@ -347,15 +257,25 @@ class Slots:
         return self.end(session, "timeout" if session.state is RUNNING else "lost" if session.gone else "ended")
 
     def hand_out(self) -> tuple[list[do.Action], list[SessionRecord]]:
-        """Hand sessions to waiting children; the actions, and the sessions that begin."""
+        """Hand sessions to waiting children; the actions, and the sessions that begin.
+
+        A session of a TVM client begins even before it has a child: importing TVM's Python may take a slow board longer
+        than the tracker waits for the start of a lease.
+        """
         actions: list[do.Action] = []
         begun = []
+        of_tvm = self._of_tvm()
         waiting = [(number, child) for number, child in self.processes.for_sessions() if child.state is WAITING]
-        for session in self.sessions.values():
-            if waiting and session.state in CHILDLESS:
-                actions.append(self._assign(session, *waiting.pop(0)))
-                if session.state is RUNNING:
-                    begun.append(session)
+        for session in [session for session in self.sessions.values() if session.state in CHILDLESS]:
+            kind = self._kind(session)
+            found = next((one for one in waiting if one[1].kind is kind), None)
+            if found is not None:
+                waiting.remove(found)
+                actions.append(self._assign(session, *found))
+            if not session.begun and (found is not None or kind is ChildKind.TVM):
+                session.begun = True
+                begun.append(session)
+        self._tvm_at_once = max(self._tvm_at_once, sum(session.under_way for session in of_tvm))
         return actions, begun
 
     def spawn(self) -> list[do.Action]:
@@ -363,7 +283,13 @@ class Slots:
         processes = self.processes
         if not processes.can_spawn or not processes.child_pause.allows(self.records.now) or self._quiet():
             return []
-        return [processes.spawn(ChildKind.SESSION) for _ in range(self._missing())]
+        lacking = [self._kind(session) for session in self.clients() if session.state in CHILDLESS]
+        actions: list[do.Action] = []
+        for kind in self._missing():
+            actions.append(processes.spawn(kind, kind in lacking))
+            if kind in lacking:
+                lacking.remove(kind)
+        return actions
 
     def _assign(self, session: SessionRecord, number: int, child: Child) -> do.Action:
         child.move(GIVEN)
@@ -393,14 +319,25 @@ class Slots:
             self._quiet_until = None
         return self._quiet_until is not None
 
-    def _missing(self) -> int:
-        """How many children to make, without regard to pauses."""
+    def _missing(self) -> list[ChildKind]:
+        """The kinds of the children to make, without regard to pauses.
+
+        For TVM's clients as many wait as there were at once; none before the first, whose child loads TVM's Python.
+        """
         if not self.processes.can_spawn:
-            return 0
-        policy = self.records.policy
+            return []
+        policy, of_tvm = self.records.policy, self._of_tvm()
         running = sum(session.state is RUNNING for session in self.sessions.values())
-        unused = sum(child.state in UNUSED for _, child in self.processes.for_sessions())
-        return max(max(policy.slots - running, policy.spares) - unused, 0)
+        lacking = sum(session.state in CHILDLESS for session in of_tvm)
+        ahead = self._tvm_at_once - sum(session.state is RUNNING for session in of_tvm)
+        least = policy.spares if self._tvm_at_once else 0
+        wanted = {
+            ChildKind.SESSION: max(policy.slots - running, policy.spares),
+            ChildKind.TVM: max(lacking, min(ahead, policy.slots - running), least),
+        }
+        for _, child in self.processes.for_sessions():
+            wanted[child.kind] -= child.state in UNUSED
+        return [kind for kind, number in wanted.items() for _ in range(number)]
 
 
 def _how(status: int) -> str:

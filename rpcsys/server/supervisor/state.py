@@ -101,20 +101,25 @@ class DeviceServerState:
     def _zygote_down(self, event: ev.ZygoteDown) -> list[do.Action]:
         actions = self.processes.zygote_down(event.now)
         for number, child in list(self.processes.children.items()):
-            if child.kind is ChildKind.SESSION:
+            if child.kind.of_session:
                 actions += self.slots.child_gone(number, event.cleaned)
             else:
                 self.processes.remove(number)
         return actions + (self.deployments.zygote_down() if self.deployments is not None else [])
 
     def _failed(self, event: ev.Failed) -> list[do.Action]:
-        return self.records.exit(event.why) if self.records.phase is Phase.STARTING else [do.Log("error", event.why)]
+        child = None if event.child is None else self.processes.children.get(event.child)
+        if child is not None:
+            child.failed = event.why
+        if self.records.phase is Phase.STARTING and (child is None or child.kind is not ChildKind.TVM):
+            return self.records.exit(event.why)
+        return [do.Log("error", event.why)]
 
     def _child_ready(self, event: ev.ChildReady) -> list[do.Action]:
         child = self.processes.ready(event.child)
         if child is None:
             return []
-        if child.kind is not ChildKind.SESSION:
+        if not child.kind.of_session:
             child.move(GIVEN)
             return [] if self.deployments is None else self.deployments.ready(event.child)
         if self.records.phase is not Phase.STARTING:
@@ -127,7 +132,7 @@ class DeviceServerState:
         child = self.processes.children.get(event.child)
         if child is None:
             return actions
-        if child.kind is ChildKind.SESSION:
+        if child.kind.of_session:
             return actions + self.slots.child_dead(event, child)
         self.processes.remove(event.child)
         return actions + (self.deployments.dead(event.child, event.status) if self.deployments is not None else [])

@@ -12,7 +12,8 @@ from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
 from rpcsys.server.supervisor.records import ServerRecords
-from rpcsys.server.supervisor.slots import RUNNING, SessionRecord, Slots, over
+from rpcsys.server.supervisor.session_record import RUNNING, SessionRecord
+from rpcsys.server.supervisor.slots import Slots, over
 from rpcsys.wire.outcomes import UNUSED
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ class TrackerSide:
 
     def link_up(self, event: ev.LinkUp) -> list[do.Action]:
         running = tuple(
-            (session.lease, session.epoch, event.now - session.started)
+            (session.lease, session.epoch, event.now - session.started if session.state is RUNNING else 0.0)
             for session in self.slots.sessions.values()
-            if session.lease is not None and session.state is RUNNING
+            if session.lease is not None and session.under_way
         )
         return self.offers.up(event.ours, running)
 
@@ -76,7 +77,7 @@ class TrackerSide:
             if session.matchkey == event.matchkey and session.lease is None:
                 session.leased(event.lease, event.epoch, event.limit_s, event.longest_s)
                 session.early_until = None
-                return self._report_start(session) if session.state is RUNNING else []
+                return self._report_start(session) if session.under_way else []
         actions = self.offers.unused(event.lease, event.epoch)
         if event.now < self._note_at:
             return actions

@@ -44,12 +44,15 @@ class Supervised:
 
     def spawn(self, child: int, kind: ChildKind = ChildKind.SESSION) -> dict[str, Any]:
         """Order a child; return the zygote's message that it is made or dead."""
+        self.order(child, kind)
+        return self.next_message("born", "dead")
+
+    def order(self, child: int, kind: ChildKind) -> None:
         ours, theirs = messages.pair()
         ours.settimeout(TIMEOUT_S)
         self.controls[child] = ours
         messages.send_json(self.control, theirs.fileno(), spawn=child, kind=kind)
         theirs.close()
-        return self.next_message("born", "dead")
 
     def session(self, child: int, kind: str = RPCSYS, **options: Any) -> socket.socket:
         """Send a ready child a job; return the client's socket."""

@@ -204,7 +204,7 @@ def test_children_take_turns_of_one_message(supervisor):
     supervisor.ends[SESSION].send(b'{"ready": true, "pid": 8}')
     supervisor.loop.run_once(0)
     assert not any(isinstance(event, ev.ChildReady) for event in supervisor.loop.events)
-    supervisor.zygote.send(b'{"born": %d, "pid": 7}' % SESSION)
+    supervisor.zygote.send(b'{"born": %d, "pid": 7, "zygote": 6}' % SESSION)
     supervisor.loop.run_once(0)
     assert any(isinstance(event, ev.ChildReady) for event in supervisor.loop.events)
     assert supervisor.roots(SESSION) == (7,)

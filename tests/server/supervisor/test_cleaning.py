@@ -1,6 +1,7 @@
 """Directories of sessions, made and removed in a thread."""
 
 import os
+import time
 
 import pytest
 
@@ -25,6 +26,12 @@ class CleanerHarness:
         while not any(event.session == session for event in self.events):
             self.loop.run_once(1.0)
 
+    def use(self, session):
+        """Have a session write into its directory, and end."""
+        with open(os.path.join(self.cleaner.make_folder(session), "file"), "w"):
+            pass
+        self.finish(session)
+
     def ready(self):
         return sorted(name for name in os.listdir(self.folder) if name.startswith("ready-"))
 
@@ -35,9 +42,8 @@ def harness(tmp_path):
 
 
 def test_directories_for_the_next_sessions_are_made_when_one_has_ended(harness):
-    harness.cleaner.make_folder(1)
     assert harness.ready() == []
-    harness.finish(1)
+    harness.use(1)
     assert [type(event) for event in harness.events] == [ev.Removed]
     wait_until(lambda: len(harness.cleaner._ready) == AHEAD, 15, "directories are made ahead")
     assert len(harness.ready()) == AHEAD
@@ -48,8 +54,7 @@ def test_directories_for_the_next_sessions_are_made_when_one_has_ended(harness):
 
 
 def test_a_removed_directory_is_made_again(harness):
-    harness.cleaner.make_folder(1)
-    harness.finish(1)
+    harness.use(1)
     wait_until(lambda: len(harness.cleaner._ready) == AHEAD, 15, "directories are made ahead")
     assert len(harness.ready()) == AHEAD
     for name in harness.ready():
@@ -63,3 +68,38 @@ def test_with_shared_folders_no_directory_is_made_ahead(harness):
         harness.cleaner.make_folder(session)
         harness.finish(session, sweep="busy")
     assert os.listdir(harness.folder) == []
+
+
+def test_a_directory_that_a_session_has_not_changed_is_the_next_ones(harness):
+    files = harness.cleaner.make_folder(1)
+    inode = os.stat(files).st_ino
+    harness.finish(1)
+    assert harness.cleaner._thread is None
+    assert os.listdir(harness.folder) == harness.ready() == ["ready-1"]
+    again = harness.cleaner.make_folder(2)
+    assert os.stat(again).st_ino == inode
+    assert os.listdir(again) == os.listdir(work_folders.temporary(again)) == []
+
+
+def test_any_change_of_a_directory_removes_it(harness):
+    def unpacked(files):
+        os.mkdir(os.path.join(os.path.dirname(files), "beside"))
+
+    def made_and_removed(files):
+        place = os.path.join(work_folders.temporary(files), "x")
+        os.mkdir(place)
+        os.rmdir(place)
+        os.utime(work_folders.temporary(files), ns=(0, 0))
+
+    changes = [unpacked, made_and_removed, lambda files: os.chmod(files, 0o755), os.rmdir]
+    for session, change in enumerate(changes, 1):
+        files = harness.cleaner.make_folder(session)
+        passed = os.stat(work_folders.temporary(files)).st_ctime_ns
+        wait_until(lambda passed=passed: time.time_ns() > passed + 100_000_000, 15, "the clock's next tick", 0.05)
+        change(files)
+        harness.finish(session)
+        assert not os.path.exists(work_folders.home(harness.folder, session))
+        wait_until(lambda: len(harness.cleaner._ready) == AHEAD, 15, "directories are made ahead")
+        for name in harness.ready():
+            assert work_folders.state(os.path.join(harness.folder, name, "files"))[1][1] & 0o777 == 0o700
+            assert sorted(os.listdir(os.path.join(harness.folder, name))) == ["files", "tmp"]

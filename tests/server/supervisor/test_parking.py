@@ -9,7 +9,7 @@ from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.offers import DOWN, LED_S, RETRY_S, UNUSED_S
 from rpcsys.server.supervisor.parking import ANSWER_S, ANSWERING, CONNECT_S, PAUSE_S
-from rpcsys.server.supervisor.slots import CLEANING
+from rpcsys.server.supervisor.session_record import CLEANING
 from tests.server.transcripts import Transcript, only
 
 ONE, TWO = ("p:1",), ("p:1", "q:2")

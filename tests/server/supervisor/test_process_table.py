@@ -35,7 +35,7 @@ def test_the_zygotes_death_ends_its_sessions_and_only_them():
     script.post(ev.Removed, 1)
     assert script.greet(2) == []
     assert script.tick(0.2) == [do.StartZygote()]
-    assert script.post(ev.ZygoteUp) == [do.Spawn(3), do.Spawn(4)]
+    assert script.post(ev.ZygoteUp) == [do.Spawn(3, at_once=True), do.Spawn(4)]
     assert script.post(ev.ChildReady, 3)[0].conn == 2
     script.replay()
 

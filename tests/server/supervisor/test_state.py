@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.process_table import SERVING
-from rpcsys.server.supervisor.slots import CLEANING
+from rpcsys.server.supervisor.session_record import CLEANING
 from tests.server.transcripts import Transcript, taken
 
 # Starting
@@ -30,6 +31,15 @@ def test_imports_that_fail_end_a_server_that_never_served():
 def test_imports_that_fail_later_are_logged(direct):
     assert direct.post(ev.Failed, "--import nope: gone") == []
     assert "--import nope: gone" in direct.logged()
+
+
+def test_an_import_for_tvms_clients_that_fails_ends_no_server_that_starts():
+    script = Transcript(tvm_apart=True)
+    script.post(ev.ZygoteUp)
+    assert script.greet(1, session=None) == [do.Spawn(2, ChildKind.TVM, at_once=True)]
+    assert script.post(ev.Failed, "--tvm python: gone", 2) == []
+    script.child_dies(2, 1)
+    assert script.post(ev.ChildReady, 1) == [do.Announce()]
 
 
 # Unknown ids

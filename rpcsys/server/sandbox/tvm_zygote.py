@@ -1,0 +1,112 @@
+"""The first zygote's side of a second one, which has TVM's Python: it makes the children for TVM's clients.
+
+Started with the first such child: TVM's Python is 60 MB, which a fork copies the page tables of, and which a board
+without TVM's clients never loads. It is a fork of the first zygote and does what that one does; it dies with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+from typing import Any, Callable, NoReturn
+
+from rpcsys.server.sandbox import messages, processes
+from rpcsys.server.sandbox.processes import Dead
+
+Begin = Callable[[socket.socket, int], NoReturn]
+
+
+class TvmZygote:
+    """Starts the second zygote, passes orders on to it, and its messages to the supervisor.
+
+    ``begin`` runs a zygote in the new process, with its control socket and the number of its first child. ``children``:
+    the numbers of its children; ``pid``: 0 while there is none; ``stuck``: names of its processes that SIGKILL has not
+    ended.
+    """
+
+    def __init__(self, supervisor: socket.socket, poll: select.poll, begin: Begin) -> None:
+        self.pid = 0
+        self.children: set[int] = set()
+        self.stuck: list[str] = []
+        self._supervisor = supervisor
+        self._poll = poll
+        self._begin = begin
+        self._ready = False  # its imports are done
+        self._control: socket.socket | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """Its control socket, which is readable when it has sent a message; -1 while there is none."""
+        return -1 if self._control is None else self._control.fileno()
+
+    def spawn(self, number: int, order: bytes, child_control: int) -> None:
+        """Order a child, and start the zygote if there is none. Raises OSError."""
+        if self._control is None:
+            self._start(number, child_control)
+        self.children.add(number)
+        self._send(order, child_control)
+
+    def kill(self, number: int, order: bytes) -> None:
+        """Kill a child; before it is made, the zygote, which is in an import then."""
+        if self._ready:
+            self._send(order)
+        else:
+            processes.kill(self.pid)
+
+    def _start(self, number: int, child_control: int) -> None:
+        ours, theirs = messages.pair()
+        pid = processes.fork()
+        if not pid:
+            ours.close()
+            os.close(child_control)
+            self._begin(theirs, number)
+        theirs.close()
+        self.pid, self._control, self._ready = pid, ours, False
+        self._poll.register(ours, select.POLLIN)
+
+    def _send(self, order: bytes, descriptor: int | None = None) -> None:
+        assert self._control is not None
+        with contextlib.suppress(ConnectionError):  # it is dead, which the next reaping reports
+            messages.send(self._control, order, descriptor)
+
+    def pass_on(self) -> bool:
+        """Pass its next message on to the supervisor; whether there was one. Blocks until one comes."""
+        if self._control is None:
+            return False
+        try:
+            data, _ = messages.receive(self._control)
+        except ConnectionError:
+            return True  # it died with an unread order; its last messages follow
+        if not data:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(self._control)
+            return False
+        message: dict[str, Any] = json.loads(data)
+        if "ready" in message:
+            self._ready = True
+        elif "stuck" in message:
+            self.stuck = message["stuck"]
+        else:
+            self.children.discard(message.get("dead", 0))
+            messages.send(self._supervisor, data)
+        return True
+
+    def died(self, dead: list[Dead]) -> dict[int, int]:
+        """The children that died with it, if it is among the ``dead``, and its exit status or minus the signal."""
+        own = [one.status for one in dead if one.pid == self.pid]
+        if self._control is None or not own:
+            return {}
+        while self.pass_on():
+            pass
+        self._control.close()
+        self._control, self.pid, self.stuck = None, 0, []
+        lost, self.children = self.children, set()
+        return dict.fromkeys(lost, own[0])
+
+    def close_own(self) -> None:
+        """Close, in a copy of this process, its private descriptor."""
+        if self._control is not None:
+            self._control.close()
