@@ -33,6 +33,11 @@ def own(settings: dict[str, Any]) -> None:
         importlib.import_module(name)
 
 
+def capable(settings: dict[str, Any]) -> None:
+    """After the imports, find this device's capabilities once for all sessions."""
+    importlib.import_module("rpcsys.server.session.hello").prepare(*settings["able"])
+
+
 def ahead(settings: dict[str, Any]) -> None:
     """Do once for all sessions what each would do, on pages of its own, when it opens.
 

@@ -67,6 +67,7 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
         zygote.start_maker()
         if settings["fork"]:
             preload.everything(settings, control)
+            preload.capable(settings)
             if settings["confined"]:
                 privileges.bound(privileges.kept(settings["read_only"]))
         processes.die_with_parent(settings["supervisor"], 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from rpcsys.errors import ProtocolError
@@ -10,17 +11,39 @@ from rpcsys.server.sandbox import processes
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.stream import Stream
 from rpcsys.wire import frames
-from rpcsys.wire.frames import Frame
+from rpcsys.wire.frames import Buffer, Frame
 
 VERSION = 1
 HELLO_S = 10.0  # a client that sends nothing after the handshake is dropped after this many seconds
 
 
+@functools.lru_cache(maxsize=None)
+def capable(pickle: bool, cache: bool, deploy: bool) -> bytes:
+    """This device's capabilities with these flags, as JSON: encoding them takes a new process longer than all else."""
+    return frames.encode_head(capabilities.capabilities(pickle=pickle, cache=cache, deploy=deploy))[0]
+
+
+def prepare(*flags: bool) -> None:
+    """Find the capabilities for sessions that are forked from this process, after its imports."""
+    capable.cache_clear()
+    for each in {(False, False, False), flags}:
+        capable(*each)
+
+
+def frame(job: Job, able: bytes, calls: int, window_bytes: int, **more: Any) -> list[Buffer]:
+    """The frame of a HELLO with the capabilities ``able``, else as :func:`fields`."""
+    head, _ = frames.encode_head(_fields(job, calls, window_bytes, **more))
+    return frames.pack(frames.HELLO, 0, head[:-1] + b',"capabilities":' + able + b"}")
+
+
 def fields(job: Job, able: dict[str, Any], calls: int, window_bytes: int, **more: Any) -> dict[str, Any]:
     """The fields of HELLO: the capabilities ``able``, the calls and bytes of the window, and ``more``."""
+    return {**_fields(job, calls, window_bytes, **more), "capabilities": able}
+
+
+def _fields(job: Job, calls: int, window_bytes: int, **more: Any) -> dict[str, Any]:
     window = {"calls": calls, "bytes": window_bytes}
-    ours = {"version": VERSION, "key": job.key, "pid": processes.number(), "capabilities": able, "window": window}
-    return {**ours, **more}
+    return {"version": VERSION, "key": job.key, "pid": processes.number(), "window": window, **more}
 
 
 def board() -> dict[str, Any]:

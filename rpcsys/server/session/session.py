@@ -13,7 +13,6 @@ from typing import Any, Callable, Dict, Optional
 
 from rpcsys import stream as streams
 from rpcsys.errors import ProtocolError
-from rpcsys.server import capabilities
 from rpcsys.server.sandbox import limits
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
@@ -135,10 +134,9 @@ class SessionServer:
     def open(self) -> None:
         """Answer the handshake and exchange HELLO."""
         options, limit_s = self._job.options, self._job.limit_s
-        flags = {"pickle": "allow_pickle", "cache": "cache", "deploy": "deploy"}
-        able = capabilities.capabilities(**{name: bool(options.get(flag)) for name, flag in flags.items()})
-        about = hello.fields(self._job, able, WINDOW_CALLS, self._window_bytes, limit_s=limit_s, **hello.board())
-        self._stream.send([self._job.reply, *frames.encode(frames.HELLO, 0, about)])
+        able = hello.capable(*(bool(options.get(flag)) for flag in ("allow_pickle", "cache", "deploy")))
+        about = hello.frame(self._job, able, WINDOW_CALLS, self._window_bytes, limit_s=limit_s, **hello.board())
+        self._stream.send([self._job.reply, *about])
         asked = hello.received(self._stream).get("limit_s")
         if type(asked) in (int, float) and 0 < asked < math.inf:
             self._report({"limit_s": float(asked)})

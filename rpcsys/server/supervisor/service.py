@@ -130,6 +130,7 @@ class DeviceServer:
             "confined": config.isolation,
             "tvm": config.tvm,
             "tvm_library": config.tvm_library,
+            "able": (config.allow_pickle, bool(config.cache), bool(config.deploy)),
             "cgroups": self._cgroups,
         }
 

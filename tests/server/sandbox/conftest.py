@@ -26,7 +26,7 @@ class Supervised:
         self.settings = {
             **plain, "supervisor": os.getpid(), "fork": True, "preload": [], "imports": [], "folder": folder,
             "isolate": True, "read_only": False, "keep": mount_namespace.hidden([os.getcwd()]), "confined": True,
-            "tvm": "off", "cgroups": {}, **settings,
+            "tvm": "off", "cgroups": {}, "able": (False, False, False), **settings,
         }  # fmt: skip
         self.control, theirs = messages.pair()
         self.control.settimeout(TIMEOUT_S)

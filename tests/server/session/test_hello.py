@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 
 import pytest
@@ -31,6 +32,27 @@ def test_hello_has_the_sessions_fields():
         "window": {"calls": 3, "bytes": 1 << 20},
     }  # fmt: skip
     assert hello.board()["devices"] == ["cpu:0"]
+
+
+def test_the_frame_of_a_hello_has_the_same_fields(ends):
+    job, flags = Job("rpcsys/1", b"", ".", "rpi4", "peer"), (True, False, True)
+    able = capabilities.capabilities(pickle=True, cache=False, deploy=True)
+    ours, theirs = ends
+    ours.send(hello.frame(job, hello.capable(*flags), 3, 1 << 20, limit_s=None, **hello.board()))
+    received = theirs.receive()
+    assert received.kind == frames.HELLO
+    assert received.parsed.head == hello.fields(job, able, 3, 1 << 20, limit_s=None, **hello.board())
+
+
+def test_capabilities_are_found_again_after_imports(monkeypatch):
+    before = hello.capable(False, False, False)
+    monkeypatch.setattr(capabilities, "capabilities", lambda **flags: flags)
+    assert hello.capable(False, False, False) == before
+    hello.prepare(True, False, False)
+    assert json.loads(hello.capable(True, False, False)) == {"pickle": True, "cache": False, "deploy": False}
+    monkeypatch.undo()
+    hello.prepare(False, False, False)
+    assert hello.capable(False, False, False) == before
 
 
 def test_the_clients_hello_is_received(ends):
