@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
 
 from rpcsys.errors import RpcsysError
+from rpcsys.link.tcp import NO_SIGNAL
 from rpcsys.wire.frames import Buffer, Frame, FrameValues
 from rpcsys.wire.head import parse
 from rpcsys.wire.limits import DEFAULT, Limits
@@ -32,7 +33,7 @@ MAX_PIECES = 1000
 SEND_TIMEOUT_S = 0.2
 # Plain numbers: to join two members of socket's enumeration costs half a microsecond.
 DONT_WAIT = int(socket.MSG_DONTWAIT)
-BLOCKING = int(socket.MSG_NOSIGNAL)
+BLOCKING = NO_SIGNAL
 NOT_BLOCKING = BLOCKING | DONT_WAIT
 #: Receives in a row without waiting: a fast peer must not keep the thread.
 DONT_WAIT_READS = 64

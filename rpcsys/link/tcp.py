@@ -21,6 +21,8 @@ UNANSWERED = 2
 #: milliseconds since data was sent, unsent bytes (since Linux 4.6).
 _INFO = struct.Struct("2xBB20xI16xI96xI")
 _MOST_MS = (1 << 31) - 1
+#: Flag of a send: no SIGPIPE. PyPy lacks it, and ignores the signal as every Python does.
+NO_SIGNAL = int(getattr(socket, "MSG_NOSIGNAL", 0))
 
 _TUNED = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
@@ -132,7 +134,7 @@ def drain_and_close(sock: socket.socket, last_words: bytes = b"") -> None:
     """
     try:
         if last_words:
-            sock.send(last_words, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            sock.send(last_words, socket.MSG_DONTWAIT | NO_SIGNAL)
         sock.shutdown(socket.SHUT_RDWR)
         for _ in range(_UNREAD_PIECES):
             if not sock.recv(1 << 16, socket.MSG_DONTWAIT):

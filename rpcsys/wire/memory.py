@@ -10,6 +10,7 @@ import ctypes
 import functools
 import mmap
 import os
+import sys
 import weakref
 from typing import Any, List, Optional, Sequence
 
@@ -21,6 +22,8 @@ LARGE = 128 << 10
 # Huge pages are 2 MiB on the machines that have them; multiples of it let one block serve many sizes.
 _GRAIN = 2 << 20
 _MOST_IDLE = 64
+# PyPy receives into no view of a ctypes array, and would return blocks late.
+_REUSES = sys.implementation.name == "cpython"
 
 
 def _aligned(total: int) -> memoryview:
@@ -78,7 +81,7 @@ class Pool:
 
         Raises `LimitExceeded` where the system has no such memory.
         """
-        if size < LARGE:
+        if size < LARGE or not _REUSES:
             return _aligned(size)
         whole = 1 << (size - 1).bit_length() if size <= _GRAIN else -(-size // _GRAIN) * _GRAIN
         try:

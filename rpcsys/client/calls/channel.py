@@ -10,7 +10,6 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
-import socket
 import threading
 import time
 from collections import deque
@@ -19,7 +18,7 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequenc
 from rpcsys.client.calls.flusher import Flusher
 from rpcsys.client.calls.receiver import GRACE_S, TICK_S, OnLog, PendingCall, Receiver
 from rpcsys.errors import Cancelled, DeadlineExceeded, RpcsysError, SessionClosed, one_line
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import NOT_BLOCKING, Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache
 
@@ -386,7 +385,7 @@ class Channel:
             try:
                 with contextlib.suppress(OSError):  # the end of the connection has the same effect
                     goodbye = frames.encode(frames.GOODBYE, 0, {})
-                    self._stream.socket.sendmsg(goodbye, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                    self._stream.socket.sendmsg(goodbye, (), NOT_BLOCKING)
             finally:
                 self._send_lock.release()
         self._receiver.hang_up()

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Deque, Optional, Sequence
 
 from rpcsys.link.tcp import drain_and_close
-from rpcsys.stream import DONT_WAIT, MAX_PIECES, Ended, rest_of
+from rpcsys.stream import DONT_WAIT, MAX_PIECES, NOT_BLOCKING, Ended, rest_of
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.limits import Limits
 from rpcsys.wire.memory import Pool
@@ -16,7 +16,6 @@ from rpcsys.wire.reader import FrameReader
 
 MAX_HEAD = 1 << 20  # bytes for names and numbers of one call; parsing so many takes at most 70 MB
 ROUNDS = 16  # receives in a row from one client, before others have their turn
-_SEND = int(socket.MSG_NOSIGNAL) | DONT_WAIT
 
 
 class ClientConnection:
@@ -96,9 +95,9 @@ class ClientConnection:
         while pieces:
             try:
                 if len(pieces) == 1:
-                    count = self.socket.send(pieces[0], _SEND)
+                    count = self.socket.send(pieces[0], NOT_BLOCKING)
                 else:
-                    count = self.socket.sendmsg(pieces[:MAX_PIECES], (), _SEND)
+                    count = self.socket.sendmsg(pieces[:MAX_PIECES], (), NOT_BLOCKING)
             except BlockingIOError:
                 return pieces
             except OSError:

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, Dict, Mapping
 
 from rpcsys.errors import ProtocolError, printable
+from rpcsys.link.tcp import NO_SIGNAL
 from rpcsys.wire.checks import Check, flag, integer, items, seconds, sentence, text
 
 MAX_BYTES = 65536  # of a message; the longest is a job: a handshake's answer and a few paths
@@ -195,7 +196,7 @@ def send(sock: socket.socket, data: bytes, descriptor: int | None = None) -> Non
     beside = []
     if descriptor is not None:
         beside.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor])))
-    sock.sendmsg([data], beside, socket.MSG_NOSIGNAL)
+    sock.sendmsg([data], beside, NO_SIGNAL)
 
 
 def send_json(sock: socket.socket, descriptor: int | None = None, **fields: Any) -> None:

@@ -20,6 +20,7 @@ import signal
 import socket
 from typing import Callable, NoReturn
 
+from rpcsys.link.tcp import NO_SIGNAL
 from rpcsys.server.sandbox import messages, privileges, processes
 from rpcsys.server.sandbox.processes import LIBC, check, fork, fork_sibling
 
@@ -91,7 +92,7 @@ class InitMaker:
 
     def _ask(self) -> bytes:
         try:
-            self._requests.send(b"?", socket.MSG_NOSIGNAL)
+            self._requests.send(b"?", NO_SIGNAL)
             return self._requests.recv(100)
         except ConnectionError:
             return b""

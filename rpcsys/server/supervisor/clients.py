@@ -11,7 +11,7 @@ import errno
 import socket
 
 from rpcsys.errors import ProtocolError
-from rpcsys.link.tcp import KEEPALIVE_S, drain_and_close, keep_alive, tune
+from rpcsys.link.tcp import KEEPALIVE_S, NO_SIGNAL, drain_and_close, keep_alive, tune
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
 from rpcsys.wire.first_bytes import SESSION as SERVER_PORT
@@ -139,7 +139,7 @@ class Clients:
             self._loop.remove(sock.fileno())
             if isinstance(error, OtherProtocol):
                 with contextlib.suppress(OSError):
-                    sock.send(answer(SERVER_PORT, error.kind), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                    sock.send(answer(SERVER_PORT, error.kind), socket.MSG_DONTWAIT | NO_SIGNAL)
             self._loop.post(ev.Broken, conn, str(error) if isinstance(error, ProtocolError) else "")
             return
         self._loop.remove(sock.fileno())
@@ -193,7 +193,7 @@ class Clients:
         greeting = self.answer(conn, True) if unanswered else b""
         pieces = [greeting, *error_frame(0, kind, text, retryable=kind == "Busy")]
         try:
-            self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | NO_SIGNAL)
         except (KeyError, OSError):
             pass
 

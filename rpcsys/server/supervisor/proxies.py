@@ -10,11 +10,11 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from selectors import EVENT_WRITE
-from socket import MSG_NOSIGNAL
 
 from rpcsys.errors import ProtocolError
 from rpcsys.link.backoff import jitter
 from rpcsys.link.dialling import Dialling
+from rpcsys.link.tcp import NO_SIGNAL
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import READ, WRITE, Loop
 from rpcsys.server.supervisor.parking import DUPLICATE, LOST, MISMATCH
@@ -128,7 +128,7 @@ class _ProxyConnection:
         self._sock = self._dialling.advance()
         if self._sock is None:
             return False
-        if self._sock.send(self._greeting, MSG_NOSIGNAL) < len(self._greeting):
+        if self._sock.send(self._greeting, NO_SIGNAL) < len(self._greeting):
             raise OSError("it takes nothing")
         return True
 
