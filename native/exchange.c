@@ -98,7 +98,7 @@ static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args, int *
     unsigned int call_id = stream_next_id(self->stream);
     int failed = stream_send_frame(self->stream, first, call_id, buffers, buffer_count, self->on_full);
     Py_DECREF(first);
-    if (failed && !self->stream->sending) { /* an array that is not in C order: nothing is sent */
+    if (failed == NOT_BEGUN) { /* such as for an array that is not in C order */
         PyErr_Clear();
         lock_release(self->send_lock);
         leave(self);
@@ -124,8 +124,8 @@ static PyObject *encode(Exchange *self, PyObject *args)
     PyObject *about, *rows, *frames = NULL;
     if (!PyArg_ParseTuple(args, "OO!", &about, &PyList_Type, &rows)) return NULL;
     Py_ssize_t count = PyList_Size(rows), length = 0;
-    unsigned int first_id = self->stream->last_id + 1;
-    if (count >= UINT32_MAX - first_id) Py_RETURN_NONE; /* ids begin again */
+    unsigned int last_id = self->stream->last_id;
+    if ((size_t)count > UINT32_MAX - last_id) Py_RETURN_NONE; /* ids begin again */
     PyObject **firsts = PyMem_Calloc((size_t)count + 1, sizeof *firsts);
     if (!firsts) return PyErr_NoMemory();
     Py_ssize_t found = 0;
@@ -148,7 +148,7 @@ static PyObject *encode(Exchange *self, PyObject *args)
     }
     while (found--) Py_DECREF(firsts[found]);
     PyMem_Free(firsts);
-    if (frames) return Py_BuildValue("(NI)", frames, first_id);
+    if (frames) return Py_BuildValue("(NI)", frames, last_id + 1);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
@@ -191,25 +191,13 @@ static int exchange_traverse(Exchange *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int exchange_clear(Exchange *self)
-{
-    Py_CLEAR(self->wake);
-    Py_CLEAR(self->on_full);
-    Py_CLEAR(self->take_over);
-    return 0;
-}
-
 static void exchange_dealloc(Exchange *self)
 {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
-    exchange_clear(self);
-    Py_XDECREF((PyObject *)self->stream);
-    Py_XDECREF((PyObject *)self->send_lock);
-    Py_XDECREF((PyObject *)self->read_lock);
-    Py_XDECREF(self->templates);
-    Py_XDECREF(self->idle);
-    Py_XDECREF(self->sleepers);
+    PyObject *parts[] = {(PyObject *)self->stream, (PyObject *)self->send_lock, (PyObject *)self->read_lock,
+                         self->templates, self->idle, self->sleepers, self->wake, self->on_full, self->take_over};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) Py_XDECREF(parts[i]);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
@@ -222,7 +210,6 @@ static PyType_Slot exchange_slots[] = {
     {Py_tp_doc, "The calls of one session that are alone and like earlier ones."},
     {Py_tp_new, exchange_new},
     {Py_tp_traverse, exchange_traverse},
-    {Py_tp_clear, exchange_clear},
     {Py_tp_dealloc, exchange_dealloc},
     {0, NULL}};
 PyType_Spec exchange_spec = {"rpcsys.speedups.Exchange", sizeof(Exchange), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
@@ -231,10 +218,10 @@ PyType_Spec exchange_spec = {"rpcsys.speedups.Exchange", sizeof(Exchange), 0, Py
 /* ---------------------------------------------------------------- functions */
 
 /* The result in a frame, by the memo of its head or by Python. Takes the frame. */
-static PyObject *result_of(Function *self, PyObject *frame, int plain)
+static PyObject *result_of(Function *self, State *state, PyObject *frame, int plain)
 {
-    PyObject *name = self->exchange->stream->state->str_memo, *result = NULL;
-    PyObject *memo = plain ? PyObject_GetAttr(((Frame *)frame)->parsed, name) : Py_NewRef(Py_None);
+    PyObject *result = NULL;
+    PyObject *memo = plain ? PyObject_GetAttr(((Frame *)frame)->parsed, state->str_memo) : Py_NewRef(Py_None);
     if (memo && PyCallable_Check(memo)) result = PyObject_CallFunctionObjArgs(memo, frame, NULL);
     else if (memo) result = PyObject_CallMethod((PyObject *)self, "_result_of", "O", frame);
     Py_XDECREF(memo);
@@ -246,9 +233,11 @@ static PyObject *function_call(Function *self, PyObject *args, PyObject *keyword
 {
     if (self->exchange && (!keywords || !PyDict_Size(keywords))) {
         int plain = 0;
-        PyObject *frame = exchange(self->exchange, self->about, args, &plain);
-        if (frame) return result_of(self, frame, plain);
-        if (PyErr_Occurred()) return NULL;
+        Exchange *bound = (Exchange *)Py_NewRef((PyObject *)self->exchange); /* another thread may bind another one */
+        PyObject *frame = exchange(bound, self->about, args, &plain);
+        PyObject *result = frame ? result_of(self, bound->stream->state, frame, plain) : NULL;
+        Py_DECREF(bound);
+        if (result || PyErr_Occurred()) return result;
     }
     PyObject *method = PyObject_GetAttrString((PyObject *)self, "_call");
     PyObject *result = method ? PyObject_Call(method, args, keywords) : NULL;

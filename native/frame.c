@@ -50,7 +50,7 @@ static PyObject *buffers(Frame *self, void *unused)
             PyObject *view = PyMemoryView_FromObject(block);
             if (!view || PyTuple_SetItem(views, i, view)) Py_CLEAR(views);
         }
-        self->views = views;
+        Py_XSETREF(self->views, views);
     }
     return self->views ? Py_NewRef(self->views) : NULL;
 }

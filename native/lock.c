@@ -3,6 +3,8 @@
 #include "speedups.h"
 #include <time.h>
 
+#define LONGEST_S 1e9 /* the system's clocks limit a wait; more is endless */
+
 static long long now_us(void)
 {
     struct timespec now;
@@ -45,7 +47,8 @@ static PyObject *acquire(Lock *self, PyObject *args, PyObject *keywords)
     int blocking = 1;
     double timeout = -1;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "|pd", names, &blocking, &timeout)) return NULL;
-    int got = lock_acquire(self, !blocking ? 0 : timeout < 0 ? -1 : (long long)(timeout * 1e6));
+    int endless = !(timeout >= 0 && timeout < LONGEST_S);
+    int got = lock_acquire(self, !blocking ? 0 : endless ? -1 : (long long)(timeout * 1e6));
     return got < 0 ? NULL : PyBool_FromLong(got);
 }
 

@@ -265,8 +265,7 @@ static int loop_traverse(Loop *self, visitproc visit, void *arg)
 
 static int loop_clear(Loop *self)
 {
-    PyObject **hooks[] = {&self->call, &self->wake, &self->nudge, &self->finish, &self->flush, &self->on_full};
-    for (size_t i = 0; i < sizeof hooks / sizeof *hooks; i++) Py_CLEAR(*hooks[i]);
+    Py_CLEAR(self->call); /* all else never changes, and closes no cycle */
     return 0;
 }
 
@@ -276,7 +275,8 @@ static void loop_dealloc(Loop *self)
     PyObject_GC_UnTrack(self);
     loop_clear(self);
     PyObject *others[] = {(PyObject *)self->stream, (PyObject *)self->send_lock, (PyObject *)self->read_lock,
-                          self->templates, self->waiting, self->held, self->quick, self->idle};
+                          self->templates, self->waiting, self->held, self->quick, self->idle, self->wake,
+                          self->nudge, self->finish, self->flush, self->on_full};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) Py_XDECREF(others[i]);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);

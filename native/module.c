@@ -26,11 +26,12 @@ static PyTypeObject *add_type(PyObject *module, const char *name, PyType_Spec *s
 static int add_types(PyObject *module, State *state)
 {
     static const struct { const char *name; PyType_Spec *spec; } others[] = {
-        {"Frame", &frame_spec}, {"Exchange", &exchange_spec}, {"FunctionBase", &function_spec}, {"CallLoop", &loop_spec}};
+        {"Exchange", &exchange_spec}, {"FunctionBase", &function_spec}, {"CallLoop", &loop_spec}};
     state->block_type = add_type(module, "Block", &block_spec);
+    state->frame_type = add_type(module, "Frame", &frame_spec);
     state->lock_type = add_type(module, "Lock", &lock_spec);
     state->stream_type = add_type(module, "Stream", &stream_spec);
-    if (!state->block_type || !state->lock_type || !state->stream_type) return -1;
+    if (!state->block_type || !state->frame_type || !state->lock_type || !state->stream_type) return -1;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         PyTypeObject *type = add_type(module, others[i].name, others[i].spec);
         if (!type) return -1;
@@ -57,16 +58,19 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
 {
     State *state = PyModule_GetState(module);
     Py_VISIT(state->block_type);
+    Py_VISIT(state->frame_type);
     Py_VISIT(state->lock_type);
     Py_VISIT(state->stream_type);
     Py_VISIT(state->ndarray);
     return 0;
 }
 
-static int clear(PyObject *module)
+/* The end of the module, after all objects of its types. There is no m_clear: a cycle through the module ends at a type. */
+static void release(void *module)
 {
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->block_type);
+    Py_CLEAR(state->frame_type);
     Py_CLEAR(state->lock_type);
     Py_CLEAR(state->stream_type);
     Py_CLEAR(state->ndarray);
@@ -74,18 +78,12 @@ static int clear(PyObject *module)
     PyObject **names[] = {&state->str_body_bytes, &state->str_dtype, &state->str_first, &state->str_format,
                           &state->str_head, &state->str_made, &state->str_memo, &state->str_shape, &state->str_sizes};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) Py_CLEAR(*names[i]);
-    return 0;
-}
-
-static void release(void *module)
-{
-    clear(module);
-    pool_clear(&((State *)PyModule_GetState(module))->pool);
+    pool_clear(&state->pool);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "rpcsys.speedups", "The fast path of an rpcsys/1 session.", sizeof(State), NULL, slots,
-    traverse, clear, release};
+    traverse, NULL, release};
 
 PyMODINIT_FUNC PyInit_speedups(void) { return PyModuleDef_Init(&definition); }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #define SCRATCH (64 << 10)
+#define DIRECT (16 << 10) /* from so many bytes on, one buffer of several is received where it stays */
 #define DONT_WAIT_READS 64 /* receives in a row without waiting: a fast peer must not keep the thread */
 
 /* ---------------------------------------------------------------- scratch */
@@ -75,7 +76,7 @@ static char *place(Stream *self, Py_ssize_t *space)
 static void filled(Stream *self, Py_ssize_t count)
 {
     self->filled += count;
-    self->remaining -= count;
+    self->remaining -= (uint64_t)count;
 }
 
 /* The frame whose body was being received, if none of its bytes is missing. */
@@ -161,43 +162,45 @@ static Frame *next_frame(Stream *self)
     if (!header.body_bytes) return frame;
     self->frame = frame;
     self->index = self->filled = 0;
-    self->remaining = (Py_ssize_t)header.body_bytes;
+    self->remaining = header.body_bytes;
     return take_body(self);
+}
+
+/* The frame of a header and head like the last; NULL without an error if they are others. */
+static Frame *frame_like_last(Stream *self, const unsigned char *bytes)
+{
+    Header header;
+    if (check_header(self, bytes, &header)) return NULL;
+    if (HEADER_BYTES + (Py_ssize_t)header.head_bytes != self->like_first || header.kind == CHUNK ||
+        header.body_bytes != (uint64_t)self->like_body)
+        return NULL;
+    PyObject *parsed = head_of(self, (char *)bytes + HEADER_BYTES, header.head_bytes);
+    if (!parsed || check_body(self, &header, parsed) || self->last_count != 1) return NULL;
+    return frame_new(self->frame_type, bytes, parsed);
 }
 
 /* Decode what was received where the body of an expected frame belongs; then as next_frame. Takes the block. */
 static Frame *expected_frame(Stream *self, Block *block, Py_ssize_t count)
 {
     const unsigned char *bytes = (unsigned char *)block->data - self->like_first;
-    Header header;
-    if (count >= self->like_first) {
-        PyObject *parsed = NULL;
-        if (check_header(self, bytes, &header)) goto failed;
-        if (HEADER_BYTES + (Py_ssize_t)header.head_bytes == self->like_first && header.kind != CHUNK &&
-            (Py_ssize_t)header.body_bytes == self->like_body) {
-            parsed = head_of(self, (char *)bytes + HEADER_BYTES, header.head_bytes);
-            if (!parsed || check_body(self, &header, parsed)) goto failed;
-        }
-        if (parsed && self->last_count == 1) {
-            Frame *frame = frame_new(self->frame_type, bytes, parsed);
-            if (!frame) goto failed;
-            frame->blocks = (PyObject *)block;
-            self->frame = frame;
-            self->index = 0;
-            self->filled = count - self->like_first;
-            self->remaining = self->like_body - self->filled;
-            return completed(self);
-        }
+    Frame *frame = count >= self->like_first ? frame_like_last(self, bytes) : NULL;
+    if (frame) {
+        frame->blocks = (PyObject *)block;
+        self->frame = frame;
+        self->index = 0;
+        self->filled = count - self->like_first;
+        self->remaining = (uint64_t)(self->like_body - self->filled);
+        return completed(self);
     }
-    if (count > self->size && grow(self, count)) goto failed;
-    memcpy(self->scratch, bytes, (size_t)count);
+    /* After an interruption, too: the next call decodes these bytes again. */
+    if (count > self->size && grow(self, count)) self->torn = 1;
+    else {
+        memcpy(self->scratch, bytes, (size_t)count);
+        self->unread = count;
+    }
     Py_DECREF(block);
-    self->unread = count;
     self->like_body = 0;
-    return next_frame(self);
-failed:
-    Py_DECREF(block);
-    return NULL;
+    return PyErr_Occurred() ? NULL : next_frame(self);
 }
 
 /* Receive once. The number of bytes; 0 with an error, -1 without one if there are none now. */
@@ -229,17 +232,18 @@ static ssize_t receive_bytes(Stream *self, char *to, Py_ssize_t space, int flags
 static Frame *receive_once(Stream *self, int flags, int *more)
 {
     ssize_t count;
-    Py_ssize_t space;
-    if (self->frame) {
-        char *to = place(self, &space);
+    Py_ssize_t space = 0;
+    char *to = self->frame ? place(self, &space) : NULL;
+    Block *block = NULL; /* without memory for it, the frame may still be a short one */
+    if (!self->frame && !self->unread && self->like_body)
+        block = block_new(self->state, (uint64_t)self->like_body, ROOM);
+    if (space >= DIRECT || (space && (uint64_t)space == self->remaining)) {
         count = receive_bytes(self, to, space, flags);
         if (count > 0) {
             filled(self, count);
             return completed(self);
         }
-    } else if (!self->unread && self->like_body) {
-        Block *block = take_block(self, (uint64_t)self->like_body, ROOM);
-        if (!block) return NULL;
+    } else if (block) {
         count = receive_bytes(self, block->data - self->like_first, self->like_first + self->like_body, flags);
         if (count > 0) return expected_frame(self, block, count);
         Py_DECREF(block);
@@ -254,17 +258,35 @@ static Frame *receive_once(Stream *self, int flags, int *more)
     return NULL;
 }
 
+/* One thread at a time. 0, or -1 with an error. */
+static int begin(Stream *self)
+{
+    if (self->receiving) {
+        PyErr_SetString(PyExc_RuntimeError, "another thread receives from this stream");
+        return -1;
+    }
+    self->receiving = 1;
+    self->torn = 0;
+    return 0;
+}
+
+static Frame *end(Stream *self, Frame *frame)
+{
+    self->receiving = 0;
+    if (frame) self->torn = 1;
+    return frame;
+}
+
 Frame *stream_receive(Stream *self, int flags)
 {
     int more = 1;
-    self->torn = 0;
+    if (begin(self)) return NULL;
     Frame *frame = self->unread ? next_frame(self) : NULL;
     for (int reads = 0; !frame && more && !PyErr_Occurred(); reads++) {
         if (reads == DONT_WAIT_READS && flags & MSG_DONTWAIT) break;
         frame = receive_once(self, flags, &more);
     }
-    self->torn = frame != NULL;
-    return frame;
+    return end(self, frame);
 }
 
 /* Return a frame to Python. Handlers of signals run now: in Python they would run before the frame is stored. */
@@ -292,18 +314,16 @@ PyObject *stream_receive_method(Stream *self, PyObject *const *args, Py_ssize_t 
 
 PyObject *stream_next(Stream *self, PyObject *unused)
 {
-    self->torn = 0;
-    Frame *frame = self->unread ? next_frame(self) : NULL;
-    self->torn = frame != NULL;
-    return given(self, frame);
+    if (begin(self)) return NULL;
+    return given(self, end(self, self->unread ? next_frame(self) : NULL));
 }
 
 PyObject *stream_skip(Stream *self, PyObject *kind)
 {
     long skipped = PyLong_AsLong(kind), frames = 0;
     if (skipped == -1 && PyErr_Occurred()) return NULL;
-    Py_ssize_t begin = self->start, at = begin;
-    while (!self->frame && self->unread - at >= HEADER_BYTES) {
+    Py_ssize_t first = self->start, at = first;
+    while (!self->frame && !self->receiving && self->unread - at >= HEADER_BYTES) {
         const unsigned char *bytes = (unsigned char *)self->scratch + at;
         uint64_t left = (uint64_t)(self->unread - at - HEADER_BYTES), body;
         uint32_t head;
@@ -315,7 +335,7 @@ PyObject *stream_skip(Stream *self, PyObject *kind)
         at += HEADER_BYTES + (Py_ssize_t)head + (Py_ssize_t)body;
         frames++;
     }
-    PyObject *result = Py_BuildValue("ly#", frames, self->scratch + begin, at - begin);
+    PyObject *result = Py_BuildValue("ly#", frames, self->scratch + first, at - first);
     if (result && frames) consumed(self, at);
     return result;
 }

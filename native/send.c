@@ -133,16 +133,16 @@ static int gather(Gathered *all, char *first, size_t length, PyObject *const *bu
 
 /* ---------------------------------------------------------------- methods */
 
-/* Remember what an interrupted send has to resume: `first`, if it has a length, and buffers. The error stays set. */
-static void keep_sending(Stream *self, const char *first, size_t length, PyObject *const *buffers, Py_ssize_t count)
+/* Remember what an interrupted send has to resume: `first` and the buffers. The error stays set. */
+static void keep_sending(Stream *self, const char *first, Py_ssize_t length, PyObject *const *buffers, Py_ssize_t count)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    Py_ssize_t before = length != 0;
-    PyObject *pieces = PyTuple_New(before + count);
-    if (pieces && before) PyTuple_SetItem(pieces, 0, PyBytes_FromStringAndSize(first, (Py_ssize_t)length));
-    for (Py_ssize_t i = 0; pieces && i < count; i++) PyTuple_SetItem(pieces, before + i, Py_NewRef(buffers[i]));
-    if (!pieces) PyErr_Clear();
+    PyObject *own = PyBytes_FromStringAndSize(first, length);
+    PyObject *pieces = own ? PyTuple_New(1 + count) : NULL;
+    if (!pieces) shutdown(self->fd, SHUT_RDWR); /* nothing can complete the frame */
+    for (Py_ssize_t i = 0; pieces && i <= count; i++) PyTuple_SetItem(pieces, i, Py_NewRef(i ? buffers[i - 1] : own));
+    Py_XDECREF(own);
     Py_XSETREF(self->sending, pieces);
     PyErr_Restore(type, value, trace);
 }
@@ -151,15 +151,15 @@ int stream_send_frame(Stream *self, PyObject *first, unsigned int call_id, PyObj
                       PyObject *on_full)
 {
     char own[HEADER_BYTES + REMEMBERED_BYTES];
-    size_t length = (size_t)PyBytes_Size(first); /* of a head that is remembered */
-    if (length > sizeof own) {
-        PyErr_SetString(PyExc_ValueError, "the head of a template is too long");
-        return -1;
+    Py_ssize_t length = PyBytes_Size(first); /* of a head that is remembered */
+    if (length < HEADER_BYTES || (size_t)length > sizeof own) {
+        PyErr_SetString(PyExc_ValueError, "no template of a frame");
+        return NOT_BEGUN;
     }
-    memcpy(own, PyBytes_AsString(first), length);
+    memcpy(own, PyBytes_AsString(first), (size_t)length);
     memcpy(own + 12, &call_id, 4);
     Gathered all;
-    if (gather(&all, own, length, buffers, count)) return -1;
+    if (gather(&all, own, (size_t)length, buffers, count)) return NOT_BEGUN;
     int result = send_all(self, &all.rest, on_full, 1);
     release(&all);
     if (result) keep_sending(self, own, length, buffers, count);

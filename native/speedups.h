@@ -16,6 +16,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "headers are read as they are, in the byte order of the wire"
+#endif
+
 #if PY_VERSION_HEX < 0x030a0000
 static inline PyObject *Py_XNewRef(PyObject *object)
 {
@@ -66,7 +70,7 @@ typedef struct {
 /* What the module keeps for all its objects. */
 typedef struct {
     Pool pool;
-    PyTypeObject *block_type, *lock_type, *stream_type;
+    PyTypeObject *block_type, *frame_type, *lock_type, *stream_type;
     PyObject *ndarray, *memoryview; /* array types; numpy's is NULL until numpy is imported */
     PyObject *str_body_bytes, *str_dtype, *str_first, *str_format, *str_head, *str_made, *str_memo, *str_shape, *str_sizes;
 } State;
@@ -128,7 +132,9 @@ typedef struct {
     char *scratch;
     Py_ssize_t size, start, unread;
     Frame *frame; /* its body is being received: the block, the bytes in it, and the bytes that are missing in all */
-    Py_ssize_t index, filled, remaining;
+    Py_ssize_t index, filled;
+    uint64_t remaining;
+    char receiving; /* a thread receives: another one, or a handler inside it, would move what it uses */
     Py_ssize_t like_first, like_body; /* the last frame, if it had one buffer and came alone: header and head, body */
     PyObject *heads;                  /* bytes -> ParsedHead */
     PyObject *last_head, *last_parsed; /* and what is to be known of it: */
@@ -150,7 +156,8 @@ PyObject *stream_receive_method(Stream *self, PyObject *const *args, Py_ssize_t 
 PyObject *stream_next(Stream *self, PyObject *unused);
 PyObject *stream_skip(Stream *self, PyObject *kind);
 PyObject *stream_send(Stream *self, PyObject *args, PyObject *keywords);
-/* Send one frame: `first` is its header and head, with zeros for deadline and id. 0, or -1 with an error. */
+/* Send one frame: `first` is its header and head, with zeros for deadline and id. 0; with an error -1, or NOT_BEGUN. */
+#define NOT_BEGUN (-2)
 int stream_send_frame(Stream *self, PyObject *first, unsigned int call_id, PyObject *const *buffers, Py_ssize_t count,
                       PyObject *on_full);
 

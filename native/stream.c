@@ -40,7 +40,12 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywor
                                      &frame_type))
         return NULL;
     State *state = state_of(type);
-    Stream *self = state ? (Stream *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0) : NULL;
+    if (!state) return NULL;
+    if (!PyType_IsSubtype((PyTypeObject *)frame_type, state->frame_type)) {
+        PyErr_SetString(PyExc_TypeError, "frame_type must be a subclass of Frame");
+        return NULL;
+    }
+    Stream *self = (Stream *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
     self->state = state;
     self->fd = fd;
@@ -75,14 +80,9 @@ static int stream_traverse(Stream *self, visitproc visit, void *arg)
     return 0;
 }
 
+/* What never changes stays until the end: methods use it, and it closes no cycle. */
 static int stream_clear(Stream *self)
 {
-    Py_CLEAR(self->limits);
-    Py_CLEAR(self->parse);
-    Py_CLEAR(self->ended);
-    Py_CLEAR(self->frame_type);
-    Py_CLEAR(self->frame);
-    Py_CLEAR(self->heads);
     Py_CLEAR(self->last_head);
     Py_CLEAR(self->last_parsed);
     Py_CLEAR(self->sending);
@@ -95,6 +95,9 @@ static void stream_dealloc(Stream *self)
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     PyObject_GC_UnTrack(self);
     stream_clear(self);
+    PyObject *others[] = {self->limits, self->parse, self->ended, (PyObject *)self->frame_type,
+                          (PyObject *)self->frame, self->heads};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) Py_XDECREF(others[i]);
     free(self->scratch);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import importlib.machinery
+import importlib.util
 import os
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -136,7 +140,7 @@ def test_a_lock_is_as_threadings():
 def test_a_waiting_thread_gets_the_lock():
     lock, order = speedups.Lock(), []
     lock.acquire()
-    thread = threading.Thread(target=lambda: (lock.acquire(timeout=30), order.append("got")))
+    thread = threading.Thread(target=lambda: (lock.acquire(timeout=1e12), order.append("got")))
     thread.start()
     until(lambda: in_call_futex(thread), "the thread to wait")
     order.append("released")
@@ -190,6 +194,7 @@ def test_a_signal_does_not_lengthen_a_wait():
         lambda it: it.Stream(0),
         lambda it: it.Stream(0, None, parse, OSError, it.Frame),
         lambda it: it.Stream(0, limits.DEFAULT, parse, OSError, 5),
+        lambda it: it.Stream(0, limits.DEFAULT, parse, OSError, int),
         lambda it: it.Exchange(1, 2, 3, {}, (), [], None, None, None),
         lambda it: it.CallLoop(),
         lambda it: it.FunctionBase()._bind(5, ()),
@@ -217,6 +222,143 @@ def test_a_refusal_that_does_not_raise_is_an_error(pair):
     ours.send(frames.encode(frames.CALL, 1, {"a": memoryview(bytes(100))}))
     with pytest.raises(SystemError, match="refuse_header did not raise"):
         reader.receive()
+
+
+@needed
+def test_a_second_thread_may_not_receive(pair):
+    ours, theirs = pair
+    thread = threading.Thread(target=ours.receive)
+    thread.start()
+    until(lambda: in_call(thread, "recv"), "the thread to receive")
+    for receive in (ours.receive, ours.next):
+        with pytest.raises(RuntimeError, match="another thread receives"):
+            receive()
+    assert ours.skip(frames.PING) == (0, b"")
+    theirs.send(frames.pack(frames.PING, 1))
+    thread.join(30)
+    theirs.send(frames.pack(frames.PING, 2))
+    assert ours.receive().call_id == 2
+
+
+@needed
+def test_nor_a_handler_inside_a_receipt(pair):
+    ours, theirs = pair
+    body = frames.encode(frames.CALL, 1, {"a": memoryview(bytes(30_000))})
+    theirs.send([body[0], body[1][:100]])  # the handler runs while the body's memory is in use
+    before = signal.signal(signal.SIGALRM, lambda *_: ours.receive())
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        with pytest.raises(RuntimeError, match="another thread receives"):
+            ours.receive()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    theirs.send([body[1][100:]])
+    assert bytes(ours.receive().buffers[0]) == bytes(30_000)
+
+
+@needed
+def test_what_waits_for_space_may_close_the_stream(pair):
+    ours, _ = pair
+    with pytest.raises(stream.Ended, match="Bad file descriptor"):
+        ours.send([bytes(8 << 20)], ours.close)
+
+
+@needed
+def test_an_interruption_while_a_head_is_parsed_loses_nothing():
+    """Of a frame that is received where an expected one belongs, too."""
+    interrupted = []
+
+    def parse_or_not(head: bytes) -> Any:
+        if not interrupted and b"other" in head:
+            interrupted.append(1)
+            raise KeyboardInterrupt
+        return parse(head)
+
+    def call(name: str, fill: bytes) -> bytes:
+        return b"".join(map(bytes, frames.encode(frames.CALL, 1, {"f": name, "a": memoryview(fill * 3000)})))
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        receiving = speedups.Stream(theirs.fileno(), limits.DEFAULT, parse_or_not, stream.Ended, stream.NativeFrame)
+        for fill in (b"1", b"2"):
+            ours.sendall(call("first", fill))
+            receiving.receive()
+        ours.sendall(call("other", b"3"))
+        with pytest.raises(KeyboardInterrupt):
+            receiving.receive()
+        assert not receiving.torn
+        frame = receiving.receive()
+        assert (frame.get("f"), bytes(frame.buffers[0])) == ("other", b"3" * 3000)
+
+
+@needed
+def test_a_function_may_be_bound_again_during_a_call():
+    with Device() as device, device.session() as session:
+        echo = session.get_function("testing.echo")
+        assert echo(5) == 5  # the head is known from now on
+        results: list[int] = []
+        thread = threading.Thread(target=lambda: results.append(echo(5)))
+        os.kill(session.info["pid"], signal.SIGSTOP)
+        thread.start()
+        until(lambda: in_call(thread, "recv"), "the thread to wait")
+        session._exchange = None
+        echo._bind(None, ())
+        os.kill(session.info["pid"], signal.SIGCONT)
+        thread.join(30)
+        assert [*results, echo(6)] == [5, 6]
+
+
+@needed
+def test_ids_of_calls_that_are_sent_together_begin_again():
+    with Device() as device, device.session() as session:
+        echo = session.get_function("testing.echo")
+        assert list(echo.map(range(40))) == list(range(40))
+        for last in range(stream.LAST_ID - 5, stream.LAST_ID + 1):
+            session._channel._stream.last_id = last
+            assert list(echo.map(range(40))) == list(range(40))
+
+
+@needed
+def test_the_module_ends_with_its_last_object():
+    """Its state refers to its types, and they to it: a cycle that is collected."""
+    loader = importlib.machinery.ExtensionFileLoader("rpcsys.speedups", speedups.__file__)
+    spec = importlib.util.spec_from_loader("rpcsys.speedups", loader)
+    assert spec is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    block, ended = module.Block(), weakref.ref(module)
+    del module
+    gc.collect()
+    assert ended() is not None
+    del block
+    gc.collect()
+    assert ended() is None
+
+
+LITTLE_MEMORY = """
+import resource, socket, threading
+from rpcsys.stream import NativeStream
+from rpcsys.wire import frames
+
+ours, theirs = map(NativeStream, socket.socketpair())
+call = frames.encode(frames.CALL, 1, {"a": memoryview(bytes(300 << 20))})
+for _ in range(2):
+    thread = threading.Thread(target=ours.send, args=(call,))
+    thread.start()
+    frame = theirs.receive()
+    thread.join()
+data = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_DATA, (data + (100 << 20),) * 2)
+ours.send(frames.pack(frames.PING, 2))
+print(theirs.receive().call_id, len(frame.buffers[0]))
+"""
+
+
+@needed
+def test_a_short_frame_needs_no_memory_for_another_long_one():
+    """The session's memory is limited, and it keeps what came before."""
+    assert subprocess.check_output([sys.executable, "-c", LITTLE_MEMORY], text=True) == f"2 {300 << 20}\n"
 
 
 @needed

@@ -195,6 +195,18 @@ def test_dont_wait(pair):
     assert ours.receive(DONT_WAIT) is None
 
 
+def test_many_small_buffers_take_few_receives(pair):
+    """They have arrived, and come without a receive for each."""
+    ours, theirs = pair
+    data = b"".join(map(bytes, frames.encode(frames.CALL, 1, {"a": [memoryview(b"x")] * 300})))
+    at = len(data) - 200
+    theirs.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
+    theirs.socket.sendall(data[:at])
+    assert ours.receive(DONT_WAIT) is None
+    theirs.socket.sendall(data[at:])
+    assert [bytes(view) for view in ours.receive(DONT_WAIT).buffers] == [b"x"] * 300
+
+
 def test_the_end_follows_the_last_frame(pair):
     ours, theirs = pair
     theirs.send(frames.pack(frames.PING, 1))

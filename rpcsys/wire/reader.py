@@ -14,7 +14,7 @@ from rpcsys.wire.limits import DEFAULT, MADE_PER_BYTE, Limits
 from rpcsys.wire.memory import Pool
 
 _SCRATCH = 64 << 10
-#: From so many missing bytes on, a body is received into its final memory; fewer are copied there.
+#: From so many missing bytes on, a buffer is received into its final memory; fewer are copied there.
 _DIRECT = 16 << 10
 
 Fill = Callable[[memoryview, int, int], int]
@@ -76,7 +76,7 @@ class FrameReader:
         Raises `EOFError` at the end of the stream. An error of ``fill`` passes through and changes nothing.
         """
         body = self._body
-        if body is not None and body.remaining > _DIRECT:
+        if body is not None and len(body.space()) > _DIRECT:
             count = fill(body.space(), 0, flags)
             body.filled(count)
         else:
