@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fuzz import modules
+from fuzz import modules, streams
 from rpcsys.errors import ProtocolError
+from rpcsys.stream import SPEEDUPS
 from rpcsys.wire import frames, handshake, tracker
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.limits import Limits
@@ -224,6 +225,7 @@ TARGETS = (
     Target("older-tree", modules.OLDER, modules.feed_older, modules.seal_blob, modules.DOCUMENTED),
     Target("module", modules.MODULES, modules.feed_module, None, modules.DOCUMENTED),
     Target("session", SESSION, feed_session, seal_session),
+    *([Target("streams", streams.SEEDS, streams.feed, seal_session)] if SPEEDUPS else ()),
     Target("opening", OPENINGS, _feeder(handshake.OpeningReader), seal_greeting),
     Target("answer", ANSWERS, _feeder(handshake.AnswerReader), seal_greeting),
     Target("to-tracker", TO_TRACKER, _tracker_feeder(tracker.parse_to_tracker), seal_tracker),
