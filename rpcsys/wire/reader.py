@@ -76,8 +76,8 @@ class FrameReader:
         Raises `EOFError` at the end of the stream. An error of ``fill`` passes through and changes nothing.
         """
         body = self._body
-        if body is not None and len(body.space()) > _DIRECT:
-            count = fill(body.space(), 0, flags)
+        if body is not None and len(space := body.space()) > _DIRECT:
+            count = fill(space, 0, flags)
             body.filled(count)
         else:
             count = fill(self._scratch[self.unread :] if self.unread else self._scratch, 0, flags)
