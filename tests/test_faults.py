@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import importlib.machinery
 import importlib.util
+import random
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -182,7 +183,7 @@ def test_the_calls_of_a_client(sessions: Sessions) -> None:
     """Where memory fails, a call is an error, or Python makes it. Later calls are right, or the session is lost."""
     number, left = 0, 0
     while not left:
-        number += 1
+        number += random.randint(1, 3)  # each run fails other calls
         assert number < MOST
         session = sessions.get()
         with contextlib.suppress(RpcsysError):
@@ -210,7 +211,7 @@ def test_the_calls_of_a_server(sessions: Sessions) -> None:
     library = stream.speedups.__file__
     number, left = 0, 0
     while not left:
-        number += 1
+        number += random.randint(1, 3)
         assert number < MOST
         session = sessions.get()
         with contextlib.suppress(RpcsysError):

@@ -28,6 +28,7 @@ TESTS = "not python and not grow and not hops"
 FILES = (
     "tests/test_stream.py",
     "tests/test_speedups.py",
+    "tests/test_misuse.py",
     "tests/wire/test_reader.py",
     "tests/client/calls",
     "tests/server/session/test_session.py",

@@ -225,46 +225,6 @@ def test_a_refusal_that_does_not_raise_is_an_error(pair):
 
 
 @needed
-def test_a_second_thread_may_not_receive(pair):
-    ours, theirs = pair
-    thread = threading.Thread(target=ours.receive)
-    thread.start()
-    until(lambda: in_call(thread, "recv"), "the thread to receive")
-    for receive in (ours.receive, ours.next):
-        with pytest.raises(RuntimeError, match="another thread receives"):
-            receive()
-    assert ours.skip(frames.PING) == (0, b"")
-    theirs.send(frames.pack(frames.PING, 1))
-    thread.join(30)
-    theirs.send(frames.pack(frames.PING, 2))
-    assert ours.receive().call_id == 2
-
-
-@needed
-def test_nor_a_handler_inside_a_receipt(pair):
-    ours, theirs = pair
-    body = frames.encode(frames.CALL, 1, {"a": memoryview(bytes(30_000))})
-    theirs.send([body[0], body[1][:100]])  # the handler runs while the body's memory is in use
-    before = signal.signal(signal.SIGALRM, lambda *_: ours.receive())
-    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-    try:
-        with pytest.raises(RuntimeError, match="another thread receives"):
-            ours.receive()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    theirs.send([body[1][100:]])
-    assert bytes(ours.receive().buffers[0]) == bytes(30_000)
-
-
-@needed
-def test_what_waits_for_space_may_close_the_stream(pair):
-    ours, _ = pair
-    with pytest.raises(stream.Ended, match="Bad file descriptor"):
-        ours.send([bytes(8 << 20)], ours.close)
-
-
-@needed
 def test_an_interruption_while_a_head_is_parsed_loses_nothing():
     """Of a frame that is received where an expected one belongs, too."""
     interrupted = []
