@@ -106,7 +106,7 @@ static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args, int *
     }
     if (failed) return take_over(self, call_id, NULL, 0);
     lock_release(self->send_lock);
-    Frame *frame = stream_receive(self->stream, 0);
+    Frame *frame = stream_receive(self->stream, 0, 0);
     if (!frame || frame->kind != RESULT || frame->call_id != call_id) {
         if (frame) PyErr_CheckSignals(); /* Python would handle signals before the frame */
         return take_over(self, call_id, (PyObject *)frame, 1);

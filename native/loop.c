@@ -205,7 +205,7 @@ static void lock_again(Loop *self)
 static PyObject *loop_receive(Loop *self, PyObject *unused)
 {
     do {
-        Frame *frame = stream_receive(self->stream, 0);
+        Frame *frame = stream_receive(self->stream, 0, 0);
         if (!frame && PyErr_Occurred()) return NULL;
         if (!frame) break;
         PyObject *target, *function = function_of(self, frame, &target);

@@ -8,7 +8,7 @@
 
 #define SCRATCH (64 << 10)
 #define DIRECT (16 << 10) /* from so many bytes on, one buffer of several is received where it stays */
-#define DONT_WAIT_READS 64 /* receives in a row without waiting: a fast peer must not keep the thread */
+#define DONT_WAIT_READS 16 /* receives in a row without waiting: a fast peer must not keep the thread */
 
 /* ---------------------------------------------------------------- scratch */
 
@@ -228,8 +228,10 @@ static ssize_t receive_bytes(Stream *self, char *to, Py_ssize_t space, int flags
     }
 }
 
+static Py_ssize_t least(Py_ssize_t space, Py_ssize_t most) { return most && most < space ? most : space; }
+
 /* Receive once, and decode; then as next_frame. Clears *more if nothing has arrived. */
-static Frame *receive_once(Stream *self, int flags, int *more)
+static Frame *receive_once(Stream *self, int flags, Py_ssize_t most, int *more)
 {
     ssize_t count;
     Py_ssize_t space = 0;
@@ -238,17 +240,18 @@ static Frame *receive_once(Stream *self, int flags, int *more)
     if (!self->frame && !self->unread && self->like_body)
         block = block_new(self->state, (uint64_t)self->like_body, ROOM);
     if (space >= DIRECT || (space && (uint64_t)space == self->remaining)) {
-        count = receive_bytes(self, to, space, flags);
+        count = receive_bytes(self, to, least(space, most), flags);
         if (count > 0) {
             filled(self, count);
             return completed(self);
         }
     } else if (block) {
-        count = receive_bytes(self, block->data - self->like_first, self->like_first + self->like_body, flags);
+        Py_ssize_t expected = self->like_first + self->like_body;
+        count = receive_bytes(self, block->data - self->like_first, least(expected, most), flags);
         if (count > 0) return expected_frame(self, block, count);
         Py_DECREF(block);
     } else {
-        count = receive_bytes(self, self->scratch + self->unread, self->size - self->unread, flags);
+        count = receive_bytes(self, self->scratch + self->unread, least(self->size - self->unread, most), flags);
         if (count > 0) {
             self->unread += count;
             return next_frame(self);
@@ -277,14 +280,14 @@ static Frame *end(Stream *self, Frame *frame)
     return frame;
 }
 
-Frame *stream_receive(Stream *self, int flags)
+Frame *stream_receive(Stream *self, int flags, Py_ssize_t most)
 {
     int more = 1;
     if (begin(self)) return NULL;
     Frame *frame = self->unread ? next_frame(self) : NULL;
     for (int reads = 0; !frame && more && !PyErr_Occurred(); reads++) {
-        if (reads == DONT_WAIT_READS && flags & MSG_DONTWAIT) break;
-        frame = receive_once(self, flags, &more);
+        if (reads && (most || (reads == DONT_WAIT_READS && flags & MSG_DONTWAIT))) break;
+        frame = receive_once(self, flags, most, &more);
     }
     return end(self, frame);
 }
@@ -308,8 +311,19 @@ static PyObject *given(Stream *self, Frame *frame)
 PyObject *stream_receive_method(Stream *self, PyObject *const *args, Py_ssize_t count)
 {
     int flags = count ? (int)PyLong_AsLong(args[0]) : 0;
-    if (flags == -1 && PyErr_Occurred()) return NULL;
-    return given(self, stream_receive(self, flags));
+    Py_ssize_t most = count > 1 ? PyLong_AsSsize_t(args[1]) : 0;
+    if (PyErr_Occurred()) return NULL;
+    return given(self, stream_receive(self, flags, most));
+}
+
+PyObject *stream_missing(Stream *self, void *unused)
+{
+    Py_ssize_t have = self->unread - self->start;
+    if (self->frame) return PyLong_FromUnsignedLongLong(self->remaining);
+    if (have < HEADER_BYTES) return PyLong_FromSsize_t(have ? HEADER_BYTES - have : 0);
+    uint32_t head_bytes;
+    memcpy(&head_bytes, self->scratch + self->start, 4);
+    return PyLong_FromLongLong(HEADER_BYTES + (long long)head_bytes - have);
 }
 
 PyObject *stream_next(Stream *self, PyObject *unused)

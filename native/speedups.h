@@ -150,10 +150,12 @@ typedef struct {
 extern PyType_Spec stream_spec;
 void stream_raise_ended(Stream *self); /* for errno */
 unsigned int stream_next_id(Stream *self);
-/* The next frame. NULL without an error after a tick, or with MSG_DONTWAIT if no complete one has arrived. */
-Frame *stream_receive(Stream *self, int flags);
+/* The next frame. NULL without an error after a tick, or with MSG_DONTWAIT if no complete one has arrived. With `most`, one
+   receive of so many bytes. */
+Frame *stream_receive(Stream *self, int flags, Py_ssize_t most);
 PyObject *stream_receive_method(Stream *self, PyObject *const *args, Py_ssize_t count);
 PyObject *stream_next(Stream *self, PyObject *unused);
+PyObject *stream_missing(Stream *self, void *unused);
 PyObject *stream_skip(Stream *self, PyObject *kind);
 PyObject *stream_send(Stream *self, PyObject *args, PyObject *keywords);
 /* Send one frame: `first` is its header and head, with zeros for deadline and id. 0; with an error -1, or NOT_BEGUN. */

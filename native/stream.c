@@ -112,6 +112,8 @@ static PyMemberDef members[] = {
     {"sending", T_OBJECT, offsetof(Stream, sending), 0, "The pieces of an interrupted send."},
     {"sent", T_PYSSIZET, offsetof(Stream, sent), READONLY, "The bytes of the last send that were sent."},
     {NULL}};
+static PyGetSetDef computed[] = {
+    {"missing", (getter)stream_missing, NULL, "The bytes that the current frame lacks.", NULL}, {NULL}};
 static PyMethodDef methods[] = {
     {"next_id", (PyCFunction)next_id, METH_NOARGS, "The id of the next call."},
     {"settle", (PyCFunction)settle, METH_NOARGS, "The last frame is handled."},
@@ -127,6 +129,7 @@ static PyType_Slot slots[] = {
     {Py_tp_clear, stream_clear},
     {Py_tp_dealloc, stream_dealloc},
     {Py_tp_members, members},
+    {Py_tp_getset, computed},
     {Py_tp_methods, methods},
     {0, NULL}};
 PyType_Spec stream_spec = {"rpcsys.speedups.Stream", sizeof(Stream), 0,

@@ -36,7 +36,7 @@ DONT_WAIT = int(socket.MSG_DONTWAIT)
 BLOCKING = NO_SIGNAL
 NOT_BLOCKING = BLOCKING | DONT_WAIT
 #: Receives in a row without waiting: a fast peer must not keep the thread.
-DONT_WAIT_READS = 64
+DONT_WAIT_READS = 16
 LAST_ID = 0xFFFFFFFF  # the id of a call has four bytes; 0 is none
 
 
@@ -69,6 +69,8 @@ class Stream:
     socket: socket.socket
     #: Not 0 while bytes have been received that `next` has not decoded.
     unread: int
+    #: Bytes that the current frame lacks, as far as its header is known; 0 between frames.
+    missing: int
     #: Whether received bytes or a frame are lost, if the receipt or the handling of a frame was interrupted.
     torn: bool
     #: An interruption that came with received bytes; to be raised once their frame is handled.
@@ -86,10 +88,11 @@ class Stream:
         """The id of the next call on this stream."""
         raise NotImplementedError
 
-    def receive(self, flags: int = 0) -> Optional[Frame]:
+    def receive(self, flags: int = 0, most: int = 0) -> Optional[Frame]:
         """The next frame. None after a tick without data, or with `DONT_WAIT` if no complete one has arrived.
 
-        The frame counts as handled at the next call, or when it is settled.
+        The frame counts as handled at the next call, or when it is settled. With ``most``, receives once, and so many
+        bytes at most.
         """
         raise NotImplementedError
 
@@ -217,17 +220,28 @@ class PythonStream(Stream):
     def settle(self) -> None:
         self._received.clear()
 
-    def receive(self, flags: int = 0) -> Optional[Frame]:
+    @property
+    def missing(self) -> int:  # type: ignore[override]
+        return self._reader.missing
+
+    def receive(self, flags: int = 0, most: int = 0) -> Optional[Frame]:
         received, reader = self._received, self._reader
         received.clear()
         frame = None
+        fill = self._receive_into
         reads = DONT_WAIT_READS if flags else -1
+        if most:
+            reads = 1
+
+            def fill(place: memoryview, count: int, flags: int) -> int:
+                return self._receive_into(place[:most], count, flags)
+
         try:
             if reader.unread:
                 received.append(0)
                 frame = reader.next()
             while frame is None and reads:
-                frame = reader.read(self._receive_into, flags)
+                frame = reader.read(fill, flags)
                 reads -= 1
         except BlockingIOError:
             return None

@@ -7,27 +7,25 @@ import threading
 from collections import deque
 from typing import Deque, Optional, Sequence
 
+from rpcsys import stream as streams
 from rpcsys.link.tcp import drain_and_close
-from rpcsys.stream import DONT_WAIT, MAX_PIECES, NOT_BLOCKING, Ended, rest_of
+from rpcsys.stream import DONT_WAIT, MAX_PIECES, NOT_BLOCKING, rest_of
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.limits import Limits
 from rpcsys.wire.memory import Pool
-from rpcsys.wire.reader import FrameReader
 
 MAX_HEAD = 1 << 20  # bytes for names and numbers of one call; parsing so many takes at most 70 MB
-ROUNDS = 16  # receives in a row from one client, before others have their turn
 
 
 class ClientConnection:
     """Frames from and to one client. One thread at a time reads; any may send."""
 
     def __init__(self, sock: socket.socket, peer: str, pool: Pool, max_body: int) -> None:
+        self.stream = streams.open(sock, Limits(max_body, MAX_HEAD), pool)
         sock.setblocking(False)
         self.socket = sock
-        self._fill = sock.recv_into
         self.descriptor = sock.fileno()
         self.peer = peer  # the client's address, for people
-        self.reader = FrameReader(Limits(max_body, MAX_HEAD), pool)
         self.greeted = False  # whether its HELLO has come
         self.by: Optional[float] = None  # deadline for the HELLO, or for receiving what waits
         self.closed = False
@@ -42,25 +40,16 @@ class ClientConnection:
         ``carefully``: read no byte beyond the frame that has begun.
         """
         frames: list[Frame] = []
-        reader = self.reader
-        try:
-            for _ in range(ROUNDS):
-                if frames or (carefully and not reader.missing):
-                    break
-                frame = reader.read(self._fill_carefully if carefully else self._fill, DONT_WAIT)
-                while frame is not None:
-                    frames.append(frame)
-                    frame = reader.next() if reader.unread else None
-        except BlockingIOError:
-            pass
-        except EOFError:
-            raise Ended("the connection was closed") from None
-        except OSError as error:
-            raise Ended(error.strerror or str(error)) from None
+        stream = self.stream
+        while not frames and (stream.missing or not carefully):
+            before = stream.missing
+            frame = stream.receive(DONT_WAIT, before if carefully else 0)
+            while frame is not None:
+                frames.append(frame)
+                frame = stream.next() if stream.unread else None
+            if not carefully or stream.missing == before:
+                break
         return frames
-
-    def _fill_carefully(self, space: memoryview, count: int, flags: int) -> int:
-        return self._fill(space, min(self.reader.missing, len(space)), flags)
 
     def send(self, pieces: Sequence[Buffer]) -> bool:
         """Send a frame, or as much of it as the socket takes now; False if a part of it waits. Never raises."""
@@ -112,5 +101,4 @@ class ClientConnection:
             self._unsent.clear()
             if shutdown:
                 drain_and_close(self.socket)
-            else:
-                self.socket.close()
+            self.stream.close()

@@ -232,7 +232,7 @@ class ModelHost(WorkerPool):
                 connection.by = connection.by or time.monotonic() + STALLED_S
             else:
                 connection.by = connection.by if not connection.greeted else None
-                parting = self._leaving and not connection.reader.missing
+                parting = self._leaving and not connection.stream.missing
                 wanted = select.EPOLLRDHUP if parting else READ
             if wanted != connection.watched:
                 connection.watched = wanted
@@ -329,7 +329,7 @@ class ModelHost(WorkerPool):
             self._rewatch(connection)
             with self._lock:
                 busy = self._queue.count(connection) or connection.answering
-            if busy or connection.backlog or connection.reader.missing or not self._parted(connection):
+            if busy or connection.backlog or connection.stream.missing or not self._parted(connection):
                 continue
             with self._lock:
                 self._forget(connection)

@@ -48,7 +48,7 @@ def test_carefully_no_byte_is_read_beyond_the_frame(pair, begun):
         found += connection.receive(carefully=True)
     assert [frame.call_id for frame in found] == [7]
     assert bytes(found[0].buffers[0]) == b"x" * 100_000
-    assert connection.reader.missing == 0
+    assert connection.stream.missing == 0
     assert connection.socket.recv(1000) == ping(8)  # left for the next process
 
 
