@@ -179,6 +179,19 @@ void refuse(Stream *self, const char *method, PyObject *args);
 /* The ParsedHead of a head, a borrowed reference. Sets last_count, last_bytes and last_made. */
 PyObject *head_of(Stream *self, const char *bytes, Py_ssize_t length);
 
+/* ---------------------------------------------------------------- body.c */
+
+#define SCRATCH (64 << 10)
+void consumed(Stream *self, Py_ssize_t until); /* scratch[:until] is decoded */
+int grow(Stream *self, Py_ssize_t size);       /* scratch; 0, or -1 with an error */
+/* Move the undecoded bytes to the front, with space behind them, in the end for `wanted` bytes in all. 0, or -1. */
+int rewind_scratch(Stream *self, Py_ssize_t wanted);
+int take_blocks(Stream *self, Frame *frame, const Header *header, PyObject *parsed); /* 0, or -1 with an error */
+char *place(Stream *self, Py_ssize_t *space);   /* where the next bytes of the body belong */
+void filled(Stream *self, Py_ssize_t count);    /* so many bytes of it have come */
+Frame *completed(Stream *self);                 /* the frame whose body was received, if no byte is missing */
+Frame *take_body(Stream *self);                 /* the same, with the body's bytes in scratch */
+
 /* ---------------------------------------------------------------- template.c */
 
 #define MAX_VALUES 16

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SCRATCH (64 << 10)
-
 void stream_raise_ended(Stream *self) { PyErr_SetString(self->ended, strerror(errno)); }
 
 unsigned int stream_next_id(Stream *self)
