@@ -49,15 +49,13 @@ def server(machine: Machine, tree: Path, module_daemons: Callable[[], Daemons]) 
 def test_the_emulated_machine_has_its_processor_python_and_libc(machine: Machine) -> None:
     code = "import platform, sys; print(platform.machine(), *sys.version_info[:2], platform.libc_ver()[1])"
     seen = machine.run("-I", "-S", "-c", code).split()
-    assert (
-        seen
-        == {
-            "aarch64-bookworm": ["aarch64", "3", "11", "2.36"],
-            "arm-bookworm": ["armv7l", "3", "11", "2.36"],
-            "aarch64-bullseye": ["aarch64", "3", "9", "2.31"],
-            "riscv64-trixie": ["riscv64", "3", "13", "2.41"],
-        }[f"{machine.qemu}-{machine.suite}"]
-    )
+    expected = {
+        "aarch64-bookworm": ["aarch64", "3", "11", "2.36"],
+        "arm-bookworm": ["armv7l", "3", "11", "2.36"],
+        "aarch64-bullseye": ["aarch64", "3", "9", "2.31"],
+        "riscv64-trixie": ["riscv64", "3", "13", "2.41"],
+    }[f"{machine.qemu}-{machine.suite}"]
+    assert seen == expected or (machine.later and seen[0] == expected[0] and seen[1:] > expected[1:])
 
 
 def test_native_functions_run_without_a_tvm_library(machine: Machine, tree: Path, functions: Path) -> None:
