@@ -128,6 +128,27 @@ def _endless():
     return _endless()
 
 
+kept_arrays = []
+
+
+@register("test.keep")
+def _keep(array):
+    kept_arrays.append(array)
+
+
+@register("test.kept_arrays")
+def _kept_arrays():
+    return [bytes(memoryview(array).cast("B")) for array in kept_arrays]
+
+
+@register("test.fork")
+def _fork():
+    child = os.fork()
+    if not child:
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @register("test.unsendable")
 def _unsendable():
     return [1, object()]

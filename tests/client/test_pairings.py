@@ -144,6 +144,25 @@ def test_files_and_output(pair):
     assert "one two" in itertools.islice(lines, 20)
 
 
+def test_arguments_that_the_device_keeps_stay_right(pair):
+    _, session = pair
+    keep, echo = session.get_function("test.keep"), session.get_function("testing.echo")
+    for number in range(12):
+        assert keep(np.full(30_000, number, "u1")) is None
+        echo(np.full(30_000, 255, "u1"))
+    kept = session.get_function("test.kept_arrays")()
+    assert kept == [bytes([number]) * 30_000 for number in range(12)]
+
+
+def test_a_function_that_forks(pair):
+    _, session = pair
+    fork, echo = session.get_function("test.fork"), session.get_function("testing.echo")
+    for number in range(5):
+        assert fork() == 7
+        assert echo(number) == number
+    assert [future.result() for future in [fork.submit() for _ in range(5)]] == [7] * 5
+
+
 def test_results_that_are_kept_or_dropped_stay_right(pair):
     _, session = pair
     echo = session.get_function("testing.echo")

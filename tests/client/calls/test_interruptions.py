@@ -218,6 +218,22 @@ def test_a_future_whose_call_cannot_be_stopped_goes_on(device: Device, session: 
         stopped.result()
 
 
+def test_an_array_that_is_being_sent_is_sent_whole(device: Device, session: Any) -> None:
+    """Its head is known by then: the library sends it, and Python the rest of it."""
+    echo, array = session.get_function("testing.echo"), np.arange(2 << 20)
+    for _ in range(3):
+        assert (echo(array) == array).all()
+    os.kill(device.process.pid, signal.SIGSTOP)
+
+    def goes_on() -> None:
+        until(at_the_stream, "the main thread to wait for the device")
+        threading.Timer(0.2, os.kill, (device.process.pid, signal.SIGCONT)).start()
+
+    with interrupted(goes_on):
+        echo(array)
+    assert (echo(array) == array).all()
+
+
 def test_ping_leaves_the_session(device: Device, session: Any) -> None:
     os.kill(device.process.pid, signal.SIGSTOP)
     with interrupted(lambda: until(lambda: session._channel._receiver.pending)):
