@@ -146,7 +146,7 @@ def _fork():
     child = os.fork()
     if not child:
         os._exit(7)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return os.WEXITSTATUS(os.waitpid(child, 0)[1])
 
 
 @register("test.unsendable")
