@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fuzz.mutations import damage
 from fuzz.targets import Target
 
-#: The limit of the process's growth; the session's reader may keep large blocks for reuse.
-MAX_GROWTH = 256 << 20
+#: The limit of the process's growth: readers keep large blocks for reuse, and the C library up to 1 GiB of them.
+MAX_GROWTH = (1 << 30) + (256 << 20)
 #: The limit for one input: after it the stacks are printed and the process ends.
 HANG_S = 60.0
 # The descriptor: pytest's replacement of sys.stderr has none.
