@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Hashable, List, Optional, Sequence, Tupl
 from rpcsys.errors import LimitExceeded, ValueNotSupported
 from rpcsys.wire import dtypes, values
 from rpcsys.wire.head import MAX_BUFFERS, ParsedHead, parsed_bytes
+from rpcsys.wire.memory import ALIGNMENT
 from rpcsys.wire.tensor import Tensor
 
 #: head_bytes, kind, flags, 0, deadline_ms, call_id, body_bytes.
@@ -37,6 +38,8 @@ MAX_CHUNK = 4 << 20
 #: Number and length of the heads that are cached: longer ones are rarely sent twice. Together they take about 500 kB.
 REMEMBERED_HEADS = 256
 REMEMBERED_BYTES = 1024
+#: Bytes of a body above which its position in the frame makes its copy slower: 1 MB takes 0.99 of the time if aligned.
+_PADDED = 32 << 10
 
 _SCALARS = (bool, int, type(None))
 _PLAIN_KINDS = "biufc"
@@ -114,7 +117,8 @@ def encode_head(fields: Dict[str, Any]) -> Tuple[bytes, List[Buffer]]:
 class FrameTemplate:
     """Header and head of frames that differ only in deadline and call_id. A body of ``body_bytes`` follows.
 
-    ``first``: header and head as bytes, with zeros for deadline and call_id.
+    ``first``: header and head as bytes, with zeros for deadline and call_id. Spaces pad a head before a larger body,
+    which then begins on a 64-byte boundary of the frame: the kernel copies it faster.
 
     Raises `LimitExceeded` for a body above `MAX_BODY` bytes.
     """
@@ -124,6 +128,8 @@ class FrameTemplate:
     def __init__(self, kind: int, head: bytes, body_bytes: int = 0) -> None:
         if body_bytes > MAX_BODY:
             raise LimitExceeded(f"{body_bytes} bytes of arrays in one call (at most {MAX_BODY})")
+        if body_bytes > _PADDED and len(head) < REMEMBERED_BYTES:
+            head += b" " * (-(HEADER_BYTES + len(head)) % ALIGNMENT)
         self.head = head
         self.body_bytes = body_bytes
         self.first = HEADER.pack(len(head), kind, 0, 0, 0, 0, body_bytes) + head

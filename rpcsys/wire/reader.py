@@ -79,6 +79,8 @@ class FrameReader:
         if body is not None and len(space := body.space()) > _DIRECT:
             count = fill(space, 0, flags)
             body.filled(count)
+            if count and body.remaining:
+                return None
         else:
             count = fill(self._scratch[self.unread :] if self.unread else self._scratch, 0, flags)
             self.unread += count
