@@ -7,10 +7,8 @@ from itertools import islice
 from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence, Tuple
 
 from rpcsys.client.calls import Channel, PendingCall
+from rpcsys.client.calls.channel import BATCH
 from rpcsys.wire.frames import Buffer, Frame, FrameTemplate
-
-#: Calls that are sent together.
-BATCH = 16
 
 Row = Tuple[Any, ...]
 Convert = Callable[[Frame], Any]
