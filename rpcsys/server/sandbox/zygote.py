@@ -264,7 +264,6 @@ class Zygote:
         processes.finish_fork()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
         parent = os.getppid()
         self._close_own()
         if self._maker is not None:
