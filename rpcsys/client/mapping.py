@@ -44,23 +44,39 @@ class MappedCalls:
         self._batch = min(BATCH, ahead)
         self._most = ahead - self._batch  # calls under way up to which another batch is sent
         self._calls: Deque[MappedCall] = deque()  # under way, the oldest first
+        self._end: Optional[Exception] = None  # why no more rows come, if an error ended them
 
     def results(self, rows: Iterator[Row]) -> Iterator[Any]:
-        """The results in order. Whatever ends the iteration has the device drop the calls that wait."""
+        """The results in order, then the error of a row that could not be drawn or sent.
+
+        Whatever ends the iteration has the device drop the calls that wait.
+        """
         calls, batch = self._calls, self._batch
         started = batch
         try:
             while calls or started == batch:
                 while started == batch and len(calls) <= self._most:
-                    started = self._start(list(islice(rows, batch)))
+                    started = self._start(self._draw(rows))
                 if calls:
                     yield self._result(calls[0])
+            if self._end is not None:
+                raise self._end
         finally:
+            self._end = None  # it refers to this frame
             if calls:
                 self._channel.drop(calls)
 
+    def _draw(self, rows: Iterator[Row]) -> List[Row]:
+        """The next rows, fewer than a batch if they end."""
+        drawn: List[Row] = []
+        try:
+            drawn.extend(islice(rows, self._batch))  # keeps those before an error
+        except Exception as error:  # noqa: BLE001 - whatever the caller's iterable raises
+            self._end = error
+        return drawn
+
     def _start(self, rows: List[Row]) -> int:
-        """Start the calls of ``rows``; returns their number."""
+        """Start the calls of ``rows``; returns their number, which is less where one cannot be sent."""
         channel = self._channel
         calls = [MappedCall() for _ in rows]
         if len(rows) > 1:
@@ -69,8 +85,12 @@ class MappedCalls:
                 return len(rows)
             for _ in rows:
                 self._calls.pop()
-        for call, row in zip(calls, rows):
-            template, buffers, call.convert = self._encode(row)
+        for number, (call, row) in enumerate(zip(calls, rows)):
+            try:
+                template, buffers, call.convert = self._encode(row)
+            except Exception as error:  # noqa: BLE001 - an argument's own, too
+                self._end = error
+                return number
             self._calls.append(call)
             channel.start(call, template, buffers)
         return len(rows)

@@ -115,13 +115,14 @@ class RemoteFunction(FunctionBase):
         """Call with each item, as the builtin ``map`` does: an iterator of the results, in order.
 
         Of these calls, at most ``ahead`` are under way, sent together where they are small. So this is the fastest way
-        to make many calls. An error ends the iteration at its place; then, or when the iterator is dropped, the device
-        drops the calls that wait. Arrays must not change until their results are here.
+        to make many calls. An error ends the iteration at its place, one that ``iterable`` raises, too; then, or when
+        the iterator is dropped, the device drops the calls that wait. Arrays must not change until their results are
+        here.
 
-        Raises `UsageError` for an ``ahead`` below 1.
+        Raises `UsageError` for an ``ahead`` that is not a whole number above 0.
         """
-        if ahead < 1:
-            raise UsageError(f"map(…, ahead={ahead}): at least one call is under way")
+        if not isinstance(ahead, int) or ahead < 1:
+            raise UsageError(f"map(…, ahead={ahead!r}): give the number of calls that may be under way, 1 or more")
         session, about = self._session, self._about[False]
         exchange = session._exchange
 

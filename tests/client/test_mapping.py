@@ -117,14 +117,17 @@ def test_an_error_is_raised_at_its_place(session):
     assert divide(1, 2) == 0.5
 
 
-def test_an_error_of_the_iterable_drops_the_calls(session):
+@pytest.mark.parametrize("count", [0, 1, 5, 40])
+@pytest.mark.parametrize("ahead", [1, 64])
+def test_an_error_of_the_iterable_is_raised_at_its_place(session, count, ahead):
     def items():
-        yield from range(40)
+        yield from range(count)
         raise KeyError("no more")
 
-    results = session.get_function("testing.echo").map(items())
+    results, came = session.get_function("testing.echo").map(items(), ahead=ahead), []
     with pytest.raises(KeyError, match="no more"):
-        list(results)
+        came.extend(results)
+    assert came == list(range(count))
     assert session._channel._receiver.pending == {}
     assert session.get_function("testing.echo")("next") == "next"
 
@@ -141,18 +144,20 @@ def test_a_dropped_iterator_drops_the_calls_that_wait(device, session, dropped):
     assert add(1) == 1  # at once: 28 calls of 0.3 s were dropped
 
 
-def test_unencodable_arguments(shared):
+@pytest.mark.parametrize("ahead", [1, 64])
+def test_unencodable_arguments(shared, ahead):
     echo = shared.get_function("testing.echo")
-    results = echo.map([1, 2, object()], ahead=1)
+    results = echo.map([1, 2, object(), 4], ahead=ahead)
     assert [next(results), next(results)] == [1, 2]
     with pytest.raises(rpcsys.errors.ValueNotSupported):
         next(results)
+    assert list(results) == []
     assert echo(3) == 3
 
 
-@pytest.mark.parametrize("ahead", [0, -1])
+@pytest.mark.parametrize("ahead", [0, -1, 1.5, "x", None])
 def test_at_least_one_call_ahead(shared, ahead):
-    with pytest.raises(UsageError, match=f"ahead={ahead}"):
+    with pytest.raises(UsageError, match=f"ahead={ahead!r}"):
         shared.get_function("testing.echo").map([1], ahead=ahead)
 
 
