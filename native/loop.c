@@ -104,6 +104,18 @@ static int hold(Loop *self, PyObject *first, unsigned int call_id)
 
 /* ---------------------------------------------------------------- one call */
 
+/* Whether a result's memory is sent as it is. The template has its type and shape, but not the order of its elements. */
+static int in_order(PyObject *array)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)) {
+        PyErr_Clear();
+        return 0;
+    }
+    PyBuffer_Release(&view);
+    return 1;
+}
+
 /* The template of a result, a new reference; NULL without an error if its reply is Python's. */
 static PyObject *reply_template(Loop *self, PyObject *result, PyObject **buffer, Py_ssize_t *count)
 {
@@ -112,7 +124,7 @@ static PyObject *reply_template(Loop *self, PyObject *result, PyObject **buffer,
     PyObject *first = template ? PyObject_GetAttr(template, state->str_first) : NULL;
     uint64_t body = 0;
     if (first) memcpy(&body, PyBytes_AsString(first) + 16, 8); /* as its header has it */
-    if (body > STRETCH) Py_CLEAR(first);
+    if (body > STRETCH || (first && *count && !in_order(*buffer))) Py_CLEAR(first);
     return first;
 }
 

@@ -172,6 +172,11 @@ def _zeros(size):
     return memoryview(bytearray(size))
 
 
+@register("test.transposed")
+def _transposed(array, wanted):
+    return array.T if wanted else array
+
+
 @register("test.sleep")
 def _sleep(seconds):
     Path("running").touch()

@@ -312,6 +312,13 @@ def test_arguments_are_aligned_writable_numpy_arrays(shared):
     assert result(shared, 2) == b"\1\1\1"
 
 
+def test_results_of_one_shape_may_differ_in_the_order_of_their_elements(shared):
+    array = np.arange(9.0).reshape(3, 3)
+    for call_id, transposed in enumerate([False, False, True, True, False]):
+        shared.call(call_id, "test.transposed", array, transposed)
+        assert (result(shared, call_id).numpy() == (array.T if transposed else array)).all()
+
+
 # ---------------------------------------------------------------- the end from inside
 
 
