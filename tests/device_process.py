@@ -4,6 +4,7 @@
 on the socket, as a zygote does; a message is options, with the child's standard output and error and a listener.
 """
 
+import gc
 import importlib.abc
 import json
 import os
@@ -106,6 +107,11 @@ def _gate(path):
 @register("test.divide")
 def divide(one, other):
     return one / other
+
+
+@register("test.division_errors")
+def _division_errors():
+    return sum(isinstance(each, ZeroDivisionError) for each in gc.get_objects())
 
 
 @register("test.exit")

@@ -220,9 +220,8 @@ class SessionServer:
     def _finish(self, frame: Frame, result: Any, error: BaseException | None) -> None:
         """Answer a call that the library has run, as `_run` does."""
         try:
-            if error is not None:
-                raise error
-            pieces = self._calls.result(frame.call_id, result)
+            # Not raised again: it would refer to this function's frame, and so to itself and the call's arrays.
+            pieces = self._calls.result(frame.call_id, result) if error is None else self._error_of(frame, error)
         except BaseException as problem:  # noqa: BLE001 - a user's function may raise anything
             pieces = self._error_of(frame, problem)
         self._loop.turn += 1

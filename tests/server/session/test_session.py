@@ -203,6 +203,15 @@ def test_a_users_exception_has_a_traceback(shared):
     assert "in _fail" in reply["traceback"]
 
 
+def test_an_exception_is_freed_once_it_is_reported(shared):
+    """And with it, without a collection, the arguments of its call."""
+    for call_id in range(5):
+        shared.call(call_id, "test.divide", 1, 0)
+        error(shared, call_id)
+    shared.call(5, "test.division_errors")
+    assert result(shared, 5) == 0
+
+
 def test_an_exception_without_text_is_reported(shared):
     shared.call(1, "test.mute")
     assert error(shared, 1)["message"] == "an exception whose text cannot be made"
