@@ -50,6 +50,7 @@ static int fill(PyObject *module)
         {&state->str_memo, "memo"}, {&state->str_shape, "shape"}, {&state->str_sizes, "sizes"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!(*names[i].place = PyUnicode_InternFromString(names[i].text))) return -1;
+    if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)) return -1;
     state->memoryview = Py_NewRef((PyObject *)&PyMemoryView_Type);
     return add_types(module, state);
 }

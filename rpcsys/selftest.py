@@ -153,10 +153,10 @@ def _drivers(arguments: Sequence[str]) -> Iterator[Finding]:
 
 
 def _speedups(arguments: Sequence[str]) -> Iterator[Finding]:
-    from rpcsys.stream import SPEEDUPS
+    from rpcsys.compiled import WITHOUT
 
-    without = "calls take longer; rpcsys pack compiles them for CPython 3.9 or later with glibc"
-    yield Finding(OK, "speedups", "in use") if SPEEDUPS else Finding(MISSING, "speedups", without)
+    without = f"{WITHOUT}; calls take longer; rpcsys pack compiles them for CPython 3.9 or later with glibc"
+    yield Finding(MISSING, "speedups", without) if WITHOUT else Finding(OK, "speedups", "in use")
 
 
 def _packages(arguments: Sequence[str]) -> Iterator[Finding]:

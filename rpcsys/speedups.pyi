@@ -11,6 +11,8 @@ from rpcsys.wire.frames import Frame as PythonFrame
 from rpcsys.wire.head import ParsedHead
 from rpcsys.wire.limits import Limits
 
+INTERFACE: int
+
 class Block:
     def __len__(self) -> int: ...
 

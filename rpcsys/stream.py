@@ -11,15 +11,14 @@ A stream stays usable after Ctrl-C, or whatever else the handler of a signal rai
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, Tuple
 
+from rpcsys.compiled import speedups
 from rpcsys.errors import RpcsysError
 from rpcsys.link.tcp import NO_SIGNAL
 from rpcsys.wire.frames import Buffer, Frame, FrameValues
@@ -38,16 +37,6 @@ NOT_BLOCKING = BLOCKING | DONT_WAIT
 #: Receives in a row without waiting: a fast peer must not keep the thread.
 DONT_WAIT_READS = 16
 LAST_ID = 0xFFFFFFFF  # the id of a call has four bytes; 0 is none
-
-
-try:
-    # Other interpreters and free-threaded builds cannot load it, and types of Python 3.8 cannot export buffers.
-    fits = sys.implementation.name == "cpython" and sys.version_info >= (3, 9) and "t" not in sys.abiflags
-    if not fits or os.environ.get("RPCSYS_SPEEDUPS") == "0":
-        raise ImportError
-    from rpcsys import speedups
-except ImportError:  # not compiled, too, or for another C library
-    speedups = None  # type: ignore[assignment]
 
 #: Whether sessions use the compiled library ``rpcsys.speedups``.
 SPEEDUPS: bool = speedups is not None

@@ -50,6 +50,7 @@ void *slot_or_fault(PyTypeObject *type, int slot);
 #define PyDict_SetItem(...) NUMBER(PyDict_SetItem(__VA_ARGS__))
 #define PyErr_CheckSignals() NUMBER(PyErr_CheckSignals())
 #define PyList_Append(...) NUMBER(PyList_Append(__VA_ARGS__))
+#define PyModule_AddIntConstant(...) NUMBER(PyModule_AddIntConstant(__VA_ARGS__))
 #define PyModule_AddObject(...) NUMBER(PyModule_AddObject(__VA_ARGS__))
 #define PyObject_GetBuffer(...) NUMBER(PyObject_GetBuffer(__VA_ARGS__))
 #define PySet_Contains(...) NUMBER(PySet_Contains(__VA_ARGS__))

@@ -99,7 +99,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "module.kinds.remote": ("module", "client"),
     "client": ("link", "stream", "module.container", "module.packed", "module.external"),
     "serve": ("link", "logs"),
-    "stream": ("link", "speedups"),
+    "stream": ("link", "compiled", "speedups"),
+    "compiled": ("module.elf", "speedups"),
     "speedups": (),  # in C
     "link": ("wire",),
     "wire": ("errors",),

@@ -51,9 +51,9 @@ def test_a_board_with_one_broken_check_cannot_serve(
     assert output.endswith("this board cannot serve: 1 broken\n")
 
 
-@pytest.mark.parametrize(("used", "state"), [(True, OK), (False, MISSING)])
-def test_speedups_that_are_not_in_use_are_missing(used: bool, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rpcsys.stream.SPEEDUPS", used)
+@pytest.mark.parametrize(("without", "state"), [("", OK), ("they are not compiled", MISSING)])
+def test_speedups_that_are_not_in_use_are_missing(without: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rpcsys.compiled.WITHOUT", without)
     assert findings(selftest._speedups)["speedups"].state == state
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpcsys import stream
+from rpcsys import compiled, stream
 from rpcsys.errors import RemoteError
 from rpcsys.wire import frames, limits
 from rpcsys.wire.head import parse
@@ -53,6 +53,7 @@ def test_c_and_python_agree_on_numbers():
     assert value("MADE_PER_BYTE") == limits.MADE_PER_BYTE
     assert value("REMEMBERED_BYTES") == frames.REMEMBERED_BYTES
     assert value("REMEMBERED_HEADS") == frames.REMEMBERED_HEADS
+    assert value("INTERFACE") == compiled.INTERFACE
 
 
 # ---------------------------------------------------------------- memory

@@ -56,9 +56,10 @@ _MODULES = {
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from rpcsys.stream import SPEEDUPS
+        from rpcsys.compiled import WITHOUT
 
-        click.echo(f"rpcsys, version {rpcsys.__version__} ({'with' if SPEEDUPS else 'without'} speedups)")
+        speedups = f"without speedups: {WITHOUT}" if WITHOUT else "with speedups"
+        click.echo(f"rpcsys, version {rpcsys.__version__} ({speedups})")
         context.exit()
 
 

@@ -21,7 +21,7 @@ from tests.cli.conftest import Command
         (["query", "history", "--help"], 0, "Usage: rpcsys query history"),
         (["tracker", "--help"], 0, "usage: rpcsys tracker"),
         (["--help"], 0, "A model on a device"),
-        (["--version"], 0, f"rpcsys, version {__version__} (with{'' if SPEEDUPS else 'out'} speedups)"),
+        (["--version"], 0, f"rpcsys, version {__version__} (with{'' if SPEEDUPS else 'out'} speedups"),
         (["run", "--help"], 0, "INPUTS.npz"),
     ],
 )
