@@ -96,5 +96,7 @@ def _processor(library: Path) -> str:
     try:
         (number,) = struct.unpack_from("<H", library.read_bytes(), 18)
         return PROCESSORS[number]
-    except (OSError, KeyError, struct.error):
+    except OSError as error:
+        raise Missing(f"RPCSYS_SPEEDUPS={library}: {error.strerror}") from None
+    except (KeyError, struct.error):
         raise Missing(f"RPCSYS_SPEEDUPS={library} is no library for a processor that is known here") from None
