@@ -78,6 +78,7 @@ static int send_all(Stream *self, Rest *rest, PyObject *on_full, int patient)
         }
         self->sent += sent;
         advance(rest, (size_t)sent);
+        if (rest->count && PyErr_CheckSignals()) return -1; /* a signal ends a system call that has sent some, too */
     }
     return 0;
 }

@@ -86,6 +86,28 @@ def test_an_interruption_of_the_system_call_loses_nothing(ends: Ends) -> None:
     assert received == data
 
 
+def test_an_interruption_ends_a_send_to_a_slow_peer(ends: Ends) -> None:
+    """It comes although bytes are sent all the time."""
+    data, received, over = os.urandom(64 << 20), bytearray(), threading.Event()
+
+    def read() -> None:
+        while len(received) < len(data):
+            received.extend(ends.device.sock.recv(256 << 10))
+            over.wait(0.01)
+
+    reader = threading.Thread(target=read)
+    with interrupted(reader.start):
+        try:
+            ends.stream.send([data])
+        finally:
+            sent = len(received)
+            over.set()
+    assert sent < len(data) // 2
+    assert ends.stream.resume(lambda: time.sleep(0.001), WAIT_S)
+    reader.join()
+    assert received == data
+
+
 def interrupts(*_: object) -> int:
     raise KeyboardInterrupt
 
