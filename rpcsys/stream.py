@@ -348,8 +348,8 @@ if SPEEDUPS:
             self.socket = sock
 
         def _interrupted_send(self) -> Tuple[List[Buffer], Optional[Action]]:
-            pieces = [memoryview(piece).cast("B") for piece in self.sending or () if len(piece)]
-            return rest_of(pieces, self.sent), None
+            views = [memoryview(piece) for piece in self.sending or ()]
+            return rest_of([view.cast("B") for view in views if view.nbytes], self.sent), None
 
         def close(self) -> None:
             self.fd = -1  # first: the system may give the number to another socket
