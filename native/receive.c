@@ -108,7 +108,7 @@ static ssize_t receive_bytes(Stream *self, char *to, Py_ssize_t space, int flags
     }
 }
 
-static Py_ssize_t least(Py_ssize_t space, Py_ssize_t most) { return most && most < space ? most : space; }
+static Py_ssize_t least(Py_ssize_t space, Py_ssize_t most) { return most > 0 && most < space ? most : space; }
 
 /* Receive once, and decode; then as next_frame. Clears *more if nothing has arrived. */
 static Frame *receive_once(Stream *self, int flags, Py_ssize_t most, int *more)

@@ -87,6 +87,19 @@ def test_threads_that_misuse_a_stream_get_errors(pair):
     assert all([bytes(view) for view in frame.buffers] == before for frame, before in kept)
 
 
+def test_a_receipt_of_fewer_than_no_bytes_has_the_limit_of_its_memory(pair):
+    ours, theirs = pair
+    theirs.send(frames.pack(frames.PING, 1))
+    assert ours.receive(0, -1).call_id == 1
+    body = bytes(range(256)) * 4000
+    sender = threading.Thread(target=theirs.send, args=([*frames.pack(frames.CHUNK, 2, b"", [body])],))
+    sender.start()
+    while (frame := ours.receive(0, -1)) is None:
+        pass
+    sender.join()
+    assert frame.buffers[0] == body
+
+
 def test_what_waits_for_space_may_close_the_stream(pair):
     ours, _ = pair
     with pytest.raises(stream.Ended, match="Bad file descriptor"):
