@@ -33,12 +33,19 @@ def _check() -> None:
         raise ImportError(f"{found.origin}: {error.strerror}") from None
 
 
+def _reason(error: ImportError) -> str:
+    """Why the library is not used. Of one for another processor, the system's loader says that there is no file."""
+    if error.path and not elf.read(error.path).fits():
+        return f"{error.path} is for another processor"
+    return str(error)
+
+
 try:
     _check()
     from rpcsys import speedups as speedups  # noqa: PLC0414 - it is exported
 
     if getattr(speedups, "INTERFACE", 0) != INTERFACE:
         raise ImportError(f"{speedups.__file__} is of another version of rpcsys (in a checkout, type: make native)")
-except ImportError as error:  # one for another processor or C library, too
+except ImportError as error:  # one of the system's loader, too
     speedups = None  # type: ignore[assignment]
-    WITHOUT = str(error)
+    WITHOUT = _reason(error)

@@ -38,7 +38,7 @@ def speedups(
     except UsageError as error:
         if wanted is not True:
             raise
-        return [], f"this board goes without the speedups: {error}"
+        return [], f"this board goes without the speedups: {error}".replace(f"{work}/", "")
     return [ready._replace(name=NAME)], ""
 
 

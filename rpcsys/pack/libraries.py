@@ -173,7 +173,8 @@ def _check(path: Path, needs: Needs, target: PackTarget) -> None:
         board = f"{target.name} is {target.machine} ({target.bits} bits)"
         raise UsageError(f"{path} is for {needs.machine} ({needs.bits} bits), and {board}")
     if target.glibc and needs.glibc > target.glibc:
-        how = "build it with a toolchain or sysroot as old as the board, or take TVM's with --from-wheels"
+        how = "build it with a toolchain or sysroot as old as the board"
+        how += ", or take TVM's with --from-wheels" if path.name in (FFI, RUNTIME) else ""
         newer = f"newer than --glibc {version_text(target.glibc)}"
         raise UsageError(f"{path} needs glibc {version_text(needs.glibc)}, {newer}: {how}")
 

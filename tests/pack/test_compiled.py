@@ -58,6 +58,15 @@ def test_a_missing_compiler_is_a_remark(tmp_path: Path, monkeypatch: pytest.Monk
     assert remark.startswith(f"this board goes without the speedups: there is no {ARM}-gcc and -g++ here; type: ")
 
 
+def test_a_c_library_that_is_too_old_is_a_remark(tmp_path: Path) -> None:
+    found, remark = compiled.speedups(True, board(ARM, "2.10"), ARM, tmp_path / "work")
+    assert found == []
+    assert remark == (
+        "this board goes without the speedups: speedups.abi3.so needs glibc 2.17, newer than --glibc 2.10: "
+        "build it with a toolchain or sysroot as old as the board"
+    )
+
+
 def test_missing_headers_are_a_remark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     _, remark = compiled.speedups(True, board(ARM), ARM, tmp_path / "work")
