@@ -49,7 +49,8 @@ class Speedups(BuildHookInterface[Any]):
             if wanted in ("", "1"):
                 library, tag = self._compiled()
             else:
-                library, tag = Path(wanted), f"cp39-abi3-linux_{_processor(Path(wanted))}"
+                tag = f"cp39-abi3-linux_{_processor(Path(wanted))}"
+                library = Path(shutil.copy(wanted, self._work / f"speedups{STABLE}"))
         except Missing as missing:
             if wanted:
                 raise SystemExit(f"rpcsys.speedups: {missing}") from None

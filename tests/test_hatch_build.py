@@ -161,6 +161,14 @@ def test_an_editable_installation_has_the_library_in_the_tree(tree: Path) -> Non
     assert wheel.name.endswith("py3-none-any.whl")
 
 
+def test_a_library_by_any_name_is_installed_under_its_own(tree: Path) -> None:
+    assert build(tree, "editable").returncode == 0
+    (library,) = (tree / "rpcsys").glob("speedups*.so")
+    file = library.rename(tree / "other.so")
+    assert build(tree, "editable", RPCSYS_SPEEDUPS=str(file)).returncode == 0
+    assert used(sys.executable, tree)
+
+
 def test_the_library_in_a_tree_stays_out_of_a_pure_wheel(tree: Path) -> None:
     assert build(tree, "editable").returncode == 0
     (made,) = (tree / "made").glob("*.whl")
