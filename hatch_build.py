@@ -53,6 +53,7 @@ class Speedups(BuildHookInterface[Any]):
                 library = Path(shutil.copy(wanted, self._work / f"speedups{STABLE}"))
         except Missing as missing:
             if wanted:
+                shutil.rmtree(self._work)
                 raise SystemExit(f"rpcsys.speedups: {missing}") from None
             self.app.display_warning(f"rpcsys is built without its speedups: {missing}")
             return

@@ -140,8 +140,10 @@ def test_a_release_without_a_compiler_is_an_error(tree: Path) -> None:
     assert done.stderr.splitlines() == [
         "rpcsys.speedups: RPCSYS_SPEEDUPS=README.md is no library for a processor that is known here"
     ]
-    done = build(tree, "wheel", RPCSYS_SPEEDUPS="no-file")
+    (tree / "temporary").mkdir()
+    done = build(tree, "wheel", RPCSYS_SPEEDUPS="no-file", TMPDIR=str(tree / "temporary"))
     assert done.stderr.splitlines() == ["rpcsys.speedups: RPCSYS_SPEEDUPS=no-file: No such file or directory"]
+    assert list((tree / "temporary").iterdir()) == []
 
 
 def test_the_compiler_has_nothing_to_say(tree: Path) -> None:
