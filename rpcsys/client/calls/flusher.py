@@ -34,12 +34,15 @@ class Flusher:
         self.looking = False  # it watches the held calls, and needs no wake-up for them
         self.dozing = True  # it expects no frames, and needs a wake-up for the next call
         self._running = False
-        self._alarm = threading.Event()
+        # Released to wake the thread. An Event has a lock inside, which Ctrl-C in `set` can leave locked.
+        self._alarm = threading.Lock()
+        self._alarm.acquire()
 
     def wake(self) -> None:
         """Wake the thread for a held call, or to end."""
         if not self.looking:
-            self._alarm.set()
+            with contextlib.suppress(RuntimeError):  # it is released already
+                self._alarm.release()
 
     def start(self) -> None:
         """Start the thread, if it does not run, and wake it."""
@@ -54,14 +57,11 @@ class Flusher:
             if self._held:
                 self._look_after_held()
                 continue  # a call, or the session's end, may have come before ``looking`` was cleared
-            reads = receiver.reads
-            self.dozing = True  # first: a call from now on wakes this thread
+            self.dozing, reads = True, receiver.reads  # first: a call from now on wakes this thread
             self.dozing = not receiver.awaited
-            woken = self._alarm.wait(TICK_S if self.dozing else UNREAD_S)
+            woken = self._alarm.acquire(timeout=TICK_S if self.dozing else UNREAD_S)
             self.dozing = False
-            if woken:
-                self._alarm.clear()
-            elif receiver.awaited and receiver.reads == reads and not receiver.lock.locked():
+            if not woken and receiver.awaited and receiver.reads == reads and not receiver.lock.locked():
                 receiver.drain()
                 receiver.enforce()
 

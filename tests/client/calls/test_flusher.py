@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
 from collections.abc import Iterator
 
@@ -57,6 +58,25 @@ def test_held_calls_are_flushed(session: FlushedSession) -> None:
     session.held[2] = b"two"
     session.flusher.wake()  # which it does not need while ``looking`` is set
     until(lambda: session.flushed == [[1], [2]])
+
+
+def test_an_interrupted_wake_up_leaves_nothing_locked(session: FlushedSession) -> None:
+    """Ctrl-C comes as soon as the first function inside has returned."""
+
+    def interrupt(frame: object, event: str, about: object) -> None:
+        if event == "return":
+            raise KeyboardInterrupt
+
+    def wake() -> None:
+        sys.setprofile(interrupt)  # until it raises
+        session.flusher.wake()
+
+    with pytest.raises(KeyboardInterrupt):
+        wake()
+    session.flusher.start()
+    session.held[1] = b"one"
+    session.flusher.wake()
+    until(lambda: session.flushed == [[1]])
 
 
 def test_a_reply_without_a_waiting_thread_is_read(session: FlushedSession, monkeypatch: pytest.MonkeyPatch) -> None:
