@@ -213,6 +213,11 @@ def run(main: Callable[[], int], name: str) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as in `announce`
         return 0
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        sys.stderr.write(f"{_TYPED or name}: error: too many open files: raise the limit, with ulimit -n 1024, say\n")
+        return RpcsysError.exit_status
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -266,3 +266,23 @@ def test_the_watchdog_is_notified_at_the_requested_rate(environment, every, monk
         watchdog.look(now)
     assert sent == ([] if every is None else ["WATCHDOG=1"] * 2)
     assert watchdog.due() == (None if every is None else 120.0)
+
+
+@pytest.mark.parametrize(("module", "number"), [("rpcsys.server", 10), ("rpcsys.tracker", 14)])
+def test_too_few_descriptors_are_one_line(module, number):
+    command = [
+        "sh",
+        "-c",
+        'ulimit -n "$0"; exec "$@"',
+        f"{number}",
+        sys.executable,
+        "-m",
+        module,
+        "--host",
+        "127.0.0.1",
+    ]
+    done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"python3 -m {module}: error: ")
+    assert "open files" in done.stderr
+    assert "Traceback" not in done.stderr
