@@ -27,9 +27,10 @@ def server(
     name, packed = request.param
     folder = tmp_path_factory.mktemp(name)
     archive = build.pack(MACHINES[name].triple, folder / "a.tar.gz", speedups=PACKED[packed]).path
-    daemon = unpacked(archive, MACHINES[name], folder / "board").start(
-        module_daemons(), "--host", "127.0.0.1", "--port", "0"
-    )
+    board = unpacked(archive, MACHINES[name], folder / "board")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RPCSYS_SPEEDUPS", raising=False)
+        daemon = board.start(module_daemons(), "--host", "127.0.0.1", "--port", "0")
     daemon.await_ready_line()
     return daemon
 
