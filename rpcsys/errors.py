@@ -79,6 +79,18 @@ class UnknownKey(TrackerError):
     """No server offers the key."""
 
 
+class Unauthorized(TrackerError):
+    """The lab does not know who asks: no credential, or one that is revoked, expired or another lab's."""
+
+    exit_status = 4
+
+
+class Forbidden(TrackerError):
+    """The lab's rules do not allow this to who asks."""
+
+    exit_status = 4
+
+
 class WaitTimeout(TrackerError):
     """No device became free within the time allowed for waiting."""
 
