@@ -22,7 +22,7 @@ MAX_LINE = 64 << 10  # bytes; a longer one is damage
 _TAIL = 2 * MAX_LINE
 
 
-class Entry(NamedTuple):
+class AuditEntry(NamedTuple):
     """What is recorded. ``at``: seconds since 1970; ``on``: what it was done to; ``result``: why not, "" for done."""
 
     at: float
@@ -60,7 +60,7 @@ class AuditLog:
         self._file.truncate(start + len(tail) - len(cut))
         return hash_of(whole.rpartition(b"\n")[2]) if end else FIRST
 
-    def write(self, entries: Iterable[Entry]) -> None:
+    def write(self, entries: Iterable[AuditEntry]) -> None:
         """Append lines. Raises OSError: none of them was written, or the last one in part."""
         lines = []
         head = self.head
@@ -85,7 +85,7 @@ class AuditLog:
         self._file.close()
 
 
-def line_of(entry: Entry, prev: str) -> bytes:
+def line_of(entry: AuditEntry, prev: str) -> bytes:
     """An entry as a line, without its end. Texts are cut: a line has at most `MAX_LINE` bytes."""
     fields: dict[str, Any] = {"at": round(entry.at, 3), "who": entry.who, "from": entry.came_from, "did": entry.did}
     fields.update({name: text for name, text in (("on", entry.on), ("result", entry.result)) if text})

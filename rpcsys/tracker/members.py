@@ -18,7 +18,7 @@ from typing import Any
 from rpcsys.errors import ConfigError, Forbidden, Unauthorized
 from rpcsys.tracker.access import is_name
 from rpcsys.wire import keys, tokens
-from rpcsys.wire.tokens import Kind, Token
+from rpcsys.wire.tokens import HolderKind, Token
 
 FILE = "lab.sqlite"
 INVITED_S = 86400.0  # how long an invitation may be used
@@ -46,7 +46,7 @@ class Member:
     """Who holds a token. ``keys``: those that a board may offer; ``expires``, ``used``, ``revoked``: None for never."""
 
     name: str
-    kind: Kind
+    kind: HolderKind
     token: str  # its ID
     hash: str
     next_hash: str | None  # of the token that replaces it once it was used
@@ -130,7 +130,7 @@ class Members:
     # Becoming a member
 
     def invite(
-        self, name: str, kind: Kind, now: float, *, device_keys: Sequence[str] = (), groups: Sequence[str] = (),
+        self, name: str, kind: HolderKind, now: float, *, device_keys: Sequence[str] = (), groups: Sequence[str] = (),
         lasts_s: float | None = None,
     ) -> tuple[str, str]:  # fmt: skip
         """Invite one to be the member ``name``; return the invitation's ID and secret.
@@ -178,7 +178,7 @@ class Members:
                 values = (name, kind, invitation, digest, None, device_keys, groups, now, expires, None, None)
                 file.execute("UPDATE invitations SET taken = ? WHERE id = ?", (digest, invitation))
                 file.execute(f"INSERT OR REPLACE INTO members ({_COLUMNS}) VALUES ({','.join('?' * 11)})", values)
-        return self._holder(invitation, Kind(kind), digest, now)
+        return self._holder(invitation, HolderKind(kind), digest, now)
 
     # Members
 
@@ -189,7 +189,7 @@ class Members:
         """
         return self._holder(token.id, token.kind, token.hash, now)
 
-    def _holder(self, token: str, kind: Kind, digest: str, now: float) -> Member:
+    def _holder(self, token: str, kind: HolderKind, digest: str, now: float) -> Member:
         member = self._by_token.get(token)
         if member is None or member.kind is not kind or not member.valid(now):
             raise Unauthorized(_UNKNOWN)
@@ -234,7 +234,7 @@ class Members:
 def _member(row: tuple[Any, ...]) -> Member:
     name, kind, token, digest, next_digest, device_keys, groups, *times = row
     own_keys, own_groups = tuple(json.loads(device_keys)), tuple(json.loads(groups))
-    return Member(name, Kind(kind), token, digest, next_digest, own_keys, own_groups, *times)
+    return Member(name, HolderKind(kind), token, digest, next_digest, own_keys, own_groups, *times)
 
 
 def _check_rights(folder: Path) -> None:

@@ -30,7 +30,7 @@ PIN = re.compile("sha256:[0-9a-f]{64}").fullmatch
 _MAX_ADDRESSES, _MAX_PINS = 32, 2
 
 
-class Kind(str, enum.Enum):
+class HolderKind(str, enum.Enum):
     """What holds a token."""
 
     PERSON = "p"  # or a program
@@ -41,7 +41,7 @@ class Kind(str, enum.Enum):
 class Token(NamedTuple):
     """The parts of a token."""
 
-    kind: Kind
+    kind: HolderKind
     id: str
     secret: str
 
@@ -56,7 +56,7 @@ class Token(NamedTuple):
         return hash_of(self.secret)
 
 
-def new(kind: Kind) -> Token:
+def new(kind: HolderKind) -> Token:
     """A new token, from the operating system's random numbers."""
     return Token(kind, new_id(), new_secret())
 
@@ -81,7 +81,7 @@ def parse(text: str) -> Token:
     found = _TOKEN(text)
     if found is None:
         raise ConfigError("this is no token of a lab: it begins with rpcsys_p_, rpcsys_b_ or rpcsys_x_")
-    return Token(Kind(found["kind"]), found["id"], found["secret"])
+    return Token(HolderKind(found["kind"]), found["id"], found["secret"])
 
 
 class Invitation(NamedTuple):

@@ -17,7 +17,7 @@ from rpcsys.link.credential import Credential
 from rpcsys.wire import tokens
 
 PINS = ("sha256:" + "1f" * 32, "sha256:" + "2e" * 32)
-TOKEN = tokens.new(tokens.Kind.PERSON).text
+TOKEN = tokens.new(tokens.HolderKind.PERSON).text
 ANN = Credential("basement", "ann", ("lab-host:9190", "[fd00::1]:9190"), PINS, TOKEN)
 
 
@@ -175,7 +175,7 @@ def test_the_environment_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_boards_file_comes_last(home: Path) -> None:
-    board = ANN._replace(member="rpi4-3", token=tokens.new(tokens.Kind.BOARD).text)
+    board = ANN._replace(member="rpi4-3", token=tokens.new(tokens.HolderKind.BOARD).text)
     credential.write(credential.FILE_OF_BOARD, board)
     assert credential.for_tracker("lab-host", 9190) == board
     assert credential.for_tracker("other", 9190) is None

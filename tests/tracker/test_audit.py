@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import audit
-from rpcsys.tracker.audit import AuditLog, Entry, verify
+from rpcsys.tracker.audit import AuditEntry, AuditLog, verify
 
 ENTRIES = [
-    Entry(1_800_000_000.1234, "ann", "10.0.0.7", "login"),
-    Entry(1_800_000_001.0, "ann", "10.0.0.7", "lease", "rpi4-3"),
-    Entry(1_800_000_002.0, "bo", "10.0.0.8", "lease", "jetson-3", "bo may not lease jetson-3"),
-    Entry(1_800_000_003.0, "mo", "10.0.0.9", "revoke", "ann"),
+    AuditEntry(1_800_000_000.1234, "ann", "10.0.0.7", "login"),
+    AuditEntry(1_800_000_001.0, "ann", "10.0.0.7", "lease", "rpi4-3"),
+    AuditEntry(1_800_000_002.0, "bo", "10.0.0.8", "lease", "jetson-3", "bo may not lease jetson-3"),
+    AuditEntry(1_800_000_003.0, "mo", "10.0.0.9", "revoke", "ann"),
 ]
 
 
@@ -104,7 +104,7 @@ def test_other_lines_are_no_chain(line: bytes) -> None:
 
 
 def test_long_texts_are_cut(log: AuditLog) -> None:
-    log.write([Entry(1.0, "\n" * 100_000, "\U0001f600" * 100_000, "x" * 100_000, "y" * 100_000, "z" * 100_000)])
+    log.write([AuditEntry(1.0, "\n" * 100_000, "\U0001f600" * 100_000, "x" * 100_000, "y" * 100_000, "z" * 100_000)])
     assert all(len(line) <= audit.MAX_LINE for line in lines(log))
     assert verify(lines(log)).broken == 0
 
@@ -144,10 +144,10 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 WRITES = """
 import sys
-from rpcsys.tracker.audit import AuditLog, Entry
+from rpcsys.tracker.audit import AuditLog, AuditEntry
 log = AuditLog(sys.argv[1])
 for number in range(100_000):
-    log.write([Entry(float(number), "ann", "10.0.0.7", "lease", str(number))])
+    log.write([AuditEntry(float(number), "ann", "10.0.0.7", "lease", str(number))])
     print(number, flush=True)
 """
 

@@ -17,7 +17,7 @@ import pytest
 from rpcsys.errors import ConfigError, Forbidden, Unauthorized
 from rpcsys.tracker.members import INVITED_S, Member, Members
 from rpcsys.wire import tokens
-from rpcsys.wire.tokens import Kind, Token
+from rpcsys.wire.tokens import HolderKind, Token
 
 NOW = 1_800_000_000.0
 
@@ -35,7 +35,7 @@ def members(folder: Path) -> Iterator[Members]:
         yield members
 
 
-def joined(members: Members, name: str, kind: Kind = Kind.PERSON, now: float = NOW, **options) -> Token:
+def joined(members: Members, name: str, kind: HolderKind = HolderKind.PERSON, now: float = NOW, **options) -> Token:
     """A new member's token."""
     invitation, secret = members.invite(name, kind, now, **options)
     token = Token(kind, invitation, tokens.new_secret())
@@ -46,18 +46,20 @@ def joined(members: Members, name: str, kind: Kind = Kind.PERSON, now: float = N
 def test_one_joins_and_comes_in(members: Members) -> None:
     token = joined(members, "ann", groups=["desk"], lasts_s=90 * 86400.0)
     ann = members.authenticate(token, NOW + 1)
-    expected = Member("ann", Kind.PERSON, token.id, token.hash, None, (), ("desk",), NOW, NOW + 90 * 86400, None, None)
+    expected = Member(
+        "ann", HolderKind.PERSON, token.id, token.hash, None, (), ("desk",), NOW, NOW + 90 * 86400, None, None
+    )
     assert ann == expected == members.by_name["ann"]
 
 
 def test_a_board_has_its_keys(members: Members) -> None:
-    token = joined(members, "rpi4-3", Kind.BOARD, device_keys=["rpi4", "lab:rpi4"])
+    token = joined(members, "rpi4-3", HolderKind.BOARD, device_keys=["rpi4", "lab:rpi4"])
     assert members.authenticate(token, NOW).keys == ("rpi4", "lab:rpi4")
 
 
 def test_the_file_has_no_secret_and_is_its_owners(folder: Path, members: Members) -> None:
-    invitation, secret = members.invite("ann", Kind.PERSON, NOW)
-    token = Token(Kind.PERSON, invitation, tokens.new_secret())
+    invitation, secret = members.invite("ann", HolderKind.PERSON, NOW)
+    token = Token(HolderKind.PERSON, invitation, tokens.new_secret())
     members.join(invitation, secret, token.hash, NOW)
     data = members.path.read_bytes()
     assert invitation.encode() in data
@@ -73,8 +75,8 @@ def test_members_are_there_after_a_restart(folder: Path, members: Members) -> No
 
 
 def test_a_join_that_is_repeated_is_the_same_join(members: Members) -> None:
-    invitation, secret = members.invite("ann", Kind.PERSON, NOW)
-    token = Token(Kind.PERSON, invitation, tokens.new_secret())
+    invitation, secret = members.invite("ann", HolderKind.PERSON, NOW)
+    token = Token(HolderKind.PERSON, invitation, tokens.new_secret())
     first = members.join(invitation, secret, token.hash, NOW)
     assert members.join(invitation, secret, token.hash, NOW + 5) == first
     with pytest.raises(Unauthorized, match="was used or is older than 24 h"):
@@ -83,7 +85,7 @@ def test_a_join_that_is_repeated_is_the_same_join(members: Members) -> None:
 
 
 def test_an_invitation_is_for_a_day_and_its_secret(members: Members) -> None:
-    invitation, secret = members.invite("ann", Kind.PERSON, NOW)
+    invitation, secret = members.invite("ann", HolderKind.PERSON, NOW)
     attempts = [(invitation, secret, NOW + INVITED_S), (invitation, secret[:-1], NOW), ("aaaaaaaa", secret, NOW)]
     for number, key, now in attempts:
         with pytest.raises(Unauthorized, match="ask for another"):
@@ -93,14 +95,16 @@ def test_an_invitation_is_for_a_day_and_its_secret(members: Members) -> None:
 
 
 def test_a_later_invitation_replaces_the_one_that_waits(members: Members) -> None:
-    old = members.invite("ann", Kind.PERSON, NOW)
-    new = members.invite("ann", Kind.PERSON, NOW)
+    old = members.invite("ann", HolderKind.PERSON, NOW)
+    new = members.invite("ann", HolderKind.PERSON, NOW)
     with pytest.raises(Unauthorized):
         members.join(*old, tokens.hash_of("x"), NOW)
     assert members.join(*new, tokens.hash_of("x"), NOW).name == "ann"
 
 
-@pytest.mark.parametrize("change", [{"kind": Kind.BOARD}, {"id": "aaaaaaaa"}, {"secret": "A" * 43}, {"secret": ""}])
+@pytest.mark.parametrize(
+    "change", [{"kind": HolderKind.BOARD}, {"id": "aaaaaaaa"}, {"secret": "A" * 43}, {"secret": ""}]
+)
 def test_another_token_comes_in_as_nobody(members: Members, change) -> None:
     token = joined(members, "ann")
     with pytest.raises(Unauthorized, match="revoked or has expired"):
@@ -119,7 +123,7 @@ def test_a_membership_expires_by_the_trackers_clock(members: Members) -> None:
 def test_a_revoked_member_is_out_and_may_be_invited_again(members: Members) -> None:
     token = joined(members, "ann")
     with pytest.raises(Forbidden, match="ann is a member already: rpcsys lab renew ann, or rpcsys lab revoke ann"):
-        members.invite("ann", Kind.PERSON, NOW)
+        members.invite("ann", HolderKind.PERSON, NOW)
     members.revoke("ann", NOW + 5)
     assert members.by_name["ann"].revoked == NOW + 5
     with pytest.raises(Unauthorized):
@@ -131,7 +135,7 @@ def test_a_revoked_member_is_out_and_may_be_invited_again(members: Members) -> N
 
 
 def test_an_invitation_that_waits_is_revoked(members: Members) -> None:
-    invitation = members.invite("ann", Kind.PERSON, NOW)
+    invitation = members.invite("ann", HolderKind.PERSON, NOW)
     members.revoke("ann", NOW)
     with pytest.raises(Unauthorized):
         members.join(*invitation, tokens.hash_of("x"), NOW)
@@ -183,7 +187,7 @@ def test_another_process_changes_are_seen(folder: Path, members: Members) -> Non
 )
 def test_invalid_names_are_told(members: Members, name: str, options, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        members.invite(name, Kind.PERSON, NOW, **options)
+        members.invite(name, HolderKind.PERSON, NOW, **options)
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o705, 0o755])
@@ -210,7 +214,7 @@ def test_a_newer_file_is_told(folder: Path, members: Members) -> None:
 
 def test_a_full_disk_leaves_the_lab_as_it_was(members: Members) -> None:
     token = joined(members, "ann")
-    invitation, secret = members.invite("bo", Kind.PERSON, NOW)
+    invitation, secret = members.invite("bo", HolderKind.PERSON, NOW)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
@@ -226,10 +230,10 @@ def test_a_full_disk_leaves_the_lab_as_it_was(members: Members) -> None:
 JOINS = """
 import sys
 from rpcsys.tracker.members import Members
-from rpcsys.wire.tokens import Kind, hash_of
+from rpcsys.wire.tokens import HolderKind, hash_of
 members = Members(sys.argv[1])
 for number in range(10_000):
-    invitation, secret = members.invite(f"m{number}", Kind.PERSON, 1.0)
+    invitation, secret = members.invite(f"m{number}", HolderKind.PERSON, 1.0)
     members.join(invitation, secret, hash_of(f"secret {number}"), 1.0)
     print(number, flush=True)
 """

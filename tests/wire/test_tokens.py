@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ConfigError
 from rpcsys.wire import tokens
-from rpcsys.wire.tokens import Kind
+from rpcsys.wire.tokens import HolderKind
 
 PINS = ("sha256:" + "1f" * 32, "sha256:" + "2e" * 32)
 INVITATION = tokens.invitation(["lab-host:9190", "[fd00::1]:9190"], PINS)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(HolderKind))
 def test_a_token_is_read_back(kind):
     made = tokens.new(kind)
     assert tokens.parse(made.text) == made
@@ -25,7 +25,7 @@ def test_a_token_is_read_back(kind):
 
 
 def test_each_token_is_another():
-    made = [tokens.new(Kind.PERSON) for _ in range(100)]
+    made = [tokens.new(HolderKind.PERSON) for _ in range(100)]
     assert len({token.id for token in made}) == len({token.secret for token in made}) == 100
 
 
@@ -33,7 +33,7 @@ def test_each_token_is_another():
     "change", [str.upper, lambda text: text[:-1], lambda text: text + "A", lambda text: text + "\n"]
 )
 def test_what_is_no_token_is_refused_without_being_repeated(change):
-    text = change(tokens.new(Kind.BOARD).text)
+    text = change(tokens.new(HolderKind.BOARD).text)
     with pytest.raises(ConfigError) as caught:
         tokens.parse(text)
     assert text[20:] not in str(caught.value)
@@ -64,7 +64,7 @@ def test_an_invitation_that_is_cut_short_is_refused(length):
         tokens.parse_invitation(INVITATION.text[:length])
 
 
-@pytest.mark.parametrize("text", ["", "rpcsys-invitation", tokens.new(Kind.PERSON).text])
+@pytest.mark.parametrize("text", ["", "rpcsys-invitation", tokens.new(HolderKind.PERSON).text])
 def test_what_is_no_invitation_is_told_what_one_is(text):
     with pytest.raises(ConfigError, match="one begins with rpcsys-invitation:"):
         tokens.parse_invitation(text)
