@@ -71,6 +71,18 @@ class NotSupported(ConnectError):
     """The server answered, but cannot do rpcsys/1 sessions."""
 
 
+class WrongPin(ConnectError):
+    """What answers is not who it should be: its certificate has another pin. It has received handshakes only."""
+
+    exit_status = 4
+
+
+class NoTls(ConnectError):
+    """The peer does not encrypt, or the handshake failed. Nothing was sent in the clear."""
+
+    exit_status = 4
+
+
 class TrackerError(RpcsysError):
     """The tracker refused a request."""
 
