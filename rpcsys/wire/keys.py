@@ -2,20 +2,15 @@
 
 A **match key** is ``KEY:RANDOM`` and is the right to one session. TVM makes the random part from a float, its C++
 server from six digits, which may collide; ours are 128 bits from the operating system.
-
-A **pinned match key** is ``KEY:t1-PIN-SECRET``: its session is encrypted, PIN is that of the session's certificate, and
-SECRET the right to it. Without ``-SECRET`` it is the session's **public name**, which may be said in the clear.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import re
 
 # The same function as hmac.compare_digest. Importing hmac would load OpenSSL: 3.5 MB of a board's memory.
 from _operator import _compare_digest
-from typing import NamedTuple
 
 from rpcsys.errors import ProtocolError
 
@@ -49,47 +44,6 @@ def is_match_key(text: object) -> bool:
 def new_match_key(key: str) -> str:
     """A fresh match key for ``key``: 128 bits from the operating system, as 32 hexadecimal digits."""
     return f"{key}:{os.urandom(16).hex()}"
-
-
-_PINNED = re.compile(r"(?P<key>.+):t1-(?P<pin>[0-9a-f]{64})(?:-(?P<secret>[0-9a-f]{32}))?", re.DOTALL).fullmatch
-
-
-class PinnedMatchKey(NamedTuple):
-    """The parts of a pinned match key; of a public name if ``secret`` is empty."""
-
-    key: str
-    pin: str
-    secret: str
-
-    @property
-    def name(self) -> str:
-        """Its public name."""
-        return f"{self.key}:t1-{self.pin}"
-
-    @property
-    def text(self) -> str:
-        """The match key itself."""
-        return f"{self.name}-{self.secret}" if self.secret else self.name
-
-
-def new_pinned(key: str, pin: str) -> PinnedMatchKey:
-    """A fresh pinned match key for ``key``: its secret is 128 bits from the operating system."""
-    return PinnedMatchKey(key, pin, os.urandom(16).hex())
-
-
-def pinned(match_key: str) -> PinnedMatchKey | None:
-    """The parts of a pinned match key or public name; None for any other match key."""
-    found = _PINNED(match_key)
-    return PinnedMatchKey(found["key"], found["pin"], found["secret"] or "") if found else None
-
-
-def shown(match_key: str) -> str:
-    """A match key for people and logs: without what would give the right to its session."""
-    parts = pinned(match_key)
-    if parts is not None:
-        return f"{parts.key}:t1-{parts.pin[:4]}…"
-    key, colon, _ = match_key.rpartition(":")
-    return f"{key}:…" if colon else match_key
 
 
 def split_match_key(match_key: str) -> tuple[str, str]:
