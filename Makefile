@@ -3,7 +3,7 @@
 # make test      check, then the tests of live daemons
 # make test-slow the long ones
 # make lint      report and count; make fix repairs what can be repaired by itself
-# make bench     us and our peers, side by side
+# make bench     us and our peers, side by side; CASES=tls: the cases with that prefix
 # make deb       Debian packages of tracker, proxy and commands, into dist/
 # make native    compile native/ into the tree again, with CC and CFLAGS from the environment
 # make wheels    what is published, into dist/: sources, wheels with the compiled library, and one without it
@@ -71,7 +71,7 @@ fix: .venv/.ready-dev
 	$(BIN)/ruff format .
 
 bench: .venv/.ready-native
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(CASES)
 
 # From what a release has, in a folder of its own: dpkg-buildpackage writes beside its sources.
 deb: .venv/.ready-dev

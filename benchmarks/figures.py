@@ -36,6 +36,9 @@ class Unit:
 MICROSECONDS = Unit("us", 1e6)
 MILLISECONDS = Unit("ms", 1e3)
 CPU_SECONDS = Unit("CPU s", 1.0)
+SECONDS = Unit("s", 1.0)
+KILOBYTES = Unit("kB", 1e-3)
+MEGABYTES = Unit("MB", 1e-6)
 PER_SECOND = Unit("/s", 1.0, more_is_better=True)
 KB, MB, GB = 1 << 10, 1 << 20, 1 << 30
 
@@ -52,31 +55,45 @@ def each_second() -> Unit:
 
 @dataclass(frozen=True)
 class Goal:
-    """A bound of the ratio of ours to the peer's, or (``absolute``) of our own figure as shown.
+    """A bound. ``of``: what is bounded.
 
-    ``around``: the bound of the ratio's distance from 1.
+    ``ratio``: the ratio of ours to the peer's; ``ours``: our own figure as shown; ``difference``: ours less the peer's,
+    as shown; ``distance``: the ratio's distance from 1.
     """
 
     bound: float
-    at_least: bool
-    absolute: bool = False
-    around: bool = False
+    at_least: bool = False
+    of: str = "ratio"
 
-    def met(self, row_ratio: float, ours_shown: float) -> bool:
-        if self.around:
-            return abs(row_ratio - 1) <= self.bound
-        value = ours_shown if self.absolute else row_ratio
+    def met(self, ours: float, theirs: float | None) -> bool | None:
+        """Whether figures, as shown, meet the goal; None if it takes the peer's, and there is none."""
+        value = self._value(ours, theirs)
+        if value is None:
+            return None
         return value >= self.bound if self.at_least else value <= self.bound
 
+    def _value(self, ours: float, theirs: float | None) -> float | None:
+        if self.of == "ours":
+            return ours
+        if theirs is None:
+            return None
+        if self.of == "difference":
+            return ours - theirs
+        if not theirs:
+            return None
+        return abs(ours / theirs - 1) if self.of == "distance" else ours / theirs
+
     def text(self, unit: Unit) -> str:
-        if self.around:
+        if self.of == "distance":
             return f"1x +-{self.bound:.0%}"
         sign = ">=" if self.at_least else "<="
-        return f"{sign} {self.bound:g} {unit.name}" if self.absolute else f"{sign} {self.bound:g}x"
+        if self.of == "ratio":
+            return f"{sign} {self.bound:.3g}x"
+        return f"{sign} {'+' if self.of == 'difference' else ''}{self.bound:g} {unit.name}"
 
 
 def at_most(bound: float) -> Goal:
-    return Goal(bound, at_least=False)
+    return Goal(bound)
 
 
 def at_least(bound: float) -> Goal:
@@ -85,12 +102,22 @@ def at_least(bound: float) -> Goal:
 
 def within(share: float) -> Goal:
     """A bound of the difference between ours and the peer's, as a share."""
-    return Goal(share, at_least=False, around=True)
+    return Goal(share, of="distance")
 
 
 def ours_at_most(bound: float) -> Goal:
     """A bound of our own figure, in the case's unit."""
-    return Goal(bound, at_least=False, absolute=True)
+    return Goal(bound, of="ours")
+
+
+def ours_at_least(bound: float) -> Goal:
+    """The same from below."""
+    return Goal(bound, at_least=True, of="ours")
+
+
+def at_most_more(bound: float) -> Goal:
+    """A bound of what ours has more than the peer's, in the case's unit."""
+    return Goal(bound, of="difference")
 
 
 @dataclass(frozen=True)
@@ -108,8 +135,8 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Our figure divided by the peer's, as shown; None if one is missing."""
-        if self.ours is None or self.theirs is None:
+        """Our figure divided by the peer's, as shown; None if one is missing, or the peer's is 0."""
+        if self.ours is None or not self.theirs:
             return None
         return self.unit.shown(self.ours) / self.unit.shown(self.theirs)
 
@@ -118,9 +145,8 @@ class Row:
         """Whether the goal is met; None without a goal or without the figures."""
         if self.goal is None or self.ours is None:
             return None
-        if self.goal.absolute:
-            return self.goal.met(0.0, self.unit.shown(self.ours))
-        return None if self.ratio is None else self.goal.met(self.ratio, 0.0)
+        theirs = None if self.theirs is None else self.unit.shown(self.theirs)
+        return self.goal.met(self.unit.shown(self.ours), theirs)
 
     def to_json(self) -> dict[str, Any]:
         """The row as JSON; figures are in its unit."""

@@ -18,6 +18,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+CLONE_NEWNET = 0x40000000
 
 
 def die_with(parent: int) -> None:
@@ -35,14 +36,23 @@ def pin(core: int) -> None:
         os.sched_setaffinity(0, {core})
 
 
+def leave_network() -> None:
+    """Move this process into a network namespace of its own. Raises PermissionError without root."""
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET):
+        raise PermissionError(ctypes.get_errno(), "a network namespace of its own takes root")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--own-network", action="store_true")
     parser.add_argument("--core", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("command", nargs="+")
     arguments = parser.parse_args()
     die_with(arguments.parent)
     pin(arguments.core)
+    if arguments.own_network:
+        leave_network()
     os.execvp(arguments.command[0], arguments.command)
 
 

@@ -46,6 +46,16 @@ def written_resnet50(path: str) -> Path:
     return Path(path)
 
 
+def written_identity(path: Path, width: int) -> Path:
+    """A network that returns its input, float32 [n, width], at ``path``. Raises ModuleNotFoundError without onnx."""
+    from onnx import TensorProto, helper, save
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "same", [x], [y])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
 def compiled_add(path: str, size: int) -> Path:
     """The library with ``add_one(x, y)``, y = x + 1 over ``size`` bytes of float32; compiled if it does not exist.
 

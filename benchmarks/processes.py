@@ -13,8 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 HIDE_NUMPY = ROOT / "benchmarks" / "hide_numpy"
+
+CPUCLOCK_SCHED = 2  # a process's clock has its number in the other bits: clock_getcpuclockid(3)
 
 READY_SECONDS = 60.0  # importing tvm takes several seconds on a busy machine
 STOP_SECONDS = 3.0
@@ -22,6 +26,16 @@ STOP_SECONDS = 3.0
 
 class ProcessFailed(Exception):
     """A process has ended, or has printed no line in time; the message contains its last log line."""
+
+
+def tree(pid: int) -> list[int]:
+    """A process and its descendants."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of a process and its descendants, exact where the kernel's ticks (10 ms) are not."""
+    return sum(time.clock_gettime((~one << 3) | CPUCLOCK_SCHED) for one in tree(pid))
 
 
 def environment(*, hide_numpy: bool = False, plain: bool = False) -> dict[str, str]:
@@ -43,14 +57,23 @@ class Process:
     """
 
     def __init__(
-        self, arguments: Sequence[str], *, core: int, log: Path, hide_numpy: bool = False, plain: bool = False
+        self,
+        arguments: Sequence[str],
+        *,
+        core: int,
+        log: Path,
+        hide_numpy: bool = False,
+        plain: bool = False,
+        own_network: bool = False,
     ) -> None:
         launch = [sys.executable, "-m", "benchmarks.launch", "--core", str(core), "--parent", str(os.getpid())]
+        launch += ["--own-network"] if own_network else []
+        self._program = [sys.executable, *arguments]
         self._log = log
         self._buffer = b""
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [*launch, "--", sys.executable, *arguments],
+                [*launch, "--", *self._program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -62,6 +85,15 @@ class Process:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL to it alone; wait until it has ended."""
+        self._process.kill()
+        self._process.wait()
 
     def send(self, message: dict[str, Any]) -> None:
         """Write one line of JSON to its standard input. Raises ProcessFailed if it has ended."""
@@ -113,7 +145,7 @@ class Process:
         return getattr(self._process, name)
 
     def _failed(self, how: str) -> ProcessFailed:
-        words = " ".join(str(word) for word in self._process.args[8:])
+        words = " ".join(self._program[1:])
         try:
             tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
         except OSError:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fuzz import modules, streams
-from rpcsys.errors import ProtocolError
+from fuzz import inference, modules, sealed, streams
+from rpcsys.errors import ConfigError, ProtocolError
 from rpcsys.stream import SPEEDUPS
-from rpcsys.wire import frames, handshake, tracker
+from rpcsys.wire import frames, handshake, membership, tracker
 from rpcsys.wire.frames import Frame
 from rpcsys.wire.limits import Limits
 from rpcsys.wire.reader import FrameReader
@@ -129,7 +129,8 @@ OPENINGS = tuple(
         _greeting,
         (
             "client:rpi4:a1b2", "client:k -timeout=2.5", "client:k -session=rpcsys/1", "server:k -server=id-7",
-            "client:k -session=rpcsys/1 -serve=resnet", "client:127.0.0.1:5555:k -new=1 word",
+            "client:k -session=rpcsys/1 -serve=resnet", f"client:{sealed.KEY.name} -session=rpcsys/1",
+            f"server:{sealed.KEY.name} -server=id-7 -offered=1", "client:127.0.0.1:5555:k -new=1 word",
         ),
     )
 )  # fmt: skip
@@ -201,6 +202,28 @@ FROM_TRACKER = tuple(
 )  # fmt: skip
 
 
+_HASH = "0" * 64
+TO_LAB = tuple(
+    map(
+        _tracker_frame,
+        (
+            [1, {"op": "hello", "version": "0", "user": "me", "token": f"rpcsys_p_aaaaaaaa_{sealed.SECRET}"}],
+            [1, {"op": "hello", "version": "0", "invitation": f"aaaaaaaa.{sealed.SECRET}", "hash": _HASH}],
+            {"op": "whoami", "id": 1}, {"op": "members", "id": 2, "after": "a", "limit": 10},
+            {"op": "invite", "id": 3, "name": "bo", "kind": "p", "groups": ["compiler"], "lasts_s": 60.5},
+            {"op": "enrol", "id": 4, "name": "rpi4-3", "kind": "b", "hash": _HASH, "keys": ["rpi4"]},
+            {"op": "revoke", "id": 5, "name": "bo"}, {"op": "renew_token", "id": 6, "name": "*"},
+            {"op": "replace_token", "id": 7, "hash": _HASH}, {"op": "rotate", "id": 8, "spare": "", "force": True},
+            {"op": "set_open", "id": 9, "open": False}, {"op": "audit", "id": 10, "start": 1, "limit": 5},
+        ),
+    )
+)  # fmt: skip
+
+
+def _parse_to_lab(value: Any) -> Any:
+    return tracker.parse_to_tracker(value, membership.TO_TRACKER)
+
+
 def _tracker_feeder(parse: Callable[[Any], Any]) -> Callable[[bytes, random.Random], None]:
     def feed(data: bytes, rng: random.Random) -> None:
         reader = tracker.TrackerFrameReader(magic=rng.random() < 0.1)
@@ -229,5 +252,11 @@ TARGETS = (
     Target("opening", OPENINGS, _feeder(handshake.OpeningReader), seal_greeting),
     Target("answer", ANSWERS, _feeder(handshake.AnswerReader), seal_greeting),
     Target("to-tracker", TO_TRACKER, _tracker_feeder(tracker.parse_to_tracker), seal_tracker),
+    Target("to-lab", TO_LAB, _tracker_feeder(_parse_to_lab), seal_tracker),
     Target("from-tracker", FROM_TRACKER, _tracker_feeder(tracker.parse_from_tracker), seal_tracker),
+    Target("records", sealed.RECORDS, sealed.feed_records, None, sealed.TLS_ERRORS),
+    Target("inner-greeting", sealed.INNER, sealed.feed_inner, seal_greeting, sealed.TLS_ERRORS),
+    Target("first-bytes", sealed.FIRST, sealed.feed_first, None, sealed.TLS_ERRORS),
+    Target("secret-texts", sealed.TEXTS, sealed.feed_text, None, (ConfigError,)),
+    *(Target(name, seeds, feed, None, inference.DOCUMENTED) for name, seeds, feed in inference.PARSERS),
 )

@@ -95,8 +95,9 @@ static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args, int *
         PyErr_Clear();
         return NULL;
     }
-    unsigned int call_id = stream_next_id(self->stream);
-    int failed = stream_send_frame(self->stream, first, call_id, buffers, buffer_count, self->on_full);
+    self->stream->torn = 0; /* no call is under way: the last frame is handled */
+    unsigned int call_id = stream_next_id(self->stream), numbers[] = {0, call_id};
+    int failed = stream_send_frame(self->stream, first, numbers, buffers, buffer_count, self->on_full);
     Py_DECREF(first);
     if (failed == NOT_BEGUN) { /* such as for an array that is not in C order */
         PyErr_Clear();
@@ -107,6 +108,7 @@ static PyObject *exchange(Exchange *self, PyObject *about, PyObject *args, int *
     if (failed) return take_over(self, call_id, NULL, 0);
     lock_release(self->send_lock);
     Frame *frame = stream_receive(self->stream, 0, 0);
+    if (frame) tunnel_raise_soon(self->stream);
     if (!frame || frame->kind != RESULT || frame->call_id != call_id) {
         if (frame) PyErr_CheckSignals(); /* Python would handle signals before the frame */
         return take_over(self, call_id, (PyObject *)frame, 1);

@@ -38,6 +38,12 @@ static long long now_ns(void)
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
+/* Nanoseconds as the microseconds that a RESULT says: rounded up, because 0 says nothing. */
+static unsigned int took_us(long long took_ns)
+{
+    return took_ns / 1000 < UINT32_MAX ? (unsigned int)(took_ns / 1000) + 1 : UINT32_MAX;
+}
+
 static int call_hook(PyObject *hook)
 {
     PyObject *done = PyObject_CallNoArgs(hook);
@@ -77,6 +83,7 @@ static int nothing_came(Loop *self)
     char byte;
     if (now - self->polled <= POLL_NS) return 1;
     self->polled = now;
+    if (stream_held(self->stream)) return 0;
     return recv(self->stream->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
@@ -92,11 +99,11 @@ static PyObject *quick_target(Loop *self, Frame *frame)
 }
 
 /* Hold one reply. 0, or -1 with an error. */
-static int hold(Loop *self, PyObject *first, unsigned int call_id)
+static int hold(Loop *self, PyObject *first, const unsigned int numbers[2])
 {
     PyObject *reply = PyBytes_FromStringAndSize(PyBytes_AsString(first), PyBytes_Size(first));
     if (!reply) return -1;
-    memcpy(PyBytes_AsString(reply) + 12, &call_id, 4);
+    memcpy(PyBytes_AsString(reply) + 8, numbers, 8);
     int failed = PyList_Append(self->held, reply);
     Py_DECREF(reply);
     return failed || (PyList_Size(self->held) >= BATCH && call_hook(self->flush)) ? -1 : 0;
@@ -129,7 +136,7 @@ static PyObject *reply_template(Loop *self, PyObject *result, PyObject **buffer,
 }
 
 /* Have Python finish a call: its result, or the error that is set, is not plain. 0, or -1 with an error. */
-static int finish(Loop *self, Frame *frame, PyObject *result)
+static int finish(Loop *self, Frame *frame, PyObject *result, unsigned int took)
 {
     PyObject *type = NULL, *error = NULL, *trace = NULL;
     if (!result) {
@@ -137,8 +144,8 @@ static int finish(Loop *self, Frame *frame, PyObject *result)
         PyErr_NormalizeException(&type, &error, &trace);
         if (trace) PyException_SetTraceback(error, trace);
     }
-    PyObject *done = PyObject_CallFunctionObjArgs(self->finish, (PyObject *)frame, result ? result : Py_None,
-                                                  error ? error : Py_None, NULL);
+    PyObject *done = PyObject_CallFunction(self->finish, "OOOI", (PyObject *)frame, result ? result : Py_None,
+                                           error ? error : Py_None, took);
     Py_XDECREF(type);
     Py_XDECREF(error);
     Py_XDECREF(trace);
@@ -146,11 +153,12 @@ static int finish(Loop *self, Frame *frame, PyObject *result)
     return done ? 0 : -1;
 }
 
-static int send_reply(Loop *self, PyObject *first, unsigned int call_id, PyObject *const *buffer, Py_ssize_t count)
+static int send_reply(Loop *self, PyObject *first, const unsigned int numbers[2], PyObject *const *buffer,
+                      Py_ssize_t count)
 {
     if (PyList_Size(self->held) && call_hook(self->flush)) return -1;
     if (lock_acquire(self->send_lock, -1) < 0) return -1;
-    int failed = stream_send_frame(self->stream, first, call_id, buffer, count, self->on_full);
+    int failed = stream_send_frame(self->stream, first, numbers, buffer, count, self->on_full);
     lock_release(self->send_lock);
     return failed;
 }
@@ -159,26 +167,27 @@ static int send_reply(Loop *self, PyObject *first, unsigned int call_id, PyObjec
    an error. */
 static int run(Loop *self, Frame *frame, PyObject *function, PyObject *target)
 {
-    unsigned int call_id = frame->call_id;
-    long long began = target ? now_ns() : 0;
     Py_XSETREF(self->call, Py_NewRef((PyObject *)frame));
     self->turn++;
     int failed = self->asleep && call_hook(self->wake);
+    long long began = now_ns();
     PyObject *result = failed ? NULL : PyObject_CallFunctionObjArgs(function, (PyObject *)frame, NULL);
+    long long took_ns = now_ns() - began;
+    unsigned int numbers[] = {took_us(took_ns), frame->call_id};
     PyObject *buffer = NULL;
     Py_ssize_t count = 0;
     PyObject *first = result ? reply_template(self, result, &buffer, &count) : NULL;
     if (first) {
         self->turn++;
         failed = self->reading && call_hook(self->nudge);
-    } else failed = finish(self, frame, result);
+    } else failed = finish(self, frame, result, numbers[0]);
     /* Freed now, the memory of its arrays is reused by the next call while the CPU still caches it. */
     Py_DECREF(frame);
     Py_XSETREF(self->call, Py_NewRef(self->idle));
-    int quick = target && now_ns() - began <= QUICK_NS;
+    int quick = target && took_ns <= QUICK_NS;
     if (target && !quick) failed |= PySet_Discard(self->quick, target) < 0;
     if (first && !failed)
-        failed = quick && !count ? hold(self, first, call_id) : send_reply(self, first, call_id, &buffer, count);
+        failed = quick && !count ? hold(self, first, numbers) : send_reply(self, first, numbers, &buffer, count);
     Py_XDECREF(first);
     Py_XDECREF(result);
     return failed ? -1 : 0;
@@ -218,6 +227,7 @@ static PyObject *loop_receive(Loop *self, PyObject *unused)
 {
     do {
         Frame *frame = stream_receive(self->stream, 0, 0);
+        if (frame) tunnel_raise_soon(self->stream);
         if (!frame && PyErr_Occurred()) return NULL;
         if (!frame) break;
         PyObject *target, *function = function_of(self, frame, &target);

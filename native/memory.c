@@ -14,8 +14,8 @@
 void pool_init(Pool *pool)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
-    size_t memory = pages > 0 && page > 0 ? (size_t)pages * (size_t)page / 8 : (size_t)256 << 20;
-    pool->cap = memory < (size_t)1 << 30 ? memory : (size_t)1 << 30;
+    uint64_t memory = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 8 : (uint64_t)256 << 20;
+    pool->cap = (size_t)(memory < (uint64_t)1 << 30 ? memory : (uint64_t)1 << 30);
 }
 
 static void drop_oldest(Pool *pool)

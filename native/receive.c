@@ -83,8 +83,7 @@ static Frame *expected_frame(Stream *self, Block *block, Py_ssize_t count)
     return PyErr_Occurred() ? NULL : next_frame(self);
 }
 
-/* Receive once. The number of bytes; 0 with an error, -1 without one if there are none now. */
-static ssize_t receive_bytes(Stream *self, char *to, Py_ssize_t space, int flags)
+ssize_t socket_receive(Stream *self, char *to, Py_ssize_t space, int flags)
 {
     for (;;) {
         ssize_t count;
@@ -106,6 +105,11 @@ static ssize_t receive_bytes(Stream *self, char *to, Py_ssize_t space, int flags
         }
         if (PyErr_CheckSignals()) return 0;
     }
+}
+
+static ssize_t receive_bytes(Stream *self, char *to, Py_ssize_t space, int flags)
+{
+    return self->tunnel ? tunnel_receive(self, to, space, flags) : socket_receive(self, to, space, flags);
 }
 
 static Py_ssize_t least(Py_ssize_t space, Py_ssize_t most) { return most > 0 && most < space ? most : space; }
@@ -168,6 +172,7 @@ Frame *stream_receive(Stream *self, int flags, Py_ssize_t most)
     for (int reads = 0; !frame && more && !PyErr_Occurred(); reads++) {
         if (reads && (most || (reads == DONT_WAIT_READS && flags & MSG_DONTWAIT))) break;
         frame = receive_once(self, flags, most, &more);
+        if (!frame && !PyErr_Occurred() && tunnel_interrupted(self)) break;
     }
     return end(self, frame);
 }
@@ -183,6 +188,8 @@ static PyObject *given(Stream *self, Frame *frame)
         Py_XDECREF(type);
         Py_XDECREF(trace);
     }
+    PyObject *late = frame ? tunnel_late(self) : NULL;
+    if (late) Py_XSETREF(self->late, late);
     if (frame) return (PyObject *)frame;
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;

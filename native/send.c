@@ -64,20 +64,25 @@ static int send_all(Stream *self, Rest *rest, PyObject *on_full, int patient)
 {
     int is_short = rest->total <= SHORT, never = on_full && !patient;
     self->sent = 0;
-    while (rest->count) {
+    while (rest->count || tunnel_unsent(self)) {
         ssize_t sent;
-        if (is_short) sent = send_once(self, rest, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (self->tunnel)
+            sent = tunnel_send(self, rest->pieces, rest->count,
+                               MSG_NOSIGNAL | (is_short || never ? MSG_DONTWAIT : 0));
+        else if (is_short) sent = send_once(self, rest, MSG_NOSIGNAL | MSG_DONTWAIT);
         else {
             Py_BEGIN_ALLOW_THREADS
             sent = send_once(self, rest, MSG_NOSIGNAL | (never ? MSG_DONTWAIT : 0));
             Py_END_ALLOW_THREADS
         }
         if (sent < 0) {
+            if (PyErr_Occurred()) return -1;
             if (send_failed(self, on_full, &is_short)) return -1;
             continue;
         }
         self->sent += sent;
         advance(rest, (size_t)sent);
+        if (tunnel_interrupted(self)) return -1;
         if (rest->count && PyErr_CheckSignals()) return -1; /* a signal ends a system call that has sent some, too */
     }
     return 0;
@@ -148,8 +153,8 @@ static void keep_sending(Stream *self, const char *first, Py_ssize_t length, PyO
     PyErr_Restore(type, value, trace);
 }
 
-int stream_send_frame(Stream *self, PyObject *first, unsigned int call_id, PyObject *const *buffers, Py_ssize_t count,
-                      PyObject *on_full)
+int stream_send_frame(Stream *self, PyObject *first, const unsigned int numbers[2], PyObject *const *buffers,
+                      Py_ssize_t count, PyObject *on_full)
 {
     char own[HEADER_BYTES + REMEMBERED_BYTES];
     Py_ssize_t length = PyBytes_Size(first); /* of a head that is remembered */
@@ -158,7 +163,7 @@ int stream_send_frame(Stream *self, PyObject *first, unsigned int call_id, PyObj
         return NOT_BEGUN;
     }
     memcpy(own, PyBytes_AsString(first), (size_t)length);
-    memcpy(own + 12, &call_id, 4);
+    memcpy(own + 8, numbers, 8);
     Gathered all;
     if (gather(&all, own, (size_t)length, buffers, count)) return NOT_BEGUN;
     int result = send_all(self, &all.rest, on_full, 1);

@@ -15,6 +15,7 @@
 #include <structmember.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/uio.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "headers are read as they are, in the byte order of the wire"
@@ -44,7 +45,7 @@ static inline PyObject *Py_XNewRef(PyObject *object)
 #define CALL 2
 #define RESULT 3
 #define CHUNK 8
-#define INTERFACE 1
+#define INTERFACE 3
 #define LAST_KIND 11
 #define MAX_CHUNK (4u << 20)
 #define MADE_PER_BYTE 64
@@ -121,9 +122,12 @@ Frame *frame_new(PyTypeObject *type, const unsigned char *header, PyObject *pars
 
 /* ---------------------------------------------------------------- stream.c, receive.c, send.c */
 
+typedef struct Tunnel Tunnel; /* tunnel.c: TLS between a stream and its socket */
+
 typedef struct {
     PyObject_HEAD
     State *state;
+    Tunnel *tunnel; /* NULL for a stream in the clear */
     int fd;
     PyObject *limits, *parse, *ended;
     PyTypeObject *frame_type;
@@ -159,10 +163,31 @@ PyObject *stream_next(Stream *self, PyObject *unused);
 PyObject *stream_missing(Stream *self, void *unused);
 PyObject *stream_skip(Stream *self, PyObject *kind);
 PyObject *stream_send(Stream *self, PyObject *args, PyObject *keywords);
-/* Send one frame: `first` is its header and head, with zeros for deadline and id. 0; with an error -1, or NOT_BEGUN. */
+/* Send one frame: `first` is its header and head, with zeros for the `numbers` of its header: deadline_ms, in a RESULT what
+   the call took in microseconds, and call_id. 0; with an error -1, or NOT_BEGUN. */
 #define NOT_BEGUN (-2)
-int stream_send_frame(Stream *self, PyObject *first, unsigned int call_id, PyObject *const *buffers, Py_ssize_t count,
-                      PyObject *on_full);
+int stream_send_frame(Stream *self, PyObject *first, const unsigned int numbers[2], PyObject *const *buffers,
+                      Py_ssize_t count, PyObject *on_full);
+
+/* Receive from the socket once. The number of bytes; 0 with an error, -1 without one if there are none now. */
+ssize_t socket_receive(Stream *self, char *to, Py_ssize_t space, int flags);
+
+/* ---------------------------------------------------------------- tunnel.c */
+
+Tunnel *tunnel_new(State *state, PyObject *parts); /* NULL with an error */
+void tunnel_free(Tunnel *self);
+/* As socket_receive. A handler's error that comes with bytes waits. */
+ssize_t tunnel_receive(Stream *stream, char *to, Py_ssize_t space, int flags);
+/* Encrypt the first bytes of `pieces`, at most, and send. How many bytes are encrypted: they are never sent again, and an
+   interruption may wait; -1 with an error, or for errno. */
+ssize_t tunnel_send(Stream *stream, const struct iovec *pieces, Py_ssize_t count, int flags);
+int tunnel_unsent(Stream *stream); /* whether ciphertext waits to be sent */
+int tunnel_interrupted(Stream *stream);    /* raise an error that waits; whether there is one */
+void tunnel_raise_soon(Stream *stream);    /* an error that waits: in Python, soon */
+PyObject *tunnel_late(Stream *stream);     /* an error that waits, a new reference, or NULL */
+int stream_held(Stream *stream);           /* whether bytes may be here that poll does not show */
+PyObject *stream_tail(Stream *stream, PyObject *unused);
+PyObject *stream_moved(Stream *stream, void *unused);
 
 /* ---------------------------------------------------------------- head.c */
 

@@ -31,11 +31,11 @@ static int get_limit(PyObject *limits, const char *name, unsigned long long *lim
 
 static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    static char *names[] = {"fd", "limits", "parse", "ended", "frame_type", NULL};
+    static char *names[] = {"fd", "limits", "parse", "ended", "frame_type", "tunnel", NULL};
     int fd;
-    PyObject *limits, *parse, *ended, *frame_type;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iOOOO!", names, &fd, &limits, &parse, &ended, &PyType_Type,
-                                     &frame_type))
+    PyObject *limits, *parse, *ended, *frame_type, *tunnel = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "iOOOO!|O!", names, &fd, &limits, &parse, &ended, &PyType_Type,
+                                     &frame_type, &PyTuple_Type, &tunnel))
         return NULL;
     State *state = state_of(type);
     if (!state) return NULL;
@@ -55,7 +55,8 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->size = SCRATCH;
     self->scratch = malloc(SCRATCH);
     if (!self->scratch) PyErr_NoMemory();
-    if (!self->heads || !self->scratch || get_limit(limits, "max_body", &self->max_body) ||
+    else if (tunnel) self->tunnel = tunnel_new(state, tunnel);
+    if (PyErr_Occurred() || !self->heads || !self->scratch || get_limit(limits, "max_body", &self->max_body) ||
         get_limit(limits, "max_head", &self->max_head) || get_limit(limits, "max_made", &self->max_made)) {
         Py_DECREF(self);
         return NULL;
@@ -96,6 +97,7 @@ static void stream_dealloc(Stream *self)
     PyObject *others[] = {self->limits, self->parse, self->ended, (PyObject *)self->frame_type,
                           (PyObject *)self->frame, self->heads};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) Py_XDECREF(others[i]);
+    tunnel_free(self->tunnel);
     free(self->scratch);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
@@ -110,13 +112,18 @@ static PyMemberDef members[] = {
     {"sending", T_OBJECT, offsetof(Stream, sending), 0, "The pieces of an interrupted send."},
     {"sent", T_PYSSIZET, offsetof(Stream, sent), READONLY, "The bytes of the last send that were sent."},
     {NULL}};
+static PyObject *get_held(Stream *self, void *unused) { return PyBool_FromLong(stream_held(self)); }
+
 static PyGetSetDef computed[] = {
+    {"moved", (getter)stream_moved, NULL, "Bytes that one key has encrypted, in the direction with more.", NULL},
+    {"held", (getter)get_held, NULL, "Whether bytes may be here that poll does not show.", NULL},
     {"missing", (getter)stream_missing, NULL, "The bytes that the current frame lacks.", NULL}, {NULL}};
 static PyMethodDef methods[] = {
     {"next_id", (PyCFunction)next_id, METH_NOARGS, "The id of the next call."},
     {"settle", (PyCFunction)settle, METH_NOARGS, "The last frame is handled."},
     {"receive", (PyCFunction)(void (*)(void))stream_receive_method, METH_FASTCALL, "Receive the next frame."},
     {"next", (PyCFunction)stream_next, METH_NOARGS, "The next frame that has been received."},
+    {"tail", (PyCFunction)stream_tail, METH_NOARGS, "The last bytes that were received, as they came."},
     {"skip", (PyCFunction)stream_skip, METH_O, "Drop received frames of a kind."},
     {"send", (PyCFunction)(void (*)(void))stream_send, METH_VARARGS | METH_KEYWORDS, "Send pieces of frames."},
     {NULL}};

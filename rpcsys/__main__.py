@@ -16,6 +16,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``rpcsys`` with the arguments ``argv`` (the process's own by default); the exit status."""
     if _too_old("rpcsys"):
         return 2
+    from rpcsys.link import ciphers
+
+    ciphers.prefer_fast()
     from rpcsys.cli.commands import run_group
 
     return run_group(argv)

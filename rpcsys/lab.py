@@ -1,79 +1,26 @@
-"""A whole lab on this machine: real daemons as subprocesses, for tests, demos and notebooks.
-
-Each daemon has a process group of its own, so that Ctrl-C reaches this process alone, which then stops the daemons in
-order. If this process is killed, a small guard process, at the other end of a pipe, stops them.
-"""
+"""A whole lab on this machine: real daemons as subprocesses, for tests, demos and notebooks."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rpcsys.errors import ConnectError, RpcsysError, UsageError
+from rpcsys import local_daemons
+from rpcsys.errors import ConnectError, UsageError
+from rpcsys.local_daemons import BUSY, HOST, Daemon, LocalDaemons
+from rpcsys.secure_lab import KEEPER, PROXY, LabCredentials, hold_port
 
 if TYPE_CHECKING:
+    import socket
+
     from typing_extensions import Self
 
     from rpcsys.client import Tracker
 
-HOST = "127.0.0.1"
-START_TIMEOUT_S = 30.0  # a board under load imports onnxruntime in seconds; a daemon that takes longer hangs
 GRACE_S = 2.0  # how long sessions may go on when the lab is closed
-STOP_TIMEOUT_S = 8.0  # the grace and a daemon's clean-up; then the daemon is killed
 POLL_S = 0.05
-READY_LINE_LIMIT = 64 * 1024  # a ready line has a few hundred bytes
-LOG_TAIL_LINES = 15
-_BUSY = "this machine is too busy to start it, or an import hangs; try again, with fewer servers or with --preload none"
-
-# Reads "+pid" and "-pid". When the pipe ends for any reason, the guard stops the processes that are left (SIGTERM, then
-# SIGKILL) and removes the lab's folder.
-_GUARD = """
-import os, shutil, signal, sys, time
-alive = set()
-for line in sys.stdin:
-    (alive.add if line[0] == "+" else alive.discard)(int(line[1:]))
-for number, wait in ((signal.SIGTERM, 3), (signal.SIGKILL, 0)):
-    for pid in alive:
-        try:
-            os.kill(pid, number)
-        except OSError:
-            pass
-    if alive:
-        time.sleep(wait)
-shutil.rmtree(sys.argv[1], ignore_errors=True)
-"""
-
-
-@dataclass
-class Daemon:
-    """One daemon of a lab. ``port`` is 0 before its ready line, and for a server behind the proxy."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    log: Path
-    port: int = 0
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self.process.pid
-
-    def tail(self) -> str:
-        """The last lines of its log."""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-LOG_TAIL_LINES:])
 
 
 class Lab:
@@ -84,7 +31,11 @@ class Lab:
     servers : key -> number of device servers of that key (each takes one session at a time, unless
         ``server_args`` sets ``--slots``)
     proxy : put a proxy between clients and servers; the servers then do not listen
-    tracker_args, server_args : further flags for the daemons, e.g. ``["--slots", "2"]``
+    secure : a closed lab: everything is encrypted, and only its members come in. This process is a keeper of it;
+        ``environment`` has what another one needs to be one, too
+    gateway : serve what is deployed by the Open Inference Protocol, at ``inference_address`` and ``grpc_address``;
+        each server has a folder for deployments then
+    tracker_args, server_args, gateway_args : further flags for the daemons, e.g. ``["--slots", "2"]``
 
     Raises
     ------
@@ -96,20 +47,32 @@ class Lab:
         servers: Mapping[str, int] | None = None,
         proxy: bool = False,
         *,
+        secure: bool = False,
+        gateway: bool = False,
         tracker_args: Sequence[str] = (),
         server_args: Sequence[str] = (),
+        gateway_args: Sequence[str] = (),
     ) -> None:
         self.servers = dict({"cpu": 1} if servers is None else servers)
-        self.daemons: list[Daemon] = []
+        self._running = LocalDaemons("the lab's")
         self._proxied = proxy
+        self._secure = secure
+        self._served = gateway
+        self._credentials: LabCredentials | None = None
+        self._grpc: socket.socket | None = None
+        self._gateway: Daemon | None = None
         self._tracker_args = list(tracker_args)
         self._server_args = list(server_args)
-        self._folder: Path | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._gateway_args = list(gateway_args)
+
+    @property
+    def daemons(self) -> list[Daemon]:
+        """The daemons that run: the tracker first."""
+        return self._running.all
 
     def start(self) -> Self:
         """Start all daemons and return when every server is in the tracker's summary."""
-        if self._folder is not None:
+        if self._running.folder is not None:
             raise UsageError("the lab runs already; close() it before starting it again")
         try:
             self._start()
@@ -120,25 +83,15 @@ class Lab:
 
     def close(self) -> None:
         """Stop every daemon and remove the logs. A second call does nothing."""
-        for daemon in reversed(self.daemons):
-            daemon.process.terminate()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        for daemon in reversed(self.daemons):
-            try:
-                daemon.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                daemon.process.kill()
-                daemon.process.wait()
-            if daemon.process.stdout is not None:
-                daemon.process.stdout.close()
-            self._notify_guard(f"-{daemon.pid}")
-        self.daemons.clear()
-        if self._guard is not None:
-            assert self._guard.stdin is not None
-            self._guard.stdin.close()
-            self._guard.wait()
-            self._guard = None
-        self._folder = None
+        self._running.stop()
+        if self._credentials is not None:
+            self._credentials.close()
+            self._credentials = None
+        if self._grpc is not None:
+            self._grpc.close()
+            self._grpc = None
+        self._gateway = None
+        self._running.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -153,6 +106,21 @@ class Lab:
             raise UsageError("the lab is not running; use it inside `with Lab(...) as lab:`")
         return HOST, self.daemons[0].port
 
+    @property
+    def inference_address(self) -> tuple[str, int]:
+        """``(host, port)`` of the gateway for HTTP."""
+        return HOST, self._gateway_running().port
+
+    @property
+    def grpc_address(self) -> tuple[str, int]:
+        """``(host, port)`` of the gateway for gRPC."""
+        return HOST, int(self._gateway_running().ready["grpc_port"])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which another process comes in to this lab: none, if the lab is not ``secure``."""
+        return {} if self._credentials is None else {"RPCSYS_LAB": str(self._credentials.path(KEEPER))}
+
     def connect(self) -> Tracker:
         """A new connection to the lab's tracker."""
         from rpcsys.client import connect_tracker
@@ -160,58 +128,54 @@ class Lab:
         return connect_tracker(self.tracker_address)
 
     def _start(self) -> None:
-        with _uninterrupted():
-            self._folder = Path(tempfile.mkdtemp(prefix="rpcsys-lab-"))
-            guard = [sys.executable, "-I", "-S", "-c", _GUARD, str(self._folder)]
-            self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
-        deadline = time.monotonic() + START_TIMEOUT_S
-        self._spawn("tracker", "rpcsys.tracker", self._tracker_args)
-        self._await_ready(self.daemons, deadline)
+        folder = self._running.open()
+        deadline = time.monotonic() + local_daemons.START_TIMEOUT_S
+        self._start_tracker(folder, deadline)
         tracker = ["--tracker", "{}:{}".format(*self.tracker_address)]
         port = 0
         if self._proxied:
-            self._spawn("proxy", "rpcsys.proxy", tracker)
-            self._await_ready(self.daemons[1:], deadline)
-            tracker, port = ["--through-proxy"], self.daemons[1].port
+            proxy = self._running.spawn("proxy", "rpcsys.proxy", [*tracker, *self._member(PROXY)])
+            self._running.await_ready([proxy], deadline)
+            tracker, port = ["--through-proxy"], proxy.port
         first = len(self.daemons)
-        for key, count in self.servers.items():
-            for number in range(count):
-                name = f"{key}-{number}"
-                args = ["--key", key, "--name", name, *tracker, "--grace", str(GRACE_S)]
-                self._spawn(name, "rpcsys.server", [*args, *self._server_args], port)
-        self._await_ready(self.daemons[first:], deadline)
+        for name, key in self._boards().items():
+            args = ["--key", key, "--name", name, *tracker, *self._member(name), "--grace", str(GRACE_S)]
+            if self._served:
+                args += ["--deploy", str(folder / f"{name}.deployed")]
+            self._running.spawn(name, "rpcsys.server", [*args, *self._server_args], port)
+        self._running.await_ready(self.daemons[first:], deadline)
         self._await_registered(deadline)
+        if self._served:
+            self._start_gateway(deadline)
 
-    def _spawn(self, name: str, module: str, args: Sequence[str], port: int = 0) -> None:
-        assert self._folder is not None
-        log = self._folder / f"{len(self.daemons)}.log"
-        with log.open("wb") as stderr, _uninterrupted():
-            words = [sys.executable, "-m", module, "--host", HOST, "--port", str(port), *args]
-            pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": stderr}
-            process = subprocess.Popen(words, cwd=self._folder, env=_environment(), start_new_session=True, **pipes)
-            self.daemons.append(Daemon(name, process, log))
-            self._notify_guard(f"+{process.pid}")
+    def _start_tracker(self, folder: Path, deadline: float) -> None:
+        if not self._secure:
+            self._running.spawn("tracker", "rpcsys.tracker", self._tracker_args)
+        else:
+            made = self._credentials = LabCredentials(folder, HOST, self._boards())
+            self._running.spawn("tracker", "rpcsys.tracker", ["--lab", str(made.lab), *self._tracker_args], made.port)
+        self._running.await_ready(self.daemons, deadline)
 
-    def _await_ready(self, daemons: Sequence[Daemon], deadline: float) -> None:
-        with selectors.DefaultSelector() as selector:
-            output = {daemon.name: b"" for daemon in daemons}
-            for daemon in daemons:
-                assert daemon.process.stdout is not None
-                selector.register(daemon.process.stdout, selectors.EVENT_READ, daemon)
-            while selector.get_map():
-                events = selector.select(deadline - time.monotonic())
-                if not events:
-                    late = next(iter(selector.get_map().values())).data
-                    raise _failed(late, f"printed no ready line within {START_TIMEOUT_S:g} s: {_BUSY}")
-                for key, _ in events:
-                    daemon = key.data
-                    data = os.read(key.fd, 4096)
-                    output[daemon.name] += data
-                    if b"\n" in data:
-                        daemon.port = _ready_port(daemon, output[daemon.name])
-                        selector.unregister(key.fileobj)
-                    elif not data or len(output[daemon.name]) > READY_LINE_LIMIT:
-                        raise _failed(daemon, _ending(daemon))
+    def _start_gateway(self, deadline: float) -> None:
+        self._grpc = hold_port(HOST)
+        args = ["--tracker", "{}:{}".format(*self.tracker_address), "--grpc-port", str(self._grpc.getsockname()[1])]
+        self._gateway = self._running.spawn(
+            "gateway", "rpcsys.gateway", [*args, *self._gateway_args], environment=self.environment
+        )
+        self._running.await_ready([self._gateway], deadline)
+
+    def _gateway_running(self) -> Daemon:
+        if self._gateway is None:
+            raise UsageError("the lab has no gateway that runs; use `with Lab(..., gateway=True) as lab:`")
+        return self._gateway
+
+    def _boards(self) -> dict[str, str]:
+        """The servers' names, and the key of each."""
+        return {f"{key}-{number}": key for key, count in self.servers.items() for number in range(count)}
+
+    def _member(self, name: str) -> list[str]:
+        """The flag with which a daemon comes in as a member."""
+        return [] if self._credentials is None else ["--lab", str(self._credentials.path(name))]
 
     def _await_registered(self, deadline: float) -> None:
         wanted = {f"server:{key}": count for key, count in self.servers.items() if count}
@@ -220,62 +184,8 @@ class Lab:
                 rows = [row["key"] for row in tracker.summary()["server_info"]]
                 if all(rows.count(key) >= count for key, count in wanted.items()):
                     return
-                for daemon in self.daemons:
-                    if daemon.process.poll() is not None:
-                        raise _failed(daemon, _ending(daemon))
+                self._running.check_running()
                 if time.monotonic() > deadline:
-                    late = f"the lab's servers did not register with its tracker within {START_TIMEOUT_S:g} s"
-                    raise ConnectError(f"{late}: {_BUSY}")
+                    within = f"within {local_daemons.START_TIMEOUT_S:g} s"
+                    raise ConnectError(f"the lab's servers did not register with its tracker {within}: {BUSY}")
                 time.sleep(POLL_S)
-
-    def _notify_guard(self, line: str) -> None:
-        if self._guard is not None and self._guard.stdin is not None:
-            with contextlib.suppress(OSError):  # the guard was killed; the lab works without it
-                self._guard.stdin.write(f"{line}\n".encode())
-                self._guard.stdin.flush()
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM until a started process is recorded: else `close` would not stop it."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if threading.current_thread() is not threading.main_thread() or None in before.values():
-        yield  # signals raise in the main thread only
-        return
-    came: list[int] = []
-    for number in before:
-        signal.signal(number, lambda number, _frame: came.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for late in dict.fromkeys(came):
-            signal.raise_signal(late)
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, with a PYTHONPATH on which daemons in any folder find this rpcsys."""
-    home = str(Path(__file__).resolve().parent.parent)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
-
-
-def _ready_port(daemon: Daemon, output: bytes) -> int:
-    try:
-        ready: Any = json.loads(output.split(b"\n", 1)[0])
-        return int(ready["port"] or 0)
-    except (ValueError, KeyError, TypeError):
-        raise _failed(daemon, f"printed {output[:80]!r} instead of its ready line") from None
-
-
-def _ending(daemon: Daemon) -> str:
-    try:
-        return f"ended with exit status {daemon.process.wait(1.0)}"
-    except subprocess.TimeoutExpired:
-        return "closed its standard output before it was ready"
-
-
-def _failed(daemon: Daemon, what: str) -> RpcsysError:
-    tail = daemon.tail()
-    text = f"the lab's {daemon.name} {what}"
-    return RpcsysError(f"{text}; the end of its log:\n{tail}" if tail else f"{text} and logged nothing")

@@ -127,6 +127,20 @@ def _system(arguments: Sequence[str]) -> Iterator[Finding]:
         yield Finding(MISSING, "subreapers", "what a session leaves running goes on; Linux 3.4 or later has them")
 
 
+def _tls(arguments: Sequence[str]) -> Iterator[Finding]:
+    from rpcsys.link import ciphers
+
+    done = _run_apart("import ssl; print(ssl.OPENSSL_VERSION)")
+    if done.returncode:
+        needed = _value(arguments, "--lab") or _value(arguments, "--standing-key")
+        yield Finding(BROKEN if needed else MISSING, "TLS", ciphers.no_ssl())
+        return
+    cipher = (
+        "AES, by this CPU's instructions" if ciphers.has_aes() else "ChaCha20: this CPU has no instructions for AES"
+    )
+    yield Finding(OK, "TLS", f"{' '.join(done.stdout.split()[:2])}; {cipher}")
+
+
 def _tvm(arguments: Sequence[str]) -> Iterator[Finding]:
     from rpcsys.ffi import library
 
@@ -230,7 +244,8 @@ _SERVE = (
     "from rpcsys.server.__main__ import main; sys.exit(main())"
 )
 _CHECKS: Tuple[Callable[[Sequence[str]], Iterator[Finding]], ...] = (
-    _board, _standard_library, _folder, _memory, _system, _speedups, _tvm, _drivers, _packages, _tracker, _session,
+    _board, _standard_library, _folder, _memory, _system, _tls, _speedups, _tvm, _drivers, _packages, _tracker,
+    _session,
 )  # fmt: skip
 
 

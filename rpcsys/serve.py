@@ -18,6 +18,7 @@ from typing import Any, Callable, NoReturn, Optional
 
 from rpcsys import __version__
 from rpcsys.errors import ConfigError, PortRangeError, RpcsysError, UsageError, one_line
+from rpcsys.wire import tokens
 
 _NO_MEMORY = (
     b"rpcsys: error: no memory is left, so this process ends; a service manager starts it again. Raise its limit "
@@ -52,7 +53,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=_TYPED or name, **more)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse ``args``; for a flag that does not exist, the line names the nearest one that does."""
+        """Parse ``args``; for a flag that does not exist, the line names the nearest one that does.
+
+        None: the process's own. A token among them is refused before anything is read.
+        """
+        tokens.refuse_visible(sys.argv[1:] if args is None else args)
         flags, unknown = self.parse_known_args(args, namespace)
         if unknown:
             import difflib  # for a mistake only: a board's memory does not hold it
@@ -97,11 +102,12 @@ def end_of_ports(port: int, count: int) -> int:
     return min(port + count, 65536)
 
 
-def bind(host: str, port: int, port_end: int, flag: str = "--port") -> socket.socket:
+def bind(host: str, port: int, port_end: int, flag: str = "--port", *, reuse_port: bool = False) -> socket.socket:
     """Make a listening, non-blocking socket on the first free port of ``[port, port_end)``; port 0 takes any.
 
-    ``flag``: the one that sets ``port``; errors name it. Raises `PortRangeError` (every port of the range is taken),
-    `ConfigError` (no such host here, no right to the port, or an empty range).
+    ``flag``: the one that sets ``port``; errors name it. ``reuse_port``: share it with others that do. Raises
+    `PortRangeError` (every port of the range is taken), `ConfigError` (no such host here, no right to the port, or an
+    empty range).
     """
     port_end = 1 if port == 0 else min(port_end, 65536)
     if port >= port_end:
@@ -119,6 +125,8 @@ def bind(host: str, port: int, port_end: int, flag: str = "--port") -> socket.so
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind((address[0], number, *address[2:]))
             listener.listen(_BACKLOG)
             listener.setblocking(False)
@@ -135,13 +143,15 @@ def bind(host: str, port: int, port_end: int, flag: str = "--port") -> socket.so
 
 
 def announce(
-    kind: str, host: str, port: Optional[int], *, http_port: Optional[int] = None, web_port: Optional[int] = None
-) -> None:
+    kind: str, host: str, port: Optional[int], *, http_port: Optional[int] = None, web_port: Optional[int] = None,
+    **others: Optional[int],
+) -> None:  # fmt: skip
     """Print the ready line: one line of JSON, the only thing a daemon prints to standard output.
 
+    ``others``: ports that daemons of this kind alone have.
     It also notifies a service manager that requests it (systemd's ``Type=notify``).
     """
-    ports = {"port": port, "http_port": http_port, "web_port": web_port}
+    ports = {"port": port, "http_port": http_port, "web_port": web_port, **others}
     line = {"ready": kind, "host": host, **ports, "pid": os.getpid(), "version": __version__}
     try:
         sys.stdout.write(json.dumps(line) + "\n")

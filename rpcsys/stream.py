@@ -42,7 +42,7 @@ LAST_ID = 0xFFFFFFFF  # the id of a call has four bytes; 0 is none
 SPEEDUPS: bool = speedups is not None
 
 Action = Callable[[], None]
-_NOTHING: Tuple[Sequence[Buffer], Sequence[int], Optional[Action]] = ((), (), None)
+NOTHING: Tuple[Sequence[Buffer], Sequence[int], Optional[Action]] = ((), (), None)
 
 
 class Ended(Exception):
@@ -64,6 +64,16 @@ class Stream:
     torn: bool
     #: An interruption that came with received bytes; to be raised once their frame is handled.
     late: Optional[BaseException]
+
+    @property
+    def held(self) -> bool:
+        """Whether bytes may have come that are not with `receive` yet, and that poll on the socket does not show."""
+        return False
+
+    @property
+    def moved(self) -> int:
+        """Bytes that one key has encrypted, in the direction with more; 0 in the clear."""
+        return 0
 
     def fileno(self) -> int:
         """The descriptor, for poll."""
@@ -150,8 +160,18 @@ class Stream:
             return False
         return True
 
+    def send_at_once(self, pieces: Sequence[Buffer]) -> None:
+        """Send what the system takes now, for the last frame of a stream: the rest is lost. Raises OSError."""
+        self.socket.sendmsg(pieces, (), NOT_BLOCKING)
+
+    def last_frame(self) -> Optional[Frame]:
+        """After `Ended`: the frame with the reason that the peer has sent beside the stream, once; None without one."""
+        return None
+
     def wait(self, timeout: Optional[float], *, read: bool = True, write: bool = False) -> int:
         """Wait for the peer; the poll events that came, 0 after ``timeout`` seconds."""
+        if read and self.held:
+            return select.POLLIN
         poll = select.poll()
         try:
             poll.register(self.socket, (select.POLLIN if read else 0) | (select.POLLOUT if write else 0))
@@ -190,7 +210,7 @@ class PythonStream(Stream):
         self.socket = sock
         self._reader = FrameReader(limits, pool)
         self._received: List[int] = []  # not empty from the receipt of bytes until they, or their frame, are handled
-        self._sending = _NOTHING  # pieces, how many bytes of them were sent each time, and ``begun`` of `send`
+        self._sending = NOTHING  # pieces, how many bytes of them were sent each time, and ``begun`` of `send`
         self.last_id = 0
         self.late = None
 
@@ -288,7 +308,7 @@ class PythonStream(Stream):
             if sent[-1] == sum(map(len, pieces)):
                 break
             pieces = rest_of(pieces, sent[-1])
-        self._sending = _NOTHING
+        self._sending = NOTHING
 
     def _interrupted_send(self) -> Tuple[List[Buffer], Optional[Action]]:
         pieces, sent, begun = self._sending
@@ -341,10 +361,10 @@ if SPEEDUPS:
     class NativeStream(speedups.Stream, Stream):
         """A stream of the library. No handler of a signal runs inside it between a system call and its effects."""
 
-        def __new__(cls, sock: socket.socket, limits: Limits = DEFAULT) -> NativeStream:
-            return super().__new__(cls, sock.fileno(), limits, parse, Ended, NativeFrame)
+        def __new__(cls, sock: socket.socket, limits: Limits = DEFAULT, *tunnel: Any) -> NativeStream:
+            return super().__new__(cls, sock.fileno(), limits, parse, Ended, NativeFrame, *tunnel)
 
-        def __init__(self, sock: socket.socket, limits: Limits = DEFAULT) -> None:
+        def __init__(self, sock: socket.socket, limits: Limits = DEFAULT, *tunnel: Any) -> None:
             self.socket = sock
 
         def _interrupted_send(self) -> Tuple[List[Buffer], Optional[Action]]:
@@ -370,9 +390,14 @@ def open(sock: socket.socket, limits: Limits = DEFAULT, pool: Optional[Pool] = N
 
     ``pool``: memory for arrays; the library has its own.
     """
+    prepare(sock)
+    return NativeStream(sock, limits) if SPEEDUPS else PythonStream(sock, limits, pool)
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set what streams need of a socket."""
     sock.setblocking(True)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_TIMEOUT_S))
-    return NativeStream(sock, limits) if SPEEDUPS else PythonStream(sock, limits, pool)
 
 
 def ended(error: Exception) -> Ended:

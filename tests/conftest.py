@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from rpcsys import stream
+from tests import secured
 
 # A machine that does something else at the same time must not fail a test.
 settings.register_profile("rpcsys", deadline=None)
@@ -16,13 +17,15 @@ settings.load_profile("rpcsys")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="module", params=["python", "native"])
+@pytest.fixture(scope="module", params=["python", "secure-python", "secure-native", "native"])
 def speedups(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Runs a module's tests with streams in Python, and with those of the C library."""
-    if request.param == "native" and stream.speedups is None:
+    """Runs a module's tests with streams in Python, with those of the C library, and with encrypted ones."""
+    native = request.param.endswith("native")
+    if native and stream.speedups is None:
         pytest.skip("the C library is not built or not wanted")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stream, "SPEEDUPS", request.param == "native")
+        patched.setattr(stream, "SPEEDUPS", native)
+        patched.setattr(secured, "secure", request.param.startswith("secure"))
         yield request.param
 
 

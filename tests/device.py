@@ -26,8 +26,11 @@ from typing import Any
 
 from rpcsys import stream as streams
 from rpcsys.client import Session, connect
+from rpcsys.client.secure_opening import SecureOpening
 from rpcsys.stream import DONT_WAIT, Ended
 from rpcsys.wire import frames, handshake
+from rpcsys.wire.limits import DEFAULT
+from tests import secured
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "device_process.py"
@@ -57,21 +60,28 @@ class Device:
             self.address: tuple[str, int] = listener.getsockname()
             options = {"workdir": str(self.workdir), "limit_s": limit_s, "hide": hide, "job": job}
             options["speedups"] = streams.SPEEDUPS if speedups is None else speedups
+            self._key = "key"
+            if secured.secure:
+                self._key = secured.MATCH_KEY.text
+                options.update(seed=secured.OWN.seed.hex(), matchkey=self._key)
             self.process = _start(options, listener) if hide else _fork(options, listener)
 
     def session(self, session_timeout: float | None = None) -> Session:
         """The client's session."""
-        return connect(*self.address, key="key", session_timeout=session_timeout)
+        return connect(*self.address, key=self._key, session_timeout=session_timeout)
 
     def opened(self) -> Raw:
         """A connection after the handshake, before HELLO."""
         sock = socket.create_connection(self.address)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.sendall(handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, "key", OURS)))
+        opening = SecureOpening(secured.MATCH_KEY, "device") if secured.secure else None
+        greeting = handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, "key", OURS))
+        sock.sendall(greeting if opening is None else opening.first)
         reader = handshake.AnswerReader()
         while reader.needed:
             reader.receive(sock.recv(reader.needed))
-        return Raw(sock)
+        until = time.monotonic() + WAIT_S
+        return Raw(sock, None if opening is None else opening.finish(sock, None, until, DEFAULT))
 
     def raw(self, **hello: Any) -> Raw:
         """A connection after HELLO, for frames that are sent one by one."""
@@ -160,8 +170,8 @@ def _fork(options: dict[str, Any], listener: socket.socket) -> _Forked:
 class Raw:
     """Frames over a socket, with a bound on every wait."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.stream = streams.open(sock)
+    def __init__(self, sock: socket.socket, stream: streams.Stream | None = None) -> None:
+        self.stream = stream or streams.open(sock)
         self.sock = sock
         self.stream.tick(WAIT_S)
         self._came: collections.deque[frames.Frame] = collections.deque()

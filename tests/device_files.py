@@ -32,7 +32,7 @@ def device_files() -> dict[Path, frozenset[str]]:
         path = ROOT / entry
         found = path.rglob("*.py") if entry.endswith("/") else [path]
         files.update((file.relative_to(ROOT), needs) for file in sorted(found))
-    return {file: needs for file, needs in files.items() if str(file) not in staying()}
+    return {file: needs for file, needs in files.items() if file.suffix == ".py" and str(file) not in staying()}
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rpcsys import stream  # noqa: E402 - found only now
 from rpcsys.module.module import running_call  # noqa: E402
 from rpcsys.server.sandbox.messages import Job  # noqa: E402
+from rpcsys.server.session import watchdog  # noqa: E402
 from rpcsys.server.session.registry import register  # noqa: E402
 from rpcsys.server.session.session import serve  # noqa: E402
 from rpcsys.wire import handshake  # noqa: E402
@@ -183,6 +184,11 @@ def _transposed(array, wanted):
     return array.T if wanted else array
 
 
+@register("test.most_moved")
+def _most_moved(size):
+    watchdog.MOST_MOVED = size
+
+
 @register("test.sleep")
 def _sleep(seconds):
     Path("running").touch()
@@ -270,6 +276,8 @@ def main(options):
         peer="test",
         limit_s=options["limit_s"],
         options=options["job"],
+        matchkey=options.get("matchkey", ""),
+        seed=options.get("seed", ""),
     )
     outcome = serve(sock, job, lambda told: print(json.dumps(told), flush=True))
     print(json.dumps({"served": outcome}), flush=True)

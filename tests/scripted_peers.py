@@ -73,10 +73,14 @@ Replies = Callable[[Any], "list[Any]"]
 
 
 class ScriptedTracker:
-    """Sends the hello of our tracker, and answers each question with ``replies(question)``. A context manager."""
+    """Sends the hello of our tracker, and answers each question with ``replies(question)``. A context manager.
 
-    def __init__(self, replies: Replies | None = None) -> None:
+    ``commands(list)`` answers TVM's messages, with success if it is not given.
+    """
+
+    def __init__(self, replies: Replies | None = None, commands: Replies | None = None) -> None:
         self.replies: Replies = replies or (lambda asked: [])
+        self.commands: Replies = commands or (lambda asked: [0])
         self.received: list[Any] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._connections: list[socket.socket] = []
@@ -99,9 +103,11 @@ class ScriptedTracker:
                 asked = json.loads(exactly(sock, struct.unpack("<i", exactly(sock, 4))[0]))
                 self.received.append(asked)
                 if isinstance(asked, list):
-                    sock.sendall(framed(WELCOME if len(asked) > 1 and asked[0] == 1 else 0))
-                    continue
-                for said in self.replies(asked):
+                    hello = len(asked) > 1 and asked[0] == 1
+                    answers = [WELCOME] if hello else self.commands(asked)
+                else:
+                    answers = self.replies(asked)
+                for said in answers:
                     sock.sendall(said if isinstance(said, bytes) else framed(said))
 
     def __enter__(self) -> ScriptedTracker:

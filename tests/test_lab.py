@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,13 +87,6 @@ def test_a_failed_start_shows_the_log_and_leaves_nothing() -> None:
     assert set(below(os.getpid())) <= set(before)
 
 
-def test_a_slow_start_names_the_cause_and_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rpcsys.lab.START_TIMEOUT_S", 1.0)
-    hangs = ["--import", "tests.server.sleeper", "--preload", "none"]
-    with pytest.raises(RpcsysError, match=r"within 1 s: this machine is too busy to start it, or an import hangs; try"):
-        Lab({"cpu": 1}, server_args=hangs).start()
-
-
 def test_a_lab_has_servers_behind_a_proxy() -> None:
     with Lab({"cpu": 2}, proxy=True) as lab:
         tracker, proxy, *servers = lab.daemons
@@ -148,3 +143,31 @@ def test_closing_ends_a_session_that_is_still_open() -> None:
         with pytest.raises(SessionError):
             session.ping()
         session.close()
+
+
+def test_a_lab_serves_what_is_deployed_by_the_inference_protocol(tmp_path: Path) -> None:
+    from rpcsys.client.deploying import Deployment
+    from tests.live.deployed import onnx_model
+
+    with Lab({"edge": 1}, gateway=True) as lab:
+        server = next(daemon for daemon in lab.daemons if daemon.name == "edge-0")
+        with Deployment(("127.0.0.1", server.port)) as deployment:
+            deployment.put(onnx_model(tmp_path / "scale.onnx", 2.0))
+        url = "http://{}:{}/v2/models/scale".format(*lab.inference_address)
+        assert eventually(lambda: called(url, [1.0, 2.5]) == [2.0, 5.0])
+        assert lab.grpc_address[1] != lab.inference_address[1]
+    with pytest.raises(UsageError, match="no gateway that runs"):
+        _ = lab.inference_address
+
+
+def called(url: str, x: list[float]) -> list[float] | None:
+    """``y`` of a model of one input ``x``, FP32; None while there is no such model."""
+    given = {"name": "x", "shape": [len(x)], "datatype": "FP32", "data": x}
+    try:
+        with urllib.request.urlopen(f"{url}/infer", json.dumps({"inputs": [given]}).encode(), timeout=20) as answer:
+            found: list[float] = json.load(answer)["outputs"][0]["data"]
+            return found
+    except urllib.error.HTTPError as error:
+        if error.code not in (404, 503):
+            raise
+        return None

@@ -15,6 +15,7 @@ from rpcsys import stream as streams
 from rpcsys.errors import ProtocolError
 from rpcsys.stream import DONT_WAIT, Ended, PythonStream
 from rpcsys.wire import frames
+from tests import secured
 
 SMALL = 4096
 
@@ -26,7 +27,7 @@ def pair(speedups):
     for sock in socks:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
-    ends = [streams.open(sock) for sock in socks]
+    ends = secured.open_both(socks)
     for end in ends:
         end.tick(30.0)
     yield ends
@@ -168,7 +169,7 @@ def test_half_a_frame_outlasts_ticks(pair):
     ours.tick(0.01)
     for start in range(0, len(data), 500):
         assert ours.receive() is None
-        theirs.socket.sendall(data[start : start + 500])
+        theirs.send([data[start : start + 500]])
     ours.tick(30.0)
     assert len(content(ours.receive())) == 2000
 
@@ -177,9 +178,9 @@ def test_a_first_frame_has_one_timeout_for_all_its_bytes(pair):
     ours, theirs = pair
     (data,) = frames.pack(frames.PING, 1)
     for byte in data[:4]:
-        theirs.socket.sendall(bytes([byte]))
+        theirs.send([bytes([byte])])
         assert ours.receive_within(0.02) is None
-    theirs.socket.sendall(data[4:])
+    theirs.send([data[4:]])
     assert ours.receive_within(30).call_id == 1
     assert ours.receive_within(0.01) is None
     theirs.close()
@@ -201,9 +202,9 @@ def test_many_small_buffers_take_few_receives(pair):
     data = b"".join(map(bytes, frames.encode(frames.CALL, 1, {"a": [memoryview(b"x")] * 300})))
     at = len(data) - 200
     theirs.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 17)
-    theirs.socket.sendall(data[:at])
+    theirs.send([data[:at]])
     assert ours.receive(DONT_WAIT) is None
-    theirs.socket.sendall(data[at:])
+    theirs.send([data[at:]])
     assert [bytes(view) for view in ours.receive(DONT_WAIT).buffers] == [b"x"] * 300
 
 
@@ -220,7 +221,7 @@ def test_the_end_follows_the_last_frame(pair):
 
 def test_an_end_within_a_frame(pair):
     ours, theirs = pair
-    theirs.socket.sendall(frames.pack(frames.PING, 1)[0][:-1])
+    theirs.send([frames.pack(frames.PING, 1)[0][:-1]])
     theirs.close()
     with pytest.raises(Ended):
         ours.receive()
@@ -252,7 +253,7 @@ def test_use_after_close_is_ended(pair):
 
 def test_an_invalid_frame_is_a_protocol_error(pair):
     ours, theirs = pair
-    theirs.socket.sendall(b"GET / HTTP/1.1\r\nHost: device\r\n\r\n")
+    theirs.send([b"GET / HTTP/1.1\r\nHost: device\r\n\r\n"])
     with pytest.raises(ProtocolError):
         ours.receive()
 

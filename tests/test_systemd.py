@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from rpcsys import data
+from rpcsys.gateway import config as gateway_config
 from rpcsys.proxy import config as proxy_config
 from rpcsys.server import config as server_config
 from rpcsys.tracker import config as tracker_config
 
 UNITS = data.folder("systemd")
-NAMES = ["rpcsys-tracker.service", "rpcsys-proxy.service", "rpcsys-server@.service"]
+NAMES = ["rpcsys-tracker.service", "rpcsys-proxy.service", "rpcsys-gateway.service", "rpcsys-server@.service"]
 EXPOSED_AT_MOST = 30
 """Tenths of systemd-analyze's exposure level, which is at most 10."""
 
@@ -57,8 +58,8 @@ def test_systemd_reports_a_wrong_value(tmp_path: Path) -> None:
     assert "perhaps" in analyze("verify", "--man=no", str(unit)).stderr
 
 
-@pytest.mark.parametrize("name", ["rpcsys-tracker.service", "rpcsys-proxy.service"])
-def test_tracker_and_proxy_are_hardened(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_those_that_serve_no_sessions_are_hardened(name: str) -> None:
     done = analyze("security", "--offline=true", f"--threshold={EXPOSED_AT_MOST}", str(UNITS / name))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Overall exposure level" in done.stdout
@@ -66,6 +67,7 @@ def test_tracker_and_proxy_are_hardened(name: str) -> None:
 
 def test_the_stop_timeout_is_longer_than_the_grace() -> None:
     assert seconds("rpcsys-proxy.service", "TimeoutStopSec") > proxy_config.ProxyConfig.grace
+    assert seconds("rpcsys-gateway.service", "TimeoutStopSec") > gateway_config.GatewayConfig.grace
     grace = server_config.parse(["--key", "rpi4"]).grace_s
     assert seconds("rpcsys-server@.service", "TimeoutStopSec") > grace
 
@@ -78,12 +80,14 @@ def flags(name: str) -> list[str]:
 def test_the_sample_flags_are_valid() -> None:
     assert tracker_config.parse(flags("tracker.environment")).port == 9190
     assert proxy_config.parse(flags("proxy.environment")).tracker == ("127.0.0.1", 9190)
+    gateway = gateway_config.parse(flags("gateway.environment"))
+    assert (gateway.tracker, gateway.port, gateway.grpc_port) == (("127.0.0.1", 9190), 8000, 8001)
     lines = (UNITS / "rpcsys-server.flags").read_text().splitlines()
     server = server_config.parse([line for line in lines if not line.startswith("#")])
     assert (server.key, server.tracker) == ("rpi4", ("lab-host", 9190))
 
 
-@pytest.mark.parametrize(("name", "sample"), [(NAMES[0], "tracker"), (NAMES[1], "proxy")])
+@pytest.mark.parametrize(("name", "sample"), [(NAMES[0], "tracker"), (NAMES[1], "proxy"), (NAMES[2], "gateway")])
 def test_the_units_read_the_samples(name: str, sample: str) -> None:
     assert setting(name, "EnvironmentFile") == f"-/etc/rpcsys/{sample}.environment"
     assert f"${sample.upper()}_FLAGS" in setting(name, "ExecStart")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.case import Case
-from benchmarks.cases import calls, labs, networks, relays
+from benchmarks.cases import calls, closed_labs, inference, labs, networks, relays
 
 
 def all_cases(folder: Path) -> list[Case]:
@@ -30,4 +30,11 @@ def all_cases(folder: Path) -> list[Case]:
         *relays.relays(),
         *relays.through_proxy(),
         relays.pairing(),
+        *closed_labs.sessions(),
+        *closed_labs.links(),
+        *closed_labs.openings(),
+        *closed_labs.trackers(),
+        *closed_labs.boards(),
+        *closed_labs.forwarded(),
+        *inference.inference(),
     ]

@@ -11,11 +11,11 @@ from benchmarks.figures import (
     MB,
     MICROSECONDS,
     MILLISECONDS,
-    Goal,
     Unit,
     at_least,
     at_most,
     each_second,
+    ours_at_least,
     ours_at_most,
     within,
 )
@@ -127,7 +127,7 @@ def pipelines(folder: Path) -> list[Case]:
     goals = {"slowest stage": at_least(0.95), "stages in turn": at_least(1.9), "onnxruntime": at_least(0.97)}
     pace = Reading("resnet50 in two stages", "seconds", each_second(), goals)
     even = Unit("of an even share", 1.0, more_is_better=True)
-    half = {"stages in turn": Goal(0.5, at_least=True, absolute=True)}
+    half = {"stages in turn": ours_at_least(0.5)}
     peers = {"slowest stage": (slowest,), "stages in turn": (in_turn,), "onnxruntime": (whole,)}
     away = Reading("the same, a stage on a leased device", "seconds", each_second(), {"both here": at_least(0.9)})
     return [

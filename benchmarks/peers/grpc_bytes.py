@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 
+from benchmarks.peers import certificates
 from benchmarks.peers.subject import Subject, Trial, announce, serve_until_told
 
 SERVICE = "bench"
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+#: Otherwise a second channel shares the first one's connection.
+OWN_CONNECTION = [*OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
 
 
 class GrpcBytes(Subject):
@@ -49,11 +54,20 @@ class GrpcBytes(Subject):
         yield Trial(run, after=lambda: opened.pop().close())
 
     def _channel(self) -> grpc.Channel:
-        own = [
-            *OPTIONS,
-            ("grpc.use_local_subchannel_pool", 1),
-        ]  # otherwise a second channel shares the first one's connection
-        return grpc.insecure_channel(f"127.0.0.1:{self.port}", options=own)
+        return grpc.insecure_channel(f"127.0.0.1:{self.port}", options=OWN_CONNECTION)
+
+
+class EncryptedGrpc(GrpcBytes):
+    """The same over TLS."""
+
+    def start(self) -> None:
+        certificate = certificates.made(self.place.folder)
+        self._credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        self.port = self.start_server((*self.server_arguments, str(certificate)))
+
+    def _channel(self) -> grpc.Channel:
+        options = [*OWN_CONNECTION, ("grpc.ssl_target_name_override", certificates.NAME)]
+        return grpc.secure_channel(f"127.0.0.1:{self.port}", self._credentials, options=options)
 
 
 def method(channel: grpc.Channel, name: str) -> grpc.UnaryUnaryMultiCallable:
@@ -74,15 +88,20 @@ def source(request: bytes, context: grpc.ServicerContext) -> bytes:
     return _sources[request]
 
 
-def main() -> None:
+def main(certificate: str | None = None) -> None:
+    """``certificate``: the file of certificate and key, to serve over TLS."""
     handlers = {f.__name__: grpc.unary_unary_rpc_method_handler(f) for f in (sink, source)}
     server = grpc.server(ThreadPoolExecutor(1), options=OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    if certificate is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        both = Path(certificate).read_bytes()
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(both, both)]))
     server.start()
     announce(port)
     serve_until_told()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +10,14 @@ from typing import Any
 
 import rpcsys
 from benchmarks.models import ADD_FUNCTION, compiled_add, model_input
+from benchmarks.peers import memory_use
 from benchmarks.peers.memory import array
-from benchmarks.peers.subject import EachAtOnce, Subject, Trial, TwoAtOnce
+from benchmarks.peers.subject import EachAtOnce, Once, Subject, Trial, TwoAtOnce
+from benchmarks.processes import tree
+from rpcsys.secure_lab import KEEPER, LabCredentials
 
 KEY = "bench"
+SETTLED_S = 2.0  # until a child for the next session waits, and freed memory is given back
 ANY_PORT = ("--host", "127.0.0.1", "--port", "0", "--silent")
 TRACKER = ("-m", "rpcsys.tracker", *ANY_PORT)
 DEVICE = ("--key", KEY, "--import", "benchmarks.peers.device_functions")
@@ -139,8 +144,11 @@ class RpcsysLease(Subject):
         self.port = start_lab(self)
 
     @contextmanager
-    def lease(self) -> Iterator[Trial]:
-        """Request a device from the tracker, open the session, and make the first call, in turn."""
+    def lease(self, pause_s: float = 0.0) -> Iterator[Trial]:
+        """Request a device from the tracker, open the session, and make the first call, in turn.
+
+        ``pause_s`` between the end of one session and the next.
+        """
         with rpcsys.connect_tracker(("127.0.0.1", self.port)) as tracker:
             opened: list[Any] = []
 
@@ -149,7 +157,38 @@ class RpcsysLease(Subject):
                 session.get_function("bench.nothing")()
                 opened.append(session)
 
-            yield Trial(run, after=lambda: opened.pop().close())
+            def after() -> None:
+                opened.pop().close()
+                time.sleep(pause_s)
+
+            yield Trial(run, after)
+
+
+class RpcsysLabLease(RpcsysLease):
+    """The same in a closed lab."""
+
+    def start(self) -> None:
+        self.port = start_closed_lab(self).port
+
+
+class Board(Subject):
+    """A server with a tracker, without a session."""
+
+    def start(self) -> None:
+        start_lab(self)
+
+    @contextmanager
+    def memory(self) -> Iterator[Trial]:
+        """What the server's processes use."""
+        time.sleep(SETTLED_S)
+        yield Once(lambda: memory_use.used(tree(self._servers[-1].pid)))
+
+
+class LabBoard(Board):
+    """The same in a closed lab."""
+
+    def start(self) -> None:
+        start_closed_lab(self)
 
 
 def start_lab(subject: Subject) -> int:
@@ -157,3 +196,16 @@ def start_lab(subject: Subject) -> int:
     port = subject.start_server(TRACKER)
     subject.start_server((*SERVER, "--tracker", f"127.0.0.1:{port}"))
     return port
+
+
+def start_closed_lab(subject: Subject) -> LabCredentials:
+    """The same for a closed lab, whose keeper this process and those that it starts are."""
+    folder = subject.place.folder / type(subject).__name__
+    folder.mkdir()
+    lab = LabCredentials(folder, "127.0.0.1", {KEY: KEY})
+    own = ("--host", "127.0.0.1", "--silent", "--port", str(lab.port))
+    subject.start_server(("-m", "rpcsys.tracker", *own, "--lab", str(lab.lab)))
+    member = ("--name", KEY, "--lab", str(lab.path(KEY)))
+    subject.start_server((*SERVER, "--tracker", f"127.0.0.1:{lab.port}", *member))
+    os.environ["RPCSYS_LAB"] = str(lab.path(KEEPER))
+    return lab

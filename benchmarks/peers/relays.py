@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-import psutil
-
 from benchmarks.figures import median
 from benchmarks.peers import ours
 from benchmarks.peers.memory import octets
@@ -60,16 +58,6 @@ class Relay(Subject):
     def pair(self) -> Ends:
         """The sending and the receiving end of a new stream."""
         raise NotImplementedError
-
-    def cpu_seconds(self) -> float:
-        """The CPU seconds of the relay and its descendants."""
-        return sum(_cpu_seconds(server.pid) for server in self._servers)
-
-
-def _cpu_seconds(pid: int) -> float:
-    process = psutil.Process(pid)
-    tree = [process, *process.children(recursive=True)]
-    return sum(sum(one.cpu_times()[:2]) for one in tree)
 
 
 class Transfer(Trial):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import rpyc
+from rpyc.utils.authenticators import SSLAuthenticator
 from rpyc.utils.server import ThreadedServer
 
+from benchmarks.peers import certificates
 from benchmarks.peers.subject import Subject, Trial, announce
 
 CONFIGURATION = {"sync_request_timeout": None}
@@ -65,12 +68,26 @@ class RpycService(Subject):
         return rpyc.connect("127.0.0.1", self.port, config=CONFIGURATION)
 
 
-def main() -> None:
-    server = ThreadedServer(BenchService, hostname="127.0.0.1", port=0, protocol_config=CONFIGURATION)
+class EncryptedRpyc(RpycService):
+    """The same over TLS."""
+
+    def start(self) -> None:
+        self._certificate = certificates.made(self.place.folder)
+        self.port = self.start_server((*self.server_arguments, str(self._certificate)))
+
+    def _connect(self) -> rpyc.Connection:
+        return rpyc.ssl_connect("127.0.0.1", self.port, ca_certs=str(self._certificate), config=CONFIGURATION)
+
+
+def main(certificate: str | None = None) -> None:
+    """``certificate``: the file of certificate and key, to serve over TLS."""
+    tls = None if certificate is None else SSLAuthenticator(certificate, certificate)
+    options = {"protocol_config": CONFIGURATION, "authenticator": tls}
+    server = ThreadedServer(BenchService, hostname="127.0.0.1", port=0, **options)
     server.listener.listen()  # start() listens, too, but later than announce()
     announce(server.port)
     server.start()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import median
-from benchmarks.processes import Process
+from benchmarks.processes import Process, cpu_seconds
 
 WARM_SHARE = 0.2  # the share of a round's time for the warm-up
 FEW_RUNS = 3  # the least number of warm-up runs and of timed runs: the first runs use fresh memory
@@ -97,6 +97,17 @@ class EachAtOnce(Trial):
             return median(list(pool.map(ended, self._runs))) - begun[0]
 
 
+class Once(Trial):
+    """A measurement that is made once: ``run`` returns its figures."""
+
+    def __init__(self, run: Callable[[], dict[str, float]]) -> None:
+        super().__init__(run)
+        self._figures = run
+
+    def measure(self, budget_s: float) -> dict[str, float]:
+        return self._figures()
+
+
 class Subject:
     """One side of a comparison: starts its server and has operations by name."""
 
@@ -113,17 +124,21 @@ class Subject:
         if self.server_arguments:
             self.port = self.start_server(self.server_arguments)
 
-    def start_server(self, arguments: Sequence[str], core: int | None = None) -> int:
+    def start_server(self, arguments: Sequence[str], core: int | None = None, own_network: bool = False) -> int:
         """Start one server and return the port of its ready line. Raises ProcessFailed.
 
-        ``core``: its core, if not the servers' core.
+        ``core``: its core, if not the servers' core; ``own_network``: in a network namespace of its own.
         """
         place = self.place
         log = place.folder / f"{type(self).__name__}-{len(self._servers)}.log"
         where = place.server_core if core is None else core
-        server = Process(arguments, core=where, log=log, hide_numpy=place.hide_numpy)
+        server = Process(arguments, core=where, log=log, hide_numpy=place.hide_numpy, own_network=own_network)
         self._servers.append(server)
         return server.receive()["port"]
+
+    def cpu_seconds(self) -> float:
+        """The CPU time of the servers that run."""
+        return sum(cpu_seconds(server.pid) for server in self._servers if server.running)
 
     def stop(self) -> None:
         for server in reversed(self._servers):

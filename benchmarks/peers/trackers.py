@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 from unittest import mock
@@ -20,10 +20,12 @@ from unittest import mock
 from benchmarks.figures import percentile
 from benchmarks.peers import ours
 from benchmarks.peers.subject import WARM_SHARE, Subject, Trial, announce, serve_until_told, take_children_along
+from rpcsys.secure_lab import KEEPER
 
 MAGIC = struct.pack("<i", 0x2F271)
 PUT, REQUEST = 3, 4
 KEY = "bench"
+DESK, BOARD = KEEPER, "board"  # who has a connection, in a lab
 
 
 class TvmTracker(Subject):
@@ -43,11 +45,20 @@ class TvmTracker(Subject):
             yield Trial(lambda: client.request(KEY), after=server.offer)
 
     @contextmanager
-    def allocate(self, clients: int) -> Iterator[Trial]:
-        """``clients`` raw clients at once, each with a new request as soon as it has a lease, and as many servers."""
+    def allocate(self, clients: int, least_s: float = 0.0) -> Iterator[Trial]:
+        """``clients`` raw clients at once, each with a new request as soon as it has a lease, and as many servers.
+
+        ``least_s``: the least seconds of a round, for a tracker that writes its logs now and then.
+        """
         with ExitStack() as stack:
-            peers = [stack.enter_context(closing(Connection(self.port))) for _ in range(2 * clients)]
-            yield Load(peers[:clients], peers[clients:])
+            desks, boards = (
+                [stack.enter_context(closing(self.connection(who))) for _ in range(clients)] for who in (DESK, BOARD)
+            )
+            yield Load(desks, boards, self.cpu_seconds, least_s)
+
+    def connection(self, member: str) -> Connection:
+        """A connection of `DESK` or `BOARD`."""
+        return Connection(self.port)
 
     def _tvm_client(self) -> Any:
         from tvm import rpc
@@ -87,9 +98,7 @@ class Connection:
         self.socket = socket.create_connection(("127.0.0.1", port))
         self._buffer = b""
         self._numbers = itertools.count()
-        self.socket.sendall(MAGIC)
-        if self.socket.recv(len(MAGIC), socket.MSG_WAITALL) != MAGIC:
-            raise ConnectionError("the peer is not a tracker")
+        self._greet()
 
     def close(self) -> None:
         self.socket.close()
@@ -97,8 +106,7 @@ class Connection:
     def offer(self) -> None:
         """Offer a new match key and wait until the tracker has it."""
         self.send_offer()
-        while not self.receive():
-            pass
+        self.await_reply()
 
     def send_offer(self) -> None:
         """Offer a new match key; it contains the connection's number, by which a load finds the server."""
@@ -108,28 +116,59 @@ class Connection:
     def send(self, message: Any) -> None:
         """Send a message in two writes, as TVM does."""
         whole = frame(message)
-        self.socket.sendall(whole[:4])
-        self.socket.sendall(whole[4:])
+        self._write(whole[:4])
+        self._write(whole[4:])
 
     def receive(self) -> list[Any]:
         """Read once and decode the whole frames; blocks if there is nothing to read."""
+        messages, self._buffer = frames(self._buffer + self._read())
+        return messages
+
+    def await_reply(self) -> Any:
+        """The next message."""
+        while True:
+            for message in self.receive():
+                return message
+
+    def _greet(self) -> None:
+        self._write(MAGIC)
+        while len(self._buffer) < len(MAGIC):
+            self._buffer += self._read()
+        if self._buffer != MAGIC:
+            raise ConnectionError("the peer is not a tracker")
+        self._buffer = b""
+
+    def _write(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def _read(self) -> bytes:
         data = self.socket.recv(1 << 16)
         if not data:
             raise ConnectionError("the tracker ended the connection")
-        messages, self._buffer = frames(self._buffer + data)
-        return messages
+        return data
+
+
+class WholeFrames(Connection):
+    """One that sends each message in one write, as our own links do."""
+
+    def send(self, message: Any) -> None:
+        self._write(frame(message))
 
 
 class Load(Trial):
     """Clients that request without pause, and servers that renew each leased offer."""
 
-    def __init__(self, clients: list[Connection], servers: list[Connection]) -> None:
+    def __init__(
+        self, clients: list[Connection], servers: list[Connection], cpu_seconds: Callable[[], float], least_s: float
+    ) -> None:
         self._clients = {client.socket.fileno(): client for client in clients}
         self._servers = {server.socket.fileno(): server for server in servers}
+        self._cpu_seconds = cpu_seconds
+        self._least_s = least_s
         self._asked: dict[int, float] = {}
 
     def measure(self, budget_s: float) -> dict[str, float]:
-        """Allocations per second, and the 99th percentile of the clients' waits in seconds."""
+        """Allocations per second, the 99th percentile of the clients' waits, and the tracker's CPU seconds for each."""
         with select.epoll() as poller:
             for number in (*self._clients, *self._servers):
                 poller.register(number, select.EPOLLIN)
@@ -137,10 +176,16 @@ class Load(Trial):
                 server.send_offer()
             for number in self._clients:
                 self._ask(number)
+            budget_s = max(budget_s, self._least_s)
             self._run(poller, budget_s * WARM_SHARE)
-            begin = time.perf_counter()
+            begin, cpu = time.perf_counter(), self._cpu_seconds()
             waits = self._run(poller, budget_s)
-            return {"per_second": len(waits) / (time.perf_counter() - begin), "p99_seconds": percentile(waits, 99)}
+            spent, cpu = time.perf_counter() - begin, self._cpu_seconds() - cpu
+            return {
+                "per_second": len(waits) / spent,
+                "p99_seconds": percentile(waits, 99),
+                "cpu_seconds": cpu / len(waits),
+            }
 
     def _run(self, poller: select.epoll, seconds: float) -> list[float]:
         waits: list[float] = []

@@ -57,6 +57,12 @@ class TvmSessions(Subject):
         yield Trial(run)
 
     @contextmanager
+    def allocation(self) -> Iterator[Trial]:
+        """An array on the device, made and released."""
+        device = self._connect().cpu()
+        yield Trial(lambda: empty((16,), "float32", device))
+
+    @contextmanager
     def opening(self, pause_s: float, held_s: float = 0.0) -> Iterator[Trial]:
         """Open sessions in turn, each held for ``held_s``; ``pause_s`` between the end of one and the next."""
         opened = []
@@ -90,6 +96,18 @@ class TvmSessions(Subject):
 
 class TvmClientOfOurs(TvmSessions):
     server_arguments = ours.SERVER
+
+
+class TvmBehindConnect(TvmSessions):
+    """TVM's client in a closed lab of ours, behind `rpcsys connect`."""
+
+    def start(self) -> None:
+        lab = ours.start_closed_lab(self)
+        where = ("--listen", "127.0.0.1:0", "--tracker", f"127.0.0.1:{lab.port}", "--silent")
+        self.port = self.start_server(("-m", "rpcsys.forward", *where))
+
+    def _connect(self) -> rpc.RPCSession:
+        return rpc.connect_tracker("127.0.0.1", self.port).request(KEY)
 
 
 class TvmLease(Subject):

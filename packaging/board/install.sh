@@ -116,7 +116,8 @@ uninstall_one() {
     elif [ -x "$init" ]; then
         "$init" stop "$name"
     fi
-    rm -f "$settings/$name.flags" "$root/var/log/rpcsys/$name".log*
+    rm -f "$settings/$name.flags" "$settings/$name.lab.json" "$root/var/lib/rpcsys/$name.lab.json"
+    rm -f "$root/var/log/rpcsys/$name".log*
     echo "$name is removed"
 }
 
@@ -127,8 +128,9 @@ uninstall() {
         for each in $(names); do systemctl --quiet disable "rpcsys-server@$each" || :; done
     fi
     rm -rf "$base" "$root/run/rpcsys" "$root/var/log/rpcsys"
-    rm -f "$settings"/*.flags "$settings"/*.new "$settings/environment"
-    rmdir "$settings" 2>/dev/null || : # a tracker or proxy on this machine has its settings there, too
+    rm -f "$settings"/*.flags "$settings"/*.lab.json "$settings"/*.new "$settings/environment"
+    rm -f "$root/var/lib/rpcsys"/*.lab.json # credentials that were renewed
+    rmdir "$settings" "$root/var/lib/rpcsys" 2>/dev/null || : # a tracker or proxy here has files there, too
     rm -f "$init" "$root/etc/init.d/S90rpcsys-server" "$units/rpcsys-server@.service" "$root/usr/local/bin/rpcsys-server"
     rm -rf "$units"/rpcsys-server@*.service.d # of `systemctl edit`
     [ -n "$root" ] || [ -n "$systemd" ] || ! command -v update-rc.d >/dev/null || update-rc.d rpcsys-server remove

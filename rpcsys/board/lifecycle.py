@@ -6,6 +6,7 @@ Every step has a timeout, and leaves nothing half done: ``install.sh`` activates
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from rpcsys.board.ssh import SshConnection, board_error
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConnectError, RpcsysError
 from rpcsys.link.address import parse_address
+from rpcsys.link.credential import Credential
 
 COPY_TIMEOUT_S = 600.0  # for an archive of some megabytes over a slow link
 INSTALL_TIMEOUT_S = 300.0  # for a copy, two syncs and a self-test on a slow SD card
@@ -42,10 +44,18 @@ try:
 except OSError as error:
     sys.exit(str(error))' "$2" "$3" "$4"
 """
+#: sudo may have read its password from standard input, or left it there: what is written begins with a brace.
+_PUT = """
+mkdir -p "$1" && umask 077 && sed -n '/^{/,$p' >"$2.partial" && test -s "$2.partial" && mv "$2.partial" "$2"
+"""
 _LOG = """
 tail -n 1 "$1/var/log/rpcsys/$2.log" 2>/dev/null ||
     journalctl --quiet --no-pager --lines=1 --output=cat "_SYSTEMD_UNIT=rpcsys-server@$2.service" 2>/dev/null
 """
+
+
+#: Makes a server, by name and key, a member of the lab; returns its credential.
+Enrol = Callable[[str, str], Credential]
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,7 @@ class RemoteBoard:
         self.entry = entry
         self.terminal = terminal
         self.host = connection.host
+        self._password = ""  # sudo's, once it was typed
         self._candidates = (entry.python,) if entry.python else facts.PYTHONS
         self.facts = facts.parse(self._run("reading the facts", facts.SCRIPT, entry.root, *self._candidates))
 
@@ -110,21 +121,46 @@ class RemoteBoard:
         script = f"{self.entry.root}/opt/rpcsys/current/install.sh"
         self._installer(script, ["--uninstall", "--name", self.entry.name], how, INSTALL_TIMEOUT_S)
 
+    @property
+    def credential_path(self) -> str:
+        """Where the server's credential for a lab is."""
+        return f"{self.entry.root}/etc/rpcsys/{self.entry.name}.lab.json"
+
+    def flags(self) -> list[str]:
+        """The server's flags. Raises RpcsysError."""
+        text = self._run("reading the flags", 'cat "$1"', f"{self.entry.root}/etc/rpcsys/{self.entry.name}.flags")
+        return [word for word in text.splitlines() if word and not word.startswith("#")]
+
+    def put_credential(self, own: Credential) -> None:
+        """Write the server's credential, which its owner alone may read. It travels inside ssh. Raises RpcsysError."""
+        self.terminal.say("gets its credential")
+        words = ["sh", "-c", _PUT, "sh", os.path.dirname(self.credential_path), self.credential_path]
+        how = facts.rights(self.facts, self.entry.root, self.host)
+        self._as_root(words, how, "writing the credential", INSTALL_TIMEOUT_S, own.text())
+
     def _installer(self, script: str, flags: Sequence[str], how: str, timeout_s: float) -> None:
         words = ["sh", script, *flags, *(["--root", self.entry.root] if self.entry.root else [])]
-        python, typed = self.python().name, ""
+        python = self.python().name
         if python != "python3":
             words = ["env", f"RPCSYS_PYTHON={python}", *words]
+        self._as_root(words, how, "install.sh", timeout_s)
+
+    def _as_root(self, words: list[str], how: str, doing: str, timeout_s: float, text: str = "") -> None:
+        """Run a command with the rights to install, and ``text`` on its standard input. Raises RpcsysError."""
+        typed = ""
         if how == "sudo":
             words = ["sudo", "-n", *words]
         elif how == "password":
             words = ["sudo", "-S", "-p", "", *words]
             if self.terminal.password is None:
-                text = f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root"
-                raise RpcsysError(text)
-            typed = self.terminal.password(f"Password for sudo on {self.connection.destination}")
-        with _typed(typed) as stdin:
-            self._run("install.sh", 'exec "$@"', *words, stdin=stdin, timeout_s=timeout_s)
+                raise RpcsysError(
+                    f"sudo on {self.host} asks for a password: type this at a terminal, or connect as root"
+                )
+            self._password = typed = self._password or self.terminal.password(
+                f"Password for sudo on {self.connection.destination}"
+            )
+        with _typed(f"{typed}\n{text}") as stdin:
+            self._run(doing, 'exec "$@"', *words, stdin=stdin, timeout_s=timeout_s)
 
     def await_server(self, timeout_s: float) -> None:
         """Wait until the tracker shows the server. Raises RpcsysError with the last line of its log, if it does not."""
@@ -140,7 +176,7 @@ def _typed(text: str) -> IO[bytes]:
     """A file in memory that holds the text a user would type; nothing is written to disk."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as stream:
-        stream.write(text.encode() + b"\n")
+        stream.write(text.encode())
     return os.fdopen(reading, "rb")
 
 
@@ -152,12 +188,12 @@ def _connected(entry: Entry, terminal: Terminal) -> Iterator[RemoteBoard]:
 
 def add(
     entry: Entry, flags: Sequence[str], places: Sequence[tuple[str, int]],
-    packer: Packer, terminal: Terminal, wait_s: float,
+    packer: Packer, terminal: Terminal, wait_s: float, enrol: Enrol | None = None,
 ) -> Entry:  # fmt: skip
     """Install a server and wait until the tracker shows it; returns its entry for the inventory.
 
     ``entry.name`` may be empty for the board's own name. ``flags`` are the server's, ``places`` the addresses that it
-    will connect to: the board must reach one of them. Raises RpcsysError.
+    will connect to: the board must reach one of them. ``enrol``: for a tracker with a lab. Raises RpcsysError.
     """
     with _connected(entry, terminal) as board:
         python = board.python()
@@ -168,9 +204,19 @@ def add(
         terminal.say(f"is {board.facts.machine} with Python {python.version[0]}.{python.version[1]}, {python.libc}")
         board.reach(places)
         package = packer.package(entry, board.facts, python, board.host)
+        if enrol is not None:
+            before = board.flags() if name in board.facts.servers else []
+            if not (_value(before, "--lab") and _value(before, "--key") == entry.key):
+                board.put_credential(enrol(name, entry.key))
+            flags = [*flags, "--lab", board.credential_path]
         board.install(package, ["--name", name, *flags, f"--name={name}"], DRAIN_S)
         board.await_server(wait_s)
         return replace(entry, target=package.target, version=package.name)
+
+
+def _value(flags: Sequence[str], name: str) -> str:
+    """The value behind the flag ``name``; empty if it is not there."""
+    return next((value for flag, value in itertools.pairwise(flags) if flag == name), "")
 
 
 def _check_unused(entry: Entry) -> None:
@@ -192,6 +238,29 @@ def upgrade(entry: Entry, packer: Packer, terminal: Terminal, drain_s: float, wa
             board.install(package, [], drain_s)
         board.await_server(wait_s)
         return replace(entry, version=package.name), changed
+
+
+def secure(
+    entry: Entry, packer: Packer, terminal: Terminal, drain_s: float, wait_s: float, enrol: Enrol, *, anew: bool = False
+) -> tuple[Entry, bool]:
+    """Give a server that is there its credential, and start it with it; returns whether it had none.
+
+    Its running sessions end first, as at an upgrade. ``anew``: also one that has a credential.
+    """
+    with _connected(entry, terminal) as board:
+        if entry.name not in board.facts.servers:
+            raise RpcsysError(f"{entry.name} is not installed on {board.host}: rpcsys board add {entry.destination}")
+        flags = board.flags()
+        if _value(flags, "--lab") and not anew:
+            return entry, False
+        package = packer.package(entry, board.facts, board.python(), board.host)
+        board.put_credential(enrol(entry.name, entry.key))
+        if "--lab" in flags:
+            at = flags.index("--lab")
+            del flags[at : at + 2]
+        board.install(package, ["--name", entry.name, *flags, "--lab", board.credential_path], drain_s)
+        board.await_server(wait_s)
+        return replace(entry, target=package.target, version=package.name), True
 
 
 def remove(entry: Entry, terminal: Terminal) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -18,7 +18,8 @@ from rpcsys.board.inventory import Entry
 from rpcsys.board.package import WHEELS, Packer
 from rpcsys.cli import options
 from rpcsys.client import connect_tracker
-from rpcsys.errors import ConfigError, RpcsysError, UsageError, one_line, there_are
+from rpcsys.errors import ConfigError, RpcsysError, Unauthorized, UsageError, one_line, there_are
+from rpcsys.link import credential
 from rpcsys.link.address import address_text, parse_address, split_address
 from rpcsys.module import toolchain
 from rpcsys.query import terminal
@@ -42,6 +43,8 @@ _FROM_WHEELS = click.option("--from-wheels", is_flag=True,
                             help="TVM's libraries from PyPI's wheels for the board's platform.")  # fmt: skip
 _DRIVERS = click.option("--with-libraries", "drivers", metavar="A.so:B.so", multiple=True,
                         help="Drivers for TVM's sessions; repeatable.")  # fmt: skip
+_DRAIN = click.option("--drain-timeout", "drain_s", type=click.IntRange(0), default=int(lifecycle.DRAIN_S),
+                      show_default=True, metavar="S", help="How long to wait for running sessions.")  # fmt: skip
 _packing = terminal.with_options(
     _FROM_WHEELS,
     click.option("--libraries", metavar="DIR", type=click.Path(exists=True, file_okay=False, resolve_path=True),
@@ -128,11 +131,28 @@ def add(
     if known is not None and not known.same_board(entry):
         how = f"give this one another name with --name, or type: rpcsys board remove {name}"
         raise UsageError(f"this desk keeps a board called {name} already, {known.destination}: {how}")
+    enrol = None if _has_credential(flags) else _enrolling(where)
     with _packer(archive) as packer:
-        added = lifecycle.add(entry, wanted, places, packer, _terminal(destination), wait_s)
+        added = lifecycle.add(entry, wanted, places, packer, _terminal(destination), wait_s, enrol)
     with inventory.changing() as boards:
         boards[added.name] = added
     click.echo(f"{added.name} serves {key} with rpcsys {added.version}")
+
+
+def _has_credential(flags: Sequence[str]) -> bool:
+    return any(flag == "--lab" or flag.startswith("--lab=") for flag in flags)
+
+
+def _enrolling(where: str) -> lifecycle.Enrol | None:
+    """How servers become members of the lab of the tracker at ``where``; None if this machine has no credential for it.
+
+    Raises ConfigError: a credential is damaged.
+    """
+    if credential.for_tracker(*parse_address(where)) is None:
+        return None
+    from rpcsys.cli import lab
+
+    return lambda name, key: lab.board_credential(where, name, (key,))
 
 
 def _split_port(destination: str, ports: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
@@ -219,8 +239,7 @@ def _kept(names: Sequence[str], everything: bool = False) -> list[Entry]:
 @board.command(short_help="Put this machine's version of rpcsys on boards.")
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_names)
 @click.option("--all", "everything", is_flag=True, help="All boards of the inventory.")
-@click.option("--drain-timeout", "drain_s", type=click.IntRange(0), default=int(lifecycle.DRAIN_S), show_default=True,
-              metavar="S", help="How long to wait for running sessions.")  # fmt: skip
+@_DRAIN
 @_packing
 def upgrade(
     names: tuple[str, ...], everything: bool, drain_s: int, archive: Path | None, wait_s: float,
@@ -234,33 +253,82 @@ def upgrade(
     entries = _kept(names, everything)
     chosen = _libraries(from_wheels, libraries, drivers)
     changes = {field: value for field, value in chosen.items() if value}
-    firsts = [each for at, each in enumerate(entries) if not any(each.same_board(other) for other in entries[:at])]
-    ask = len(firsts) == 1 and sys.stdin.isatty()
 
-    def one(entry: Entry) -> str:
-        try:
-            screen = _terminal(entry.name, interactive=ask)
-            done, changed = lifecycle.upgrade(replace(entry, **changes), packer, screen, drain_s, wait_s)
-        except RpcsysError as error:
-            return one_line(error)
+    def one(entry: Entry, screen: lifecycle.Terminal, packer: Packer) -> str:
+        done, changed = lifecycle.upgrade(replace(entry, **changes), packer, screen, drain_s, wait_s)
         with inventory.changing() as boards:
             for each in list(boards.values()):
                 if each.same_board(entry):
                     boards[each.name] = replace(each, version=done.version, target=done.target, **changes)
-        click.echo(f"{entry.name} {'has' if changed else 'had'} rpcsys {done.version}{'' if changed else ' already'}")
+        return f"{entry.name} {'has' if changed else 'had'} rpcsys {done.version}{'' if changed else ' already'}"
+
+    _each(_one_for_each_board(entries), archive, one)
+
+
+def _one_for_each_board(entries: Sequence[Entry]) -> list[Entry]:
+    return [each for at, each in enumerate(entries) if not any(each.same_board(other) for other in entries[:at])]
+
+
+def _each(
+    entries: Sequence[Entry], archive: Path | None, work: Callable[[Entry, lifecycle.Terminal, Packer], str]
+) -> None:
+    """Do ``work`` on several boards at once, and print what it returns; one that fails does not stop the others.
+
+    Raises RpcsysError: the last of their errors; the others are printed.
+    """
+    ask = len(entries) == 1 and sys.stdin.isatty()
+
+    def one(entry: Entry) -> str:
+        try:
+            click.echo(work(entry, _terminal(entry.name, interactive=ask), packer))
+        except RpcsysError as error:
+            return one_line(error)
         return ""
 
     with _packer(archive) as packer, ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            said = list(pool.map(one, firsts))
+            said = list(pool.map(one, entries))
         except BaseException:  # Ctrl-C: boards that have not begun stay as they are
             pool.shutdown(cancel_futures=True)
             raise
-    errors = [(entry.name, error) for entry, error in zip(firsts, said, strict=True) if error]
+    errors = [(entry.name, error) for entry, error in zip(entries, said, strict=True) if error]
     for name, error in errors[:-1]:
         click.echo(f"rpcsys: error: {name}: {error}", err=True)
     if errors:
         raise RpcsysError(": ".join(errors[-1]))
+
+
+@board.command(short_help="Give boards that are there their credentials for the lab.")
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=_names)
+@click.option("--all", "everything", is_flag=True, help="All boards of the inventory.")
+@click.option("--anew", is_flag=True, help="Also those that have one: that ends, and their sessions with it.")
+@_DRAIN
+@_packing
+def secure(
+    names: tuple[str, ...], everything: bool, anew: bool, drain_s: int, archive: Path | None, wait_s: float,
+    from_wheels: bool, libraries: str | None, drivers: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Make boards members of the lab that their tracker has, with this machine's version of rpcsys.
+
+    Each gets a credential of its own, over ssh, and starts again with it once its running sessions have ended.
+    """
+    entries = _kept(names, everything)
+    changes = {field: value for field, value in _libraries(from_wheels, libraries, drivers).items() if value}
+
+    def one(entry: Entry, screen: lifecycle.Terminal, packer: Packer) -> str:
+        enrol = _enrolling(entry.tracker)
+        if enrol is None:
+            raise Unauthorized(f"there is no credential here for a lab at {entry.tracker}: type rpcsys login first")
+        changed = replace(entry, **changes)
+        done, had_none = lifecycle.secure(changed, packer, screen, drain_s, wait_s, enrol, anew=anew)
+        with inventory.changing() as boards:
+            boards[entry.name] = done
+        return f"{entry.name} {'has' if had_none else 'had'} a credential{'' if had_none else ' already'}"
+
+    def all_on_one(entry: Entry, screen: lifecycle.Terminal, packer: Packer) -> str:
+        return "\n".join(one(each, screen, packer) for each in entries if each.same_board(entry))
+
+    _each(_one_for_each_board(entries), archive, all_on_one)
 
 
 @board.command(short_help="Remove a server from its board.")
@@ -273,10 +341,22 @@ def remove(name: str, forget: bool) -> None:
     """
     (entry,) = _kept([name])
     there = not forget and lifecycle.remove(entry, _terminal(name))
+    if _enrolling(entry.tracker) is not None:
+        _revoke(entry)
     with inventory.changing() as boards:
         boards.pop(name, None)
     forgotten = "is forgotten" if forget else "is forgotten: nothing was installed there"
     click.echo(f"{name} {'is removed' if there else forgotten}")
+
+
+def _revoke(entry: Entry) -> None:
+    """End the membership of a server that is gone; what is in the way is a warning."""
+    from rpcsys.cli import lab
+
+    try:
+        lab.revoke_board(entry.tracker, entry.name)
+    except RpcsysError as error:
+        _warn(f"its credential may be valid still: {one_line(error)}; see: rpcsys lab members")
 
 
 @board.command("list", short_help="List this machine's boards, with their versions.")

@@ -17,6 +17,7 @@ from rpcsys.query.terminal import HELP, run_command
 #: What users type for a command of another name.
 _MEANT = {
     "undrain": "enable", "disable": "drain", "inspect": "module inspect", "install": "board add",
+    "invite": "lab invite", "members": "lab members", "revoke": "lab revoke", "logout": "lab revoke",
     **dict.fromkeys(("status", "list", "queue", "servers"), "query"),
     **{name: f"query {name}" for name in ("leases", "modules", "history", "usage")},
 }  # fmt: skip
@@ -33,9 +34,11 @@ Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
 A model over several:     rpcsys split model.onnx --over cpu:0,cpu:1,key:edge
 A module for many:        rpcsys deploy head.so --to HOST:9090
+A model for any client:   rpcsys serve model.onnx, rpcsys gateway
 What is in a library:     rpcsys module inspect model.so
 A board over ssh:         rpcsys board add root@board --key rpi4
 An archive for one:       rpcsys pack --target aarch64-linux-gnu
+A lab for members only:   rpcsys lab init --host HOST:9190, rpcsys login
 
 The tracker's address is that of --tracker HOST:PORT, else of the variable RPCSYS_TRACKER, else 127.0.0.1:9190.
 """
@@ -47,9 +50,12 @@ _MODULES = {
     **dict.fromkeys(("deploy", "module"), "rpcsys.cli.modules"),
     "completion": "rpcsys.cli.completion",
     "demo": "rpcsys.cli.demo",
+    "lab": "rpcsys.cli.lab",
+    **dict.fromkeys(("login", "whoami"), "rpcsys.cli.login"),
     "man": "rpcsys.cli.manual",
     "query": "rpcsys.query.__main__",
     "run": "rpcsys.cli.run",
+    "serve": "rpcsys.cli.serve",
     "split": "rpcsys.cli.split",
 }
 
@@ -97,6 +103,8 @@ def _program(name: str, program: str, summary: str) -> None:
 _program("tracker", "rpcsys.tracker", "Serve the queue of requests: one tracker for a lab.")
 _program("proxy", "rpcsys.proxy", "Join clients with servers that they cannot reach.")
 _program("server", "rpcsys.server", "Serve this machine as a device.")
+_program("gateway", "rpcsys.gateway", "Serve a lab's models to tritonclient, curl and others.")
+_program("connect", "rpcsys.forward", "Let TVM's client use a lab from this machine.")
 
 
 @group.group(cls=options.CommandGroup, short_help="End a lease.")

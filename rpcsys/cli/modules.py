@@ -11,14 +11,19 @@ import click
 
 from rpcsys.cli import options
 from rpcsys.client.deploying import Deployment
-from rpcsys.errors import RpcsysError, UsageError, printable
-from rpcsys.link.address import parse_address
+from rpcsys.client.tracker import connect_tracker
+from rpcsys.errors import RpcsysError, UnknownKey, UsageError, printable
+from rpcsys.link import standing_key
+from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
 from rpcsys.module import external, inspection
 from rpcsys.query import terminal
 
 
 @click.command(short_help="Put a module on a server, for many clients to call.")
-@click.option("--to", "servers", metavar="HOST:PORT", multiple=True, required=True, help="The server; repeatable.")
+@click.option("--to", "servers", metavar="HOST:PORT|NAME", multiple=True, help="The server; repeatable.")
+@click.option("--key", metavar="KEY", help="All servers of this key that the tracker has, in place of --to.")
+@click.option("--tracker", metavar="HOST:PORT", help="The tracker by which servers are found; --to then has names.")
+@click.option("--key-file", type=options.FILE, help="The file with the servers' key (their --standing-key).")
 @click.option("--name", help="The module's name for clients (default: the file's name, without its ending).")
 @click.option("--list", "listing", is_flag=True, help="List the modules that are deployed there.")
 @click.option("--remove", metavar="NAME", help="Withdraw a module.")
@@ -26,6 +31,9 @@ from rpcsys.query import terminal
 @click.argument("file", type=options.FILE, required=False)
 def deploy(
     servers: tuple[str, ...],
+    key: str | None,
+    tracker: str | None,
+    key_file: Path | None,
     name: str | None,
     listing: bool,
     remove: str | None,
@@ -37,18 +45,20 @@ def deploy(
     The server needs --deploy DIR. An older module of that name finishes its calls; new calls go to FILE. If the server
     cannot load FILE, the older module stays. The server keeps it until the next one: --rollback NAME puts it back.
 
-    With several servers, each is tried, and a line has its outcome.
+    With several servers, each is tried, and a line has its outcome. In a lab, servers are named as its tracker names
+    them, with --tracker or RPCSYS_TRACKER: rpcsys deploy head.onnx --to edge-1.
     """
     if (file is not None) + listing + (remove is not None) + (rollback is not None) != 1:
         raise UsageError("give one of these: a file to deploy, --list, --remove NAME, or --rollback NAME")
     if file is not None:  # these raise now, before any server gets something
         options.check_file(file, "file")
         external.files_of(file)
-    for server in servers:
-        parse_address(server)
+    if bool(servers) == (key is not None):
+        raise UsageError("say to which servers: --to HOST:PORT or NAME, or --key KEY for all of a key")
+    servers, connect = _reached(servers, key, tracker, key_file)
 
     def act(server: str) -> None:
-        with Deployment(server) as deployment:
+        with connect(server) as deployment:
             if file is not None:
                 with terminal.progress(f"sending {file.name}") as advance:
                     put = deployment.put(file, name, progress=advance)
@@ -64,6 +74,29 @@ def deploy(
                 terminal.print_pairs([(row["name"], _deployed(row)) for row in rows])
 
     _each(servers, act)
+
+
+def _reached(
+    servers: tuple[str, ...], key: str | None, tracker: str | None, key_file: Path | None
+) -> tuple[tuple[str, ...], Callable[[str], Deployment]]:
+    """The servers, and what opens a connection for deploying on one: through a tracker, or to its address."""
+    names = tracker_defaults() != DEFAULT_TRACKER and any(":" not in server for server in servers)
+    if key is None and tracker is None and not names:
+        for server in servers:
+            parse_address(server)
+        standing = "" if key_file is None else standing_key.match_key(str(key_file))
+        return servers, lambda server: Deployment(server, key=standing)
+    if key_file is not None:
+        raise UsageError("--key-file is for servers without a tracker: give their addresses, --to HOST:PORT")
+    if key is not None:
+        options.check_key(key)
+    found = connect_tracker(options.tracker_address(tracker))
+    click.get_current_context().call_on_close(found.close)
+    if key is not None:
+        servers = tuple(row["name"] for row in found.summary().get("servers", ()) if row["key"] == key)
+        if not servers:
+            raise UnknownKey(f"no server offers {key!r} now: query_tracker shows the keys")
+    return servers, found.deployment
 
 
 def _each(servers: Sequence[str], act: Callable[[str], None]) -> None:

@@ -13,6 +13,7 @@ import click
 
 from rpcsys.errors import ConfigError, UsageError
 from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
+from rpcsys.wire import pinned_keys
 from rpcsys.wire.keys import is_key
 
 
@@ -27,6 +28,14 @@ class FilePath(click.Path):
         if value == "":
             self.fail("the name is empty; is a variable of the shell not set?", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FileOrUrl(FilePath):
+    """A path, or a URL as it is written."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or the URL as text. Raises click.BadParameter."""
+        return value if "://" in value else super().convert(value, param, ctx)
 
 
 class Number(click.FloatRange):
@@ -57,6 +66,16 @@ def check_file(path: Path, what: str) -> None:
         raise UsageError(f"no such {what}: {path}; check the path")
 
 
+def read_text(path: Path, what: str) -> str:
+    """The text in a file, which should be ``what``. Raises UsageError: it cannot be read, or is no text."""
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not {what}: choose another file") from None
+
+
 def check_output(path: Path, suffix: str, what: str, given: Path | None) -> None:
     """Raise `UsageError` for a file to write with another suffix, without a folder, or that is the one ``given``."""
     if path.suffix != suffix:
@@ -68,9 +87,13 @@ def check_output(path: Path, suffix: str, what: str, given: Path | None) -> None
 
 
 def check_key(key: str) -> None:
-    """Raise `ConfigError` unless ``key`` can be a device's key."""
+    """Raise `ConfigError` unless ``key`` can be a device's key, and `UsageError` if it has a secret."""
     if not is_key(key):
         raise ConfigError(f"--key {key!r}: a key has no space, comma or bracket, and at most 255 characters")
+    pinned = pinned_keys.parse(key)
+    if pinned is not None and pinned.secret:
+        how = "put it into a file, mode 600, for rpcsys run --key-file FILE"
+        raise UsageError(f"--key: the secret of a server's key is visible to everybody on this machine (ps): {how}")
 
 
 def tracker_address(text: str | None, default_port: int | None = None) -> tuple[str, int]:

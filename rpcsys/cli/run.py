@@ -8,7 +8,7 @@ import re
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,15 @@ import click
 from click.core import ParameterSource
 
 from rpcsys.cli import options
-from rpcsys.client import ServedModule, Session, TimingResult, connect_tracker
+from rpcsys.client import ServedModule, Session, TimingResult, connect, connect_tracker, inference
+from rpcsys.client.inference import urls
 from rpcsys.client.remote import RemoteModule
 from rpcsys.errors import UsageError, printable
 from rpcsys.graph import samples
-from rpcsys.module import declared, external
+from rpcsys.link import standing_key
+from rpcsys.link.address import parse_address
+from rpcsys.module import Module, declared, external
+from rpcsys.module.kinds.remote import remote
 from rpcsys.query import terminal
 from rpcsys.wire.labels import operator_of
 
@@ -31,7 +35,9 @@ if TYPE_CHECKING:
 SEED = 0
 _HOW_ARRAYS = "write one with numpy.savez(path, name=array)"
 _REQUEST_S = 1.0  # duration of one timing request: the progress bar moves about once a second
+_CONNECT_S = 30.0  # to an inference server, until it has described the model
 _MODELS = (".onnx", ".so")
+_NOT_DIRECT = ("labels", "count", "priority", "wait_timeout", "tracker", "serve")  # options that ``--server`` excludes
 _LEASED = ("key", "labels", "count", "priority", "session_timeout", "wait_timeout")  # options of a lease
 
 
@@ -51,6 +57,8 @@ class Run:
               help="A label that the device must have: arch=aarch64, 'onnxruntime>=1.22,<2'; repeatable.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="How many devices, all together; the model runs on each.")  # fmt: skip
+@click.option("--server", metavar="HOST:PORT", help="Run on this device server, without a tracker and a lease.")
+@click.option("--key-file", type=options.FILE, help="With --server: the file with its key (its --standing-key).")
 @click.option("--serve", metavar="NAME", help="Call this deployed module, in place of a lease and a MODEL.")
 @options.tracker
 @click.option("--repeat", type=click.IntRange(1), default=10, show_default=True, help="How many runs to time.")
@@ -63,11 +71,12 @@ class Run:
 @click.option("-o", "--output", type=options.FilePath(dir_okay=False),
               help="Write the outputs here (.npz); of several devices to NAME-0.npz, NAME-1.npz, …")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="A line of JSON for each device.")
-@click.argument("model", type=options.FILE, required=False)
+@click.argument("model", type=options.FileOrUrl(), required=False)
 @click.argument("arrays", metavar="[INPUTS.npz]", type=options.FILE, required=False)
 def run(
-    key: str | None, labels: Sequence[str], count: int, serve: str | None, tracker: str | None,
-    repeat: int, output: Path | None, as_json: bool, model: Path | None, arrays: Path | None, **terms: Any,
+    key: str | None, labels: Sequence[str], count: int, server: str | None, key_file: Path | None,
+    serve: str | None, tracker: str | None, repeat: int,
+    output: Path | None, as_json: bool, model: Path | str | None, arrays: Path | None, **terms: Any,
 ) -> None:  # fmt: skip
     """Lease a device, run MODEL on it, time it, print its outputs.
 
@@ -76,13 +85,22 @@ def run(
     INPUTS.npz holds the model's inputs by name; without it they are random, from a fixed seed.
 
     With --serve NAME there is no MODEL: rpcsys run --serve NAME [INPUTS.npz].
+
+    With --server HOST:PORT it is that device, by its --key or --key-file: no tracker, no lease.
+
+    MODEL may be a model on an inference server (Triton, MLServer, rpcsys gateway): http://HOST:PORT/v2/models/NAME
+    or grpc://HOST:PORT/NAME.
     """
+    if isinstance(model, str):
+        _run_url(model, arrays, Run(None, repeat, as_json, output_files(output, 1, arrays)))
+        return
     wanted = parse_labels(labels)
+    direct = _direct(server, key, key_file, terms)
     if serve is not None:
         arrays = _of_served(model, arrays)
     elif model is None:
         raise UsageError("give a MODEL to run, or --serve NAME to call a deployed module")
-    elif key is None and not wanted:
+    elif direct is None and key is None and not wanted:
         raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
     else:
         options.check_file(model, "model")
@@ -93,6 +111,11 @@ def run(
     if model is not None and serve is None:
         _check_inputs(model, given)
     job = Run(given, repeat, as_json, output_files(output, count, arrays))
+    if direct is not None:
+        assert model is not None, "checked above"
+        with direct() as session:
+            _run_on(session, model, job, 0)
+        return
     with connect_tracker(options.tracker_address(tracker)) as connection:
         if serve is not None:
             with connection.serve(serve) as module:
@@ -102,6 +125,23 @@ def run(
             with _leased(connection, key, labels=wanted, count=count, **terms) as sessions:
                 for place, session in enumerate(sessions):
                     _run_on(session, model, job, place)
+
+
+def _direct(
+    server: str | None, key: str | None, key_file: Path | None, terms: Mapping[str, Any]
+) -> Callable[[], Session] | None:
+    """What opens the session of a run with ``--server``; None without. Raises `UsageError`."""
+    if server is None:
+        if key_file is not None:
+            raise UsageError("--key-file is for one server: say which, with --server HOST:PORT")
+        return None
+    _leave_out(_NOT_DIRECT, "--server runs on one device, without a tracker")
+    parse_address(server)
+    if key is not None and key_file is not None:
+        raise UsageError("--key and --key-file: leave out one; a server with a standing key needs its file")
+    found = standing_key.match_key(str(key_file)) if key_file is not None else key or ""
+    limit = terms["session_timeout"]
+    return lambda: connect(server, key=found, session_timeout=limit)
 
 
 def _check_inputs(model: Path, given: Arrays | None) -> None:
@@ -115,14 +155,19 @@ def _check_inputs(model: Path, given: Arrays | None) -> None:
 
 def _of_served(model: Path | None, arrays: Path | None) -> Path | None:
     """The inputs' file of a command with ``--serve``."""
-    context = click.get_current_context()
-    for name in _LEASED:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            flag = "--label" if name == "labels" else "--" + name.replace("_", "-")
-            raise UsageError(f"--serve calls a module that clients share, without a lease: leave out {flag}")
+    _leave_out((*_LEASED, "server"), "--serve calls a module that clients share, without a lease")
     if arrays is not None or (model is not None and model.suffix in _MODELS):
         raise UsageError(f"--serve runs a deployed module: leave out {model}, or deploy it (rpcsys deploy)")
     return model
+
+
+def _leave_out(names: Sequence[str], why: str) -> None:
+    """Raise `UsageError` for options on the command line that make no sense with another."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flag = "--label" if name == "labels" else "--" + name.replace("_", "-")
+            raise UsageError(f"{why}: leave out {flag}")
 
 
 def parse_labels(texts: Sequence[str]) -> dict[str, str]:
@@ -194,8 +239,20 @@ def _run_served(module: ServedModule, job: Run) -> None:
     _run_model(module, about, job, 0, lambda feed: time_calls(module, feed, job.repeat))
 
 
+def _run_url(url: str, arrays: Path | None, job: Run) -> None:
+    """Call a model on an inference server, with the inputs and outputs that the server says."""
+    _leave_out((*_LEASED, "server", "key_file", "serve", "tracker"), "a URL says where the model is")
+    first, *_ = urls.parse_urls(url)
+    job = replace(job, feed=load_inputs(arrays) if arrays is not None else None)
+    described = inference.InferenceModel(first, (), (), _CONNECT_S)
+    described.close()
+    _say(job, f"model:  {printable(url)}")
+    with remote(url, inputs=described.inputs, outputs=described.outputs) as model:
+        _run_model(model, {"model": url}, job, 0, lambda feed: time_calls(model, feed, job.repeat))
+
+
 def _run_model(
-    model: RemoteModule, about: dict[str, str], job: Run, place: int, timed: Callable[[Arrays], TimingResult]
+    model: RemoteModule | Module, about: dict[str, str], job: Run, place: int, timed: Callable[[Arrays], TimingResult]
 ) -> None:
     feed = samples.random_inputs(model.inputs, SEED) if job.feed is None else job.feed
     _say(job, f"inputs: {f'random (seed {SEED})' if job.feed is None else 'as given'}")
@@ -348,7 +405,7 @@ def time_model(
     return TimingResult(results)
 
 
-def time_calls(module: RemoteModule, feed: Arrays, repeat: int) -> TimingResult:
+def time_calls(module: RemoteModule | Module, feed: Arrays, repeat: int) -> TimingResult:
     """``repeat`` calls one after another, each timed here: the way there and other clients' calls are included."""
     results = []
     with terminal.progress("timing") as advance:

@@ -46,15 +46,24 @@ count = integer(0, checks.MAX_ID)
 LIMIT = optional(span)
 CHANGED = optional(checks.flag)  # trackers of earlier versions do not send it
 LEASES = rows(_lease)
+_place = {"host": checks.text, "port": checks.port, "key": checks.text}
+_right = partial(matchkey=checks.match_key, plain=checks.flag)  # in a lab
 MODULES = rows(
     record(
         **dict.fromkeys(("name", "version", "server"), sentence),
-        host=checks.text,
-        port=checks.port,
-        key=checks.text,
+        **_place,
         **dict.fromkeys(("workers", "running", "waiting", "clients"), count),
     )
 )
+RIGHTS = rows(_right)
+
+
+def place(value: Any, name: str) -> Dict[str, Any]:
+    """Where one deploys, and what one says there."""
+    kept: Dict[str, Any] = record(**_place)(value, name)
+    return _right(kept, name)  # type: ignore[no-any-return]
+
+
 QUEUED = record(
     position=count,
     ahead=count,

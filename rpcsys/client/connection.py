@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Dict, Literal, Optional, Tuple, Union, overload
 
 from rpcsys import stream as streams
 from rpcsys.client import answers
@@ -14,8 +14,11 @@ from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnre
 from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.link.tcp import tune
 from rpcsys.stream import Ended, Stream
-from rpcsys.wire import first_bytes, frames, handshake
+from rpcsys.wire import first_bytes, frames, handshake, pinned_keys
 from rpcsys.wire.limits import Limits
+
+if TYPE_CHECKING:
+    from rpcsys.client.secure_opening import SecureOpening
 
 VERSION = 1
 #: Bytes that a reply's decoded arrays may take, however small the reply is (`Limits`).
@@ -78,22 +81,40 @@ def open_session(
     """Open a session with ``match_key``. Errors as for `connect`.
 
     With ``serve``, open a connection to that deployed module; ``match_key`` addresses its server at a proxy. With
-    ``serve=""``, open one to a server's deployments, which allows only uploads and ``deploy.…``.
+    ``serve=""``, open one to a server's deployments, which allows only uploads and ``deploy.…``. A pinned match key
+    means TLS, always: nothing is negotiated.
     """
-    options = handshake.Options(session=handshake.SESSION, serve=serve)
-    greeting = handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, match_key, options))
     where = "{}:{}".format(*address)
-    deadline = time.monotonic() + timeout
+    deadline, limits = time.monotonic() + timeout, Limits(max_made=MAX_MADE)
+    opening = _secure_opening(match_key, where)
+    if opening is None:
+        options = handshake.Options(session=handshake.SESSION, serve=serve)
+        first = handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, match_key, options))
+    else:
+        first = opening.first
     sock = _dial(address, timeout)
     try:
         tune(sock)
-        _check(_answer(sock, greeting, address, match_key, deadline), where, match_key)
-        stream = streams.open(sock, Limits(max_made=MAX_MADE))
+        shown = pinned_keys.shown(match_key)
+        _check(_answer(sock, first, address, shown, deadline), where, shown)
+        stream = streams.open(sock, limits) if opening is None else opening.finish(sock, serve, deadline, limits)
         hello = _exchange_hello(stream, where, deadline, session_timeout)
         return Session(Channel(stream, where, hello["window"]), hello, lease or {}, address)
     except BaseException:
         sock.close()
         raise
+
+
+def _secure_opening(match_key: str, where: str) -> Optional[SecureOpening]:
+    """The opening with a pinned match key; None for any other. Raises `UsageError` for a part of one."""
+    pinned = pinned_keys.parse(match_key)
+    if pinned is None and ":t1-" not in match_key:
+        return None
+    if pinned is None or not pinned.secret:
+        raise UsageError("this is no whole match key: it lacks its secret, or was cut; copy all of it")
+    from rpcsys.client.secure_opening import SecureOpening  # with ssl, 5 MB
+
+    return SecureOpening(pinned, where)
 
 
 def _address(host: str, port: int) -> Tuple[str, int]:
@@ -147,6 +168,7 @@ def _answer(
 
 
 def _check(answer: handshake.HandshakeAnswer, where: str, match_key: str) -> None:
+    """Raise the error for any other answer than that of a server with rpcsys/1. ``match_key``: as people may see it."""
     if answer.code == "mismatch":
         raise ServerRefused(
             f"{match_key!r} is not served at {where} now: the key is another one, its turn is over, or its server has "
@@ -171,6 +193,9 @@ def _exchange_hello(stream: Stream, where: str, deadline: float, session_timeout
         stream.send(frames.encode(frames.HELLO, 0, {"version": VERSION, **limit}))
         frame = stream.receive_within(deadline - time.monotonic())
     except Ended as end:
+        said = stream.last_frame()
+        if said is not None:
+            raise answers.error_of(said) from None
         raise ServerUnreachable(f"the server at {where} accepted the session and was gone: {end}") from None
     if frame is None:
         raise ServerUnreachable(f"the server at {where} accepted the session and then did not greet in time")

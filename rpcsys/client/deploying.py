@@ -33,12 +33,13 @@ DEPLOYED = rows(
 class Deployment(Closeable):
     """A connection to a server's deployed modules; a context manager.
 
-    ``address`` is ``"host:port"`` or ``(host, port)``. Raises `ServerUnreachable`, `ServerRefused` (no ``--deploy``).
+    ``address`` is ``"host:port"`` or ``(host, port)``; ``key``: the server's standing key, if it has one. Raises
+    `ServerUnreachable`, `ServerRefused` (no ``--deploy``, or another key), `WrongPin`, `NoTls`.
     """
 
-    def __init__(self, address: Union[str, Tuple[str, int]], *, timeout: float = 60.0) -> None:
+    def __init__(self, address: Union[str, Tuple[str, int]], *, key: str = "", timeout: float = 60.0) -> None:
         where = parse_address(address) if isinstance(address, str) else address
-        self._session = open_session(where, serve="", timeout=timeout)
+        self._session = open_session(where, key, serve="", timeout=timeout)
 
     def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> DeployedVersion:
         """Deploy ``file`` (.so, .onnx) as ``name`` (default: the file's name), in place of an earlier version.

@@ -49,6 +49,7 @@ SUMMARY = record(
 LATER = checks.partial(
     servers=rows(checks.partial(since_s=span)),
     gone=rows(record(name=sentence, key=sentence, reason=sentence, since_s=span)),
+    clear=rows(record(address=sentence, user=sentence, server=sentence, allowed=flag)),
 )
 WHY = record(
     free=count,

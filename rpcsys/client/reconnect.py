@@ -14,6 +14,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, O
 from rpcsys import errors
 from rpcsys.client.capabilities import check_encodings
 from rpcsys.client.connection import connect
+from rpcsys.client.module_places import ModulePlaceKey
 from rpcsys.client.tracker import PLACES, connect_tracker
 from rpcsys.errors import RpcsysError, one_line
 from rpcsys.link.address import parse_address
@@ -21,14 +22,19 @@ from rpcsys.link.backoff import RETRY_S, Backoff, jitter
 
 #: Seconds that a call waits for a server to be free, or back, by default.
 WAIT_S = 60.0
-#: Errors of a server that starts, moves or restarts. They may pass, except `NotSupported`: that server is not ours.
+#: Errors of a server that starts, moves or restarts. They may pass.
 _FOR_NOW = (errors.ConnectError, errors.TrackerError, errors.SessionError)
+#: These do not: the server is not ours, or its lab does not let us.
+_FOR_EVER = (errors.NotSupported, errors.Unauthorized, errors.Forbidden)
 #: Seconds that `at_once` waits for the first attempt: a running server has answered by then.
 FIRST_TRY_S = 1.0
 #: Seconds that the search goes on after the last `at_once`.
 IDLE_S = 60.0
+#: Seconds to connect to a server of a URL, where there is another URL.
+TRY_S = 5.0
 #: Seconds that a busy server is avoided, where there are others.
 AVOID_S = 1.0
+Specs = Sequence[Dict[str, Any]]  # tensors by name, as a module has them
 _log = logging.getLogger("rpcsys.remote")
 
 
@@ -43,26 +49,45 @@ class Endpoint(NamedTuple):
     serve: str = ""  # the name of the deployed module; "" for a function of a session
     deadline_s: float = 0.0  # seconds a call may take there; 0 for any number
     repeatable: bool = True  # whether a call may be repeated when it is unknown if it ran
+    url: str = ""  # of a model on an inference server, or several; nothing else then says where
 
     def complaint(self) -> str:
         """The error in these fields, empty for none."""
+        if self.url:
+            return self._complaint_of_url()
         if not self.function:
             return "a remote function has a name"
         if bool(self.tracker) == bool(self.address):
             return "a remote function is found by a tracker or by an address: give one of the two"
         if self.tracker and not (self.key or self.serve):
             return "a tracker finds a remote function by a key, or by what a deployed module is called: give one"
-        if not 0 < self.wait_s < float("inf"):
-            return "wait_s is a number of seconds above 0"
-        if not 0 <= self.deadline_s < float("inf"):
-            return "deadline_s is a number of seconds, or 0"
         try:
             parse_address(self.tracker or self.address)
         except errors.UsageError as error:
             return str(error)
+        return self._complaint_of_times()
+
+    def _complaint_of_url(self) -> str:
+        from rpcsys.client.inference import urls  # for those who call one
+
+        if self.function or self.serve or self.key or self.tracker or self.address:
+            return "a URL says all: leave out function, serve, key, tracker and address"
+        try:
+            urls.parse_urls(self.url)
+        except errors.UsageError as error:
+            return str(error)
+        return self._complaint_of_times()
+
+    def _complaint_of_times(self) -> str:
+        if not 0 < self.wait_s < float("inf"):
+            return "wait_s is a number of seconds above 0"
+        if not 0 <= self.deadline_s < float("inf"):
+            return "deadline_s is a number of seconds, or 0"
         return ""
 
     def __str__(self) -> str:
+        if self.url:
+            return self.url
         what = f"{self.serve}.{self.function}" if self.serve else self.function
         return f"{what} at {self.address or f'a server of the tracker {self.tracker}'}"
 
@@ -228,7 +253,7 @@ class ReconnectingConnection:
 def _is_for_now(error: RpcsysError) -> bool:
     if isinstance(error, errors.RemoteError):
         return error.retryable
-    return isinstance(error, _FOR_NOW) and not isinstance(error, errors.NotSupported)
+    return isinstance(error, _FOR_NOW) and not isinstance(error, _FOR_EVER)
 
 
 # ------------------------------------------------------------------ connecting
@@ -266,34 +291,47 @@ def _served(
 ) -> OpenConnection:
     """Connect to a server that has the module deployed: the least busy one, where a tracker knows several."""
     if endpoint.address:
-        rows = [(*parse_address(endpoint.address), endpoint.key)]
+        places = [ModulePlaceKey(*parse_address(endpoint.address), endpoint.key)]
     else:
         with connect_tracker(endpoint.tracker) as tracker:
-            rows = [(row["host"], row["port"], row["key"]) for row in tracker.resolve(endpoint.serve)]
-    if not rows:
+            places = tracker.places(endpoint.serve)
+    if not places:
         raise errors.UnknownKey(f"the tracker at {endpoint.tracker} knows no place of {endpoint.serve!r}")
-    rows.sort(key=lambda row: _where(*row) in avoid)
-    del rows[PLACES:]
-    several = len(rows) > 1
+    places.sort(key=lambda place: place.where in avoid)
+    del places[PLACES:]
+    several = len(places) > 1
     while True:
-        host, port, key = rows.pop(0)
+        place = places.pop(0)
         try:
-            served = connect(host, port, key, serve=endpoint.serve, timeout=seconds)
+            served = connect(*place, serve=endpoint.serve, timeout=seconds)
             break
         except (errors.ConnectError, errors.Busy):
-            if not rows:
+            if not places:
                 raise
     try:
-        check_encodings(served.info, hows, (host, port))
+        check_encodings(served.info, hows, (place.host, place.port))
         function = served[endpoint.function]
     except BaseException:
         served.close()
         raise
-    return OpenConnection(
-        function.encoding(returned) if returned else function, _where(host, port, key), [served], several
-    )
+    return OpenConnection(function.encoding(returned) if returned else function, place.where, [served], several)
 
 
-def _where(host: str, port: int, key: str) -> str:
-    """The identity of a server: those behind a proxy have one address."""
-    return f"{host}:{port} {key}".rstrip()
+def open_url(
+    endpoint: Endpoint, inputs: Specs, outputs: Specs, seconds: float, avoid: Collection[str]
+) -> OpenConnection:
+    """Connect to an inference server of the model, as `open_at`: one URL after the other, until a server answers."""
+    from rpcsys.client import inference
+    from rpcsys.client.inference import urls
+
+    left = sorted(urls.parse_urls(endpoint.url), key=lambda url: url.text in avoid)
+    several = len(left) > 1
+    while True:
+        url = left.pop(0)
+        try:
+            model = inference.InferenceModel(url, inputs, outputs, min(seconds, TRY_S) if left else seconds)
+        except (errors.ConnectError, errors.SessionError, errors.Busy):
+            if not left:
+                raise
+        else:
+            return OpenConnection(model.call, url.text, [model], several)

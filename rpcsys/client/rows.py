@@ -96,12 +96,22 @@ class GoneRow(TypedDict):
     reason: str
 
 
+class ClearRow(TypedDict):
+    """One who has come to an open lab without a credential; ``allowed``: a closed lab would serve it, too."""
+
+    address: str
+    user: str
+    server: str
+    allowed: bool
+
+
 class TrackerSummary(_Queues, total=False):
-    """The queues by key; with our tracker also the servers, the leases, and the servers that are gone, if any are."""
+    """The queues by key; with our tracker also the servers and the leases, and those of the others that there are."""
 
     servers: List[ServerRow]
     leases: List[LeaseRow]
     gone: List[GoneRow]
+    clear: List[ClearRow]
 
 
 class HolderRow(TypedDict):

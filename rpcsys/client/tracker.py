@@ -19,6 +19,8 @@ from rpcsys.wire.labels import of_request
 
 if TYPE_CHECKING:
     from rpcsys.client import rows
+    from rpcsys.client.deploying import Deployment
+    from rpcsys.client.module_places import ModulePlaceKey
     from rpcsys.client.session import ServedModule, Session
 
 place: Any
@@ -46,6 +48,19 @@ def connect_tracker(address: Address = None, *, user: Optional[str] = None, time
     with tracker._link():
         pass  # a wrong address fails here, not at the first request
     return tracker
+
+
+def _require_pinned(lease: Dict[str, Any]) -> None:
+    """Raises `NoTls`: the session of a lease in a lab would not be encrypted."""
+    from rpcsys.wire import pinned_keys  # in a lab alone
+
+    found = pinned_keys.parse(lease["matchkey"])
+    if found is None or not found.secret:
+        server = lease.get("server") or lease["host"]
+        raise errors.NoTls(
+            f"the server {server} encrypts nothing, and the lab's rules do not let it: nothing was sent. Its keeper "
+            "starts it with --lab FILE (rpcsys board secure does that)"
+        )
 
 
 def _parsed(address: Address) -> Tuple[str, int]:
@@ -221,6 +236,8 @@ class Tracker(Closeable):
         sessions: List[Session] = []
         for lease in leases:
             try:
+                if link.credential is not None and lease.get("plain") is not True:
+                    _require_pinned(lease)
                 address = (lease["host"], lease["port"])
                 limit = wanted.session_timeout
                 sessions.append(open_session(address, lease["matchkey"], session_timeout=limit, lease=lease))
@@ -255,12 +272,34 @@ class Tracker(Closeable):
         from rpcsys.client.connection import connect
 
         problem: Exception = errors.UnknownKey(f"the tracker knows no place of {name!r}")
-        for row in self.resolve(name)[:PLACES]:
+        for place in self.places(name)[:PLACES]:
             try:
-                return connect(row["host"], row["port"], row["key"], serve=name, timeout=timeout)
+                return connect(*place, serve=name, timeout=timeout)
             except (errors.ConnectError, errors.Busy) as error:
                 problem = error
         raise problem
+
+    def places(self, name: str) -> List[ModulePlaceKey]:
+        """Where to connect to the deployed module ``name`` now, the least busy server first; errors as `resolve`.
+
+        In a lab, each has what is to be said there, which is good for some minutes.
+        """
+        from rpcsys.client import module_places
+
+        with self._link_of_ours("resolve") as link:
+            return module_places.serving(link, name)
+
+    def deployment(self, server: str, *, timeout: float = 60.0) -> Deployment:
+        """Open a connection for deploying on ``server``, by its name.
+
+        Raises `UnknownKey`: there is no such server; `Forbidden`: the lab's rules do not let you; and as `Deployment`.
+        """
+        from rpcsys.client import module_places
+        from rpcsys.client.deploying import Deployment
+
+        with self._link_of_ours("admission") as link:
+            host, port, key = module_places.deploying(link, server)
+        return Deployment((host, port), key=key, timeout=timeout)
 
     def leases(self) -> List[rows.LeaseRow]:
         """The current leases; none of TVM's tracker."""
@@ -309,13 +348,19 @@ class Tracker(Closeable):
 
     def _ask(self, op: str, check: Optional[Check], field: str, **fields: Any) -> Any:
         """The checked ``field`` of the tracker's answer; None without a ``check``."""
+        with self._link_of_ours(op) as link:
+            answer = link.ask(op, timeout=REPLY_S, **fields)
+            return None if check is None else answers.from_tracker(check, answer.get(field), field)
+
+    @contextlib.contextmanager
+    def _link_of_ours(self, op: str) -> Iterator[Link]:
+        """A connection for one exchange, as `_link`, to a tracker that has ``op``. Raises `NotSupported`."""
         with self._link() as link:
             if not link.ours:
                 raise errors.NotSupported(
                     f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}"
                 )
-            answer = link.ask(op, timeout=REPLY_S, **fields)
-            return None if check is None else answers.from_tracker(check, answer.get(field), field)
+            yield link
 
     def close(self) -> None:
         """Close the idle connections. Sessions go on."""

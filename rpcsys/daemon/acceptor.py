@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rpcsys.link.admission import network_of
+
 log = logging.getLogger(__name__)
 BURST = 64  # connections accepted in one turn of the loop
 PAUSE_S = 0.2  # pause in accepting without descriptors or memory; the kernel queues new connections
@@ -73,7 +75,7 @@ class Acceptor:
 
 @dataclass
 class ConnectionLimit:
-    """At most ``each`` connections from one address, and ``total`` in all (None: no limit)."""
+    """At most ``each`` connections from one address (in IPv6, its /64), and ``total`` in all (None: no limit)."""
 
     each: int
     total: int | None
@@ -84,9 +86,10 @@ class ConnectionLimit:
 
     def admit(self, address: str, at: float) -> bool:
         """Count one more connection, if the limits allow it; whether they do. Logs refusals now and then."""
-        count = self.counts[address]
+        network = network_of(address)
+        count = self.counts[network]
         if count < self.each and (self.total is None or self.counts.total() < self.total):
-            self.counts[address] += 1
+            self.counts[network] += 1
             return True
         if at >= self._log_at:
             self._log_at = at + LOG_EVERY_S
@@ -96,9 +99,10 @@ class ConnectionLimit:
 
     def leave(self, address: str) -> None:
         """Stop counting an admitted connection."""
-        self.counts[address] -= 1
-        if not self.counts[address]:
-            del self.counts[address]
+        network = network_of(address)
+        self.counts[network] -= 1
+        if not self.counts[network]:
+            del self.counts[network]
 
 
 def raise_descriptor_limit() -> int:
@@ -114,6 +118,11 @@ def raise_descriptor_limit() -> int:
     if soft != resource.RLIM_INFINITY and soft < PLENTY:
         log.warning("room for %d connections only: a higher `ulimit -Hn` gives more", soft)
     return soft
+
+
+def leave_no_core() -> None:
+    """Have this process leave no core file: its memory has secrets."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def descriptor_limit() -> int | None:

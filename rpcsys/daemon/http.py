@@ -8,23 +8,25 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 from tornado.httpserver import HTTPServer
-from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler
 
 from rpcsys.daemon.acceptor import Acceptor, ConnectionLimit, descriptor_limit
-from rpcsys.wire.first_bytes import PAGE, answer, kind_of
+from rpcsys.daemon.certificate import Certificate
+from rpcsys.daemon.guard import Guard, PageRequest
+from rpcsys.daemon.web_streams import Counted, CountedStream, CountedTlsStream, tell_apart
 
 log = logging.getLogger(__name__)
 
 Content = tuple[str, bytes]
-Page = Callable[[], Content | Awaitable[Content]]  # makes a page for a request: its content type and its body
+#: Makes a page for a request: its content type and its body. May raise `NoPage`.
+Page = Callable[[], Content | Awaitable[Content]]
 
 #: A page may load only what this port serves, so a name shown in a page cannot inject code.
 _HEADERS = {
@@ -40,6 +42,10 @@ _MAX_HEADERS = 16 << 10
 _MAX_BODY = 1 << 10  # requests for pages have no body
 MAX_UNREAD = 64 << 20  # bytes of unsent pages in all: beyond it, requests get 503 with Retry-After
 SEND_TIMEOUT_S = 30.0  # longest time to send a page
+
+
+class NoPage(Exception):
+    """A page cannot be made: the HTTP status of the answer, and a sentence."""
 
 
 def metrics_page(collector: Collector) -> Page:
@@ -87,90 +93,106 @@ def health_page() -> tuple[str, bytes]:
     return "text/plain; charset=utf-8", b"ok\n"
 
 
-class CountedStream(IOStream):
-    """A connection that is counted until it is closed, or `uncount` is called.
-
-    A peer that wanted a tracker or a server here gets an answer at once, as it waits for one.
-    """
-
-    def __init__(self, sock: socket.socket, address: str, limit: ConnectionLimit, max_buffer_size: int) -> None:
-        self._limit: ConnectionLimit | None = limit
-        self._address = address
-        self._begun = False
-        super().__init__(sock, max_buffer_size=max_buffer_size)
-
-    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
-        count = super().read_from_fd(buf)
-        if not self._begun and count:
-            self._begun = True
-            refusal = answer(PAGE, kind_of(buf[: min(count, 4)]))
-            if refusal:
-                self.write_to_fd(memoryview(refusal))
-                return 0  # as at the peer's end: the stream is closed
-        return count
-
-    def uncount(self) -> None:
-        """Stop counting this connection."""
-        limit, self._limit = self._limit, None
-        if limit is not None:
-            limit.leave(self._address)
-
-    def close_fd(self) -> None:
-        self.uncount()
-        super().close_fd()
-
-
 def counted(
-    handle: Callable[[CountedStream, Any], object], max_buffer_size: int, of_address: int = MAX_OF_ADDRESS
-) -> Callable[[socket.socket, Any], None]:
-    """A function for an `Acceptor` that handles HTTP connections up to a limit, and closes all beyond it."""
+    handle: Callable[[Counted, Any], object], max_buffer_size: int, of_address: int = MAX_OF_ADDRESS,
+    certificate: Certificate | None = None,
+) -> Callable[[socket.socket, Any], None]:  # fmt: skip
+    """A function for an `Acceptor` that handles HTTP connections up to a limit, and closes all beyond it.
+
+    With a certificate, a connection may also begin with TLS.
+    """
     most = descriptor_limit()
     total = MAX_CONNECTIONS if most is None else min(MAX_CONNECTIONS, most // _SHARE)
     limit = ConnectionLimit(of_address, total, log, _ADVICE)
 
-    def take(sock: socket.socket, address: Any) -> None:
-        if limit.admit(address[0], time.monotonic()):
-            handle(CountedStream(sock, address[0], limit, max_buffer_size), address)
-        else:
+    def begin(sock: socket.socket, address: Any) -> None:
+        handle(CountedStream(sock, address[0], limit, max_buffer_size=max_buffer_size), address)
+
+    def begin_tls(certificate: Certificate, sock: socket.socket, address: Any) -> None:
+        try:
+            sealed = certificate.context().wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except OSError:  # the connection has ended
+            limit.leave(address[0])
             sock.close()
+            return
+        handle(CountedTlsStream(sealed, address[0], limit, max_buffer_size=max_buffer_size), address)
+
+    def take(sock: socket.socket, address: Any) -> None:
+        if not limit.admit(address[0], time.monotonic()):
+            sock.close()
+        elif certificate is None:
+            begin(sock, address)
+        else:
+            ways = (lambda: begin(sock, address), lambda: begin_tls(certificate, sock, address))
+            tell_apart(sock, REQUEST_TIMEOUT_S, *ways, lambda: limit.leave(address[0]))
 
     return take
 
 
-def serve_pages(listener: socket.socket, pages: dict[str, Page]) -> Acceptor:
-    """Serve pages by path on a listening socket, until the returned acceptor is closed."""
-    unread: Counter[str] = Counter()
-    server = http_server([(path, _PageHandler, {"page": page, "unread": unread}) for path, page in pages.items()])
-    return Acceptor(listener, counted(server.handle_stream, 8 * _MAX_HEADERS))
+def serve_pages(
+    listener: socket.socket,
+    pages: Mapping[str, Page],
+    guard: Guard | None = None,
+    certificate: Certificate | None = None,
+) -> Acceptor:
+    """Serve pages by path on a listening socket, until the returned acceptor is closed.
+
+    ``guard``: who is answered; None: everybody. ``certificate``: for connections that begin with TLS.
+    """
+    return Acceptor(listener, page_server(pages, guard, certificate))
+
+
+def page_server(
+    pages: Mapping[str, Page], guard: Guard | None = None, certificate: Certificate | None = None
+) -> Callable[[socket.socket, Any], None]:
+    """A function for an `Acceptor` that serves pages, as `serve_pages`."""
+    server = http_server([(".*", _PageHandler, {"pages": pages, "guard": guard, "unread": Counter()})])
+    return counted(server.handle_stream, 8 * _MAX_HEADERS, certificate=certificate)
 
 
 def http_server(routes: Sequence[tuple[str, type[RequestHandler], dict[str, Any]]]) -> HTTPServer:
     """A server of ``routes``: paths, handlers and the handlers' arguments."""
-    # Requests are not logged, nor are errors in what strangers send.
-    logging.getLogger("tornado.access").setLevel(logging.ERROR)
+    # Requests are not logged, as a URL may have a secret in it, nor are errors in what strangers send.
     logging.getLogger("tornado.general").setLevel(logging.ERROR)
     return HTTPServer(
-        Application(list(routes)), idle_connection_timeout=REQUEST_TIMEOUT_S, body_timeout=REQUEST_TIMEOUT_S,
-        max_header_size=_MAX_HEADERS, max_body_size=_MAX_BODY,
+        Application(list(routes), log_function=lambda _: None), max_header_size=_MAX_HEADERS, max_body_size=_MAX_BODY,
+        idle_connection_timeout=REQUEST_TIMEOUT_S, body_timeout=REQUEST_TIMEOUT_S,
     )  # fmt: skip
 
 
 class _PageHandler(RequestHandler):
-    def initialize(self, page: Page, unread: Counter[str]) -> None:
-        self._page = page
+    def initialize(self, pages: Mapping[str, Page], guard: Guard | None, unread: Counter[str]) -> None:
+        self._pages = pages
+        self._guard = guard
         self._unread = unread  # bytes, by path
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        for name, value in _HEADERS.items():
+            self.set_header(name, value)
+
+    async def prepare(self) -> None:
+        if self.request.method not in ("GET", "HEAD"):
+            self._refuse(405, "only GET and HEAD: nothing can be changed here")
+            return
+        refused = None if self._guard is None else await self._guard(PageRequest.of(self.request))
+        if refused is not None:
+            self._refuse(refused.status, refused.text)
+        elif self.request.path not in self._pages:
+            self._refuse(404, f"there are: {' '.join(self._pages)}")
 
     async def get(self) -> None:
         if self._unread.total() >= MAX_UNREAD:
-            self.set_status(503)
             self.set_header("Retry-After", "5")
-            self.finish("too many pages are under way\n")
+            self._refuse(503, "too many pages are under way")
             return
-        content = self._page()
-        kind, body = content if isinstance(content, tuple) else await content
+        try:
+            content = self._pages[self.request.path]()
+            kind, body = content if isinstance(content, tuple) else await content
+        except NoPage as problem:
+            self._refuse(*problem.args)
+            return
         self.set_header("Content-Type", kind)
-        for name, value in _HEADERS.items():
-            self.set_header(name, value)
         self._unread[self.request.path] += len(body)
         try:
             await asyncio.wait_for(self.finish(body), SEND_TIMEOUT_S)
@@ -183,3 +205,20 @@ class _PageHandler(RequestHandler):
 
     async def head(self) -> None:
         await self.get()
+
+    def _refuse(self, status: int, text: str) -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        if status == 401:
+            self.set_header("WWW-Authenticate", "Bearer")
+        elif status == 405:
+            self.set_header("Allow", "GET, HEAD")
+        self.finish(text + "\n")
+
+    def write_error(self, status_code: int, **_: Any) -> None:
+        """An answer to what no page could be made for, or a method that HTTP does not have."""
+        self._refuse(status_code, "only GET and HEAD: nothing can be changed here" if status_code == 405 else "failed")
+
+    def log_exception(self, *error: Any) -> None:
+        """Log a page that could not be made, without the URL."""
+        log.error("a page could not be made", exc_info=error)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import importlib.util
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from rpcsys import logs
+from rpcsys.daemon.log_handler import BatchLogHandler
+from rpcsys.errors import ConfigError
+from rpcsys.link import ciphers
 from rpcsys.serve import Signals, Watchdog, end_without_memory, notify
 from rpcsys.serve import run as run_main
 
@@ -24,10 +29,15 @@ def run_daemon(
     name: str, parse: Callable[[Sequence[str] | None], Any], serve: Callable[[Any], Coroutine[Any, Any, int]],
     arguments: Sequence[str] | None,
 ) -> int:  # fmt: skip
-    """Parse ``arguments`` (None: the process's own), set up logging and serve; the exit status."""
+    """Parse ``arguments`` (None: the process's own), set up logging and serve; the exit status.
+
+    ``serve`` imports what needs ``ssl``: without it, that is said before.
+    """
 
     def main() -> int:
         config = parse(arguments)
+        if importlib.util.find_spec("_ssl") is None:
+            raise ConfigError(ciphers.no_ssl(name))
         logs.setup(name, silent=config.silent, form=config.log_format)
         return run(serve(config))
 
@@ -80,6 +90,18 @@ def _notify_watchdog(loop: asyncio.AbstractEventLoop, every_s: float) -> None:
     """Notify the service manager's watchdog every ``every_s`` seconds from the loop, so that it detects a hang."""
     notify("WATCHDOG=1")
     loop.call_later(every_s, _notify_watchdog, loop, every_s)
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Signals, contextlib.ExitStack]]:
+    """The signals of a daemon, and what it closes at its end, the last first; its log is written after that."""
+    log_handler = BatchLogHandler()
+    try:
+        with contextlib.ExitStack() as closing:
+            yield closing.enter_context(contextlib.closing(Signals())), closing
+    finally:
+        await asyncio.sleep(0)  # cancelled tasks end in the loop's next turn
+        log_handler.close()
 
 
 async def until_signal(signals: Signals, stopped: asyncio.Event) -> None:

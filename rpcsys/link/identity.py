@@ -18,10 +18,8 @@ from typing import NamedTuple, Optional, Tuple
 from rpcsys.errors import ConfigError
 
 SEED_BYTES = 32
-PIN_DIGITS = 64
 _NID_ED25519 = 1087  # OpenSSL's number of the algorithm
 _PKCS8 = bytes.fromhex("302e020100300506032b657004220420")  # the bytes of a PKCS #8 key before its seed
-_IS_PIN = re.compile(f"[0-9a-f]{{{PIN_DIGITS}}}").fullmatch
 _FIND_KEY = re.compile("-----BEGIN PRIVATE KEY-----([A-Za-z0-9+/=\\s]+)-----END PRIVATE KEY-----").search
 
 
@@ -30,6 +28,9 @@ class Identity(NamedTuple):
 
     seed: bytes
     certificate: bytes
+
+    def __repr__(self) -> str:
+        return f"<identity sha256:{self.pin[:8]}…>"
 
     @property
     def pin(self) -> str:
@@ -51,26 +52,21 @@ def from_seed(seed: bytes) -> Identity:
     return Identity(seed, _certificate(public_key(seed)))
 
 
-def parse(text: str) -> Identity:
-    """Read what :meth:`Identity.pem` returned. Raises `ConfigError`: it holds no Ed25519 private key."""
+def parse(text: str, where: str = "this") -> Identity:
+    """Read what :meth:`Identity.pem` returned. Raises `ConfigError`: ``where`` holds no Ed25519 private key."""
     found = _FIND_KEY(text)
     try:
         key = base64.b64decode("".join(found[1].split()), validate=True) if found else b""
     except binascii.Error:
         key = b""
     if len(key) != len(_PKCS8) + SEED_BYTES or not key.startswith(_PKCS8):
-        raise ConfigError("this is no private key of rpcsys (Ed25519, PEM)")
+        raise ConfigError(f"{where} is no private key of rpcsys (Ed25519, PEM): restore it from a copy")
     return from_seed(key[len(_PKCS8) :])
 
 
 def pin(certificate: bytes) -> str:
     """The pin of a certificate in DER form."""
     return hashlib.sha256(certificate).hexdigest()
-
-
-def is_pin(text: object) -> bool:
-    """Whether ``text`` has the form of a pin."""
-    return isinstance(text, str) and _IS_PIN(text) is not None
 
 
 # Public keys

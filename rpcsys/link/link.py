@@ -12,11 +12,13 @@ import math
 import selectors
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from rpcsys import __version__, errors
-from rpcsys.errors import Cancelled, ProtocolError, TrackerError, TrackerLost, TrackerUnreachable
+from rpcsys.errors import Cancelled, ProtocolError, TrackerError, TrackerLost, TrackerUnreachable, Unauthorized
+from rpcsys.link import credential as credentials
 from rpcsys.link.address import DEFAULT_TRACKER, parse_address
+from rpcsys.link.credential import Credential
 from rpcsys.link.dialling import Dialling
 from rpcsys.link.tcp import acknowledge_at_once
 from rpcsys.wire import tracker
@@ -26,6 +28,8 @@ from rpcsys.wire.first_bytes import OtherProtocol
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from rpcsys.link.lab_tls import LabTls
+
 CAPABILITIES = ("session/1",)
 MAX_UNSENT = 4 << 20  # unsent bytes; with more, the tracker counts as lost
 #: Messages kept for `Link.receive` while `Link.ask` waits for its answer, each at most a frame: late ones of a
@@ -34,6 +38,7 @@ MAX_UNREAD = 64
 MAX_MESSAGE = 4000  # characters of a tracker's message for people
 
 _CHUNK = 1 << 16
+_REFUSALS = ("Unauthorized", "Forbidden")  # errors in the answer to a hello, of a tracker that works
 _UNKNOWN = "it does not speak the tracker's protocol"
 _CLOSES = ", as TVM's device servers and proxies do"
 Address = Union[str, Tuple[str, int]]
@@ -58,7 +63,10 @@ class Link(Closeable):
 
     Register its ``fileno()``, call `advance` when that is ready and also regularly, and handle the messages that it
     returns; or use `open`, `receive`, `ask` and `command`, which block. ``user``: the user's name, which nobody checks;
-    ``timeout``: seconds until the tracker must have answered the hello.
+    ``timeout``: seconds until the tracker must have answered the hello. ``credential``: for the tracker's lab; without
+    one, this machine's for the address is used, if it has one (`rpcsys.link.credential.for_tracker`). With a credential
+    everything is said inside TLS, to the holder of one of its pins. ``joining``: what the hello
+    has in place of the credential's token, such as an invitation and the hash of the new token's secret.
 
     ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is the answer to the
     hello, from the tracker or from a proxy without one. ``received`` counts bytes.
@@ -72,6 +80,8 @@ class Link(Closeable):
         capabilities: Sequence[str] = CAPABILITIES,
         timeout: float = 5.0,
         proxy: bool = False,
+        credential: Optional[Credential] = None,
+        joining: Optional[Mapping[str, Any]] = None,
     ) -> None:
         self.address = parse_address(address) if isinstance(address, str) else (address[0], int(address[1]))
         self._place = "{} {}:{}".format("behind the proxy at" if proxy else "at", *self.address)
@@ -79,7 +89,10 @@ class Link(Closeable):
         self.ours: Optional[bool] = None
         self.tracker: Dict[str, Any] = {}
         self.received = 0
-        self._hello = Hello(__version__, tuple(capabilities), user)
+        self.credential = credential or credentials.for_tracker(*self.address)
+        token = None if self.credential is None or joining else self.credential.token
+        self._hello = Hello(__version__, tuple(capabilities), user, token, **(joining or {}))
+        self._tls: Optional[LabTls] = None
         self._expires = time.monotonic() + timeout
         self._ids = 0
         self._reader = tracker.TrackerFrameReader()
@@ -94,15 +107,30 @@ class Link(Closeable):
         self._watch(*self._dialling.awaited)
 
     @classmethod
-    def open(cls, address: Address, *, timeout: float = 5.0, user: Optional[str] = None) -> Link:
-        """Connect, and wait for the answer to the hello.
+    def open(
+        cls,
+        address: Address,
+        *,
+        timeout: float = 5.0,
+        user: Optional[str] = None,
+        credential: Optional[Credential] = None,
+        joining: Optional[Mapping[str, Any]] = None,
+    ) -> Link:
+        """Connect, and wait for the answer to the hello, and until a new token is known that it asks for.
 
-        Raises TrackerUnreachable: no tracker answered within ``timeout`` seconds.
+        Raises TrackerUnreachable: no tracker answered within ``timeout`` seconds; `Unauthorized`, `Forbidden`: it does
+        not serve this machine; `WrongPin`, `NoTls`: it is not the credential's; `ConfigError`: a credential is damaged.
         """
-        link = cls(address, user=user, timeout=timeout)
+        link = cls(address, user=user, timeout=timeout, credential=credential, joining=joining)
         try:
-            while not link.ready:
-                link._pump()
+            while not link.ready or (link._renews and time.monotonic() < link._expires):
+                link._pump(link._expires)
+        except Unauthorized:
+            link.close()
+            now = link.credential and credentials.again(link.credential)
+            if now == link.credential:
+                raise
+            return cls.open(address, timeout=timeout, user=user, credential=now)  # another process has renewed it
         except BaseException:
             link.close()
             raise
@@ -112,6 +140,15 @@ class Link(Closeable):
     def ready(self) -> bool:
         """Whether the hello is answered: then messages can be sent."""
         return self.ours is not None and not self._closed
+
+    @property
+    def _renews(self) -> bool:
+        return self._tls is not None and self._tls.renews
+
+    @property
+    def by_spare(self) -> bool:
+        """Whether a lab's tracker has proved itself by the second of its pins."""
+        return self._tls is not None and self._tls.by_spare
 
     def fileno(self) -> int:
         """A descriptor that is readable when `advance` has something to do. It never changes."""
@@ -270,6 +307,29 @@ class Link(Closeable):
             return
         self._dialling, self._sock = None, sock
         self._watch(sock.fileno(), selectors.EVENT_READ)
+        if self.credential is not None:
+            from rpcsys.link.lab_tls import LabTls  # in a lab alone: OpenSSL takes 5 MB of a board's memory
+
+            self._tls = LabTls(self.address, self.credential)
+            self._unsent += self._tls.outgoing()
+        else:
+            self._greet()
+
+    def _opened(self, tls: LabTls, data: bytes) -> bytes:
+        """What received bytes say, decrypted."""
+        was_open = tls.open
+        try:
+            opened = tls.receive(data)
+        except EOFError:
+            raise self._lost("it closed the connection") from None
+        except OSError:  # of which ssl.SSLError is one
+            raise self._lost("bytes were changed on the way") from None
+        self._unsent += tls.outgoing()
+        if tls.open and not was_open:
+            self._greet()
+        return opened
+
+    def _greet(self) -> None:
         # TVM's tracker takes all that it receives first as the magic, so the hello must wait for the reply.
         self._queue(tracker.MAGIC_BYTES)
 
@@ -290,7 +350,7 @@ class Link(Closeable):
                 raise self._lost("it closed the connection" + (_CLOSES if self.ours is None else ""))
             acknowledge_at_once(self._sock)
             self.received += len(data)
-            self._take(data)
+            self._take(data if self._tls is None else self._opened(self._tls, data))
             if len(data) < _CHUNK:
                 return
 
@@ -307,7 +367,7 @@ class Link(Closeable):
                 message = tracker.decode_json(frame)
                 if self.ours is None:
                     self._take_hello(message)
-                else:
+                elif self._tls is None or not self._tls.settles(message):
                     self._inbox.append(message)
         except OtherProtocol as error:
             raise self._unreachable(_UNKNOWN, error.kind) from None
@@ -321,16 +381,21 @@ class Link(Closeable):
             self.ours = False
         elif type(reply) is dict and type(reply.get("ok")) is bool:
             self.tracker = reply
+            if not reply["ok"] and reply.get("error") in _REFUSALS:
+                raise error_of(reply)
             if not reply["ok"]:
                 raise self._unreachable(errors.printable(str(reply.get("message"))[:MAX_MESSAGE]))
             self.ours = True
+            question = None if self._tls is None else self._tls.follow(reply, self.next_id())
+            if question is not None:
+                self._queue(tracker.encode(question))
         else:
             raise ProtocolError(f"the hello was answered with {reply!r:.60}")
 
     def _queue(self, data: bytes) -> None:
         if len(self._unsent) + len(data) > MAX_UNSENT:
             raise self._lost("it has stopped reading")
-        self._unsent += data
+        self._unsent += data if self._tls is None else self._tls.seal(data)
 
     def _flush(self) -> None:
         assert self._sock is not None
@@ -358,6 +423,8 @@ class Link(Closeable):
     def _lost(self, reason: str) -> errors.RpcsysError:
         if self._hung_up:
             return Cancelled("the request was cancelled")
+        if self._tls is not None and not self._tls.open:
+            return self._tls.refused()
         if self.ours is None:
             return self._unreachable(reason)
         return TrackerLost(f"the tracker {self._place} is gone ({reason})")
@@ -371,34 +438,3 @@ def error_of(answer: Dict[str, Any]) -> TrackerError:
         kind = TrackerError
     text = message if type(message) is str else "the tracker refused without a reason"
     return kind(errors.printable(text[:MAX_MESSAGE]))
-
-
-class TvmCommands:
-    """TVM's commands of a server or a proxy on one link: replies carry no id and come in order.
-
-    ``unanswered``: the commands without a reply yet, each with the time at which it was sent.
-    """
-
-    def __init__(self) -> None:
-        self.unanswered: Deque[Tuple[type, float]] = collections.deque()
-
-    def give(self, link: Link, command: tracker.TvmMessage) -> None:
-        """Send a command. Raises TrackerLost."""
-        self.unanswered.append((type(command), time.monotonic()))
-        link.send(command)
-
-    def answered(self, reply: Any) -> Tuple[type, Tuple[str, ...]]:
-        """The class of the command that ``reply`` answers, and the match keys in a reply to `GetPending`.
-
-        Raises TrackerError: the tracker refused the command; ProtocolError: no command waits, or the reply is invalid.
-        """
-        if not self.unanswered:
-            raise ProtocolError("the tracker sent a reply without a command")
-        command, _ = self.unanswered.popleft()
-        if command is tracker.GetPending:
-            if type(reply) is list and all(isinstance(key, str) for key in reply):
-                return command, tuple(reply)
-            raise ProtocolError(f"the tracker answered {command.__name__} with {reply!r:.60}")
-        if reply != tracker.SUCCESS:
-            raise TrackerError(f"the tracker refused {command.__name__}: it answered {reply!r:.60}")
-        return command, ()

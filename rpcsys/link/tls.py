@@ -7,18 +7,21 @@ off, and :meth:`Tunnel.handshake` the one that compares.
 from __future__ import annotations
 
 import os
-import ssl
 import threading
 from typing import Collection, List, Optional, Union
 
 from rpcsys.errors import NoTls, WrongPin
 from rpcsys.link import identity
 from rpcsys.link.identity import Identity
+from rpcsys.link.openssl import ssl
 from rpcsys.wire import keys
 
 #: Bytes that are encrypted or decrypted in one step: more fill the CPU's cache, fewer take more steps.
 STRETCH = 256 << 10
 PIN_ALONE = ssl.CERT_NONE
+
+#: OpenSSL's SSL_OP_PRIORITIZE_CHACHA, which Python does not name: a client that has ChaCha20 first gets it.
+_CHACHA20_IF_FIRST = 1 << 21
 
 Data = Union[bytes, bytearray, memoryview]
 
@@ -33,8 +36,19 @@ def client_context() -> ssl.SSLContext:
 
 def server_context(own: Identity) -> ssl.SSLContext:
     """The context of an end that proves itself to be ``own``."""
+    return prove(nobodys_context(), own)
+
+
+def nobodys_context() -> ssl.SSLContext:
+    """A context for `prove`, which takes most of the time and can be made ahead."""
     context = _modern(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE | _CHACHA20_IF_FIRST
     context.num_tickets = 0  # nobody resumes: a token is said on every connection
+    return context
+
+
+def prove(context: ssl.SSLContext, own: Identity) -> ssl.SSLContext:
+    """Have an end prove itself to be ``own``. Returns the context."""
     # OpenSSL loads keys from paths only, and this one is on no disk.
     descriptor = os.memfd_create("key", os.MFD_CLOEXEC)
     try:
@@ -47,7 +61,7 @@ def server_context(own: Identity) -> ssl.SSLContext:
 
 def _modern(context: ssl.SSLContext) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.options |= ssl.OP_NO_COMPRESSION
     return context
 
 
@@ -55,51 +69,63 @@ class Tunnel:
     """One end of a TLS connection, over memory. Two threads may use it: one to read, one to write.
 
     What :meth:`feed` takes is ciphertext that was received, what :meth:`outgoing` returns is to be sent, in that order.
+
+    ``tls``, ``arrived`` and ``leaving``, OpenSSL's object and the ciphertext before and behind it, are for a stream
+    that counts every byte itself: it holds ``lock`` while it uses them.
     """
 
     def __init__(self, context: ssl.SSLContext, *, server: bool, pins: Collection[str] = ()) -> None:
         """``pins``: those of which the other end's certificate has one; a client needs at least one."""
         assert server or pins
-        self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._arrived, self._leaving, server_side=server)
+        self.arrived, self.leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self.arrived, self.leaving, server_side=server)
         self._pins = tuple(pins)
-        self._lock = threading.Lock()  # OpenSSL's object is for one thread at a time; no operation waits
+        self.lock = threading.Lock()  # OpenSSL's object is for one thread at a time; no operation waits
         self.open = False
+        self.pin = ""  # the other end's, once its certificate was seen
+        self.drained = True  # whether the last read has returned all that there was, and no end
 
     def handshake(self) -> bool:
         """Go on with the handshake; whether it is done. Until then :meth:`outgoing` has only handshakes.
 
         Raises `WrongPin`: the other end is someone else. Raises `NoTls`: it does not speak TLS 1.3.
         """
-        with self._lock:
+        with self.lock:
             try:
-                self._tls.do_handshake()
+                self.tls.do_handshake()
             except ssl.SSLWantReadError:
                 return False
             except ssl.SSLError as error:
                 raise NoTls(f"the TLS handshake failed: {reason(error)}") from None
             found = self._certificate_pin()
-        if self._pins and not any(found is not None and keys.same(found, pin) for pin in self._pins):
-            raise WrongPin(f"its key is sha256:{(found or 'none')[:8]}…, and not that of this lab")
+        self.pin = found or ""
+        if self._pins and not any(keys.same(self.pin, pin) for pin in self._pins):
+            raise WrongPin(f"its key is sha256:{self.pin[:8] or 'none'}…")
         self.open = True
         return True
 
     def _certificate_pin(self) -> Optional[str]:
-        certificate = self._tls.getpeercert(binary_form=True)
+        certificate = self.tls.getpeercert(binary_form=True)
         return identity.pin(certificate) if certificate else None
 
     @property
     def pending(self) -> bool:
         """Whether bytes were received that :meth:`read_into` has not returned yet, if only a part of a record."""
-        return bool(self._arrived.pending or self._tls.pending())
+        with self.lock:
+            return self._holds()
+
+    def _holds(self) -> bool:
+        return bool(self.arrived.pending or self.tls.pending())
 
     def feed(self, data: Data) -> None:
         """Take ciphertext that was received."""
-        self._arrived.write(data)
+        with self.lock:  # OpenSSL uses the memory without the interpreter's lock
+            self.arrived.write(data)
 
     def feed_end(self) -> None:
         """Take note that the connection has ended."""
-        self._arrived.write_eof()
+        with self.lock:
+            self.arrived.write_eof()
 
     def read_into(self, space: memoryview) -> int:
         """Decrypt into ``space``; the number of bytes, 0 if nothing whole has arrived. May leave bytes to be sent.
@@ -107,36 +133,58 @@ class Tunnel:
         Raises EOFError: the other end has closed the connection, by TLS's own word. Raises `ssl.SSLError`: it was cut,
         or bytes were changed on the way.
         """
-        count = 0
-        with self._lock:
-            try:
-                while count < len(space):
-                    got = int(self._tls.read(len(space) - count, space[count:]))
-                    if not got:
-                        break
-                    count += got
-                if not count and space:
-                    raise EOFError("closed by the other end")
-            except ssl.SSLWantReadError:
-                pass
+        with self.lock:
+            return self._read_into(space)
+
+    def receive(self, data: Data, space: memoryview) -> int:
+        """:meth:`feed` and :meth:`read_into` in one."""
+        with self.lock:
+            self.arrived.write(data)
+            return self._read_into(space)
+
+    def _read_into(self, space: memoryview) -> int:
+        count, size = 0, len(space)
+        self.drained = True
+        try:
+            while count < size:
+                got = int(self.tls.read(size - count, space[count:] if count else space))
+                if not got:
+                    break
+                count += got
+                if not self._holds():
+                    return count  # a further read would raise an exception, which takes longer than this
+        except ssl.SSLWantReadError:
+            return count
+        except ssl.SSLZeroReturnError:
+            pass  # as a read of nothing, after :meth:`close`
+        self.drained = False
+        if not count and space:
+            raise EOFError("closed by the other end")
         return count
 
     def write(self, pieces: Collection[Data]) -> None:
-        """Encrypt pieces for :meth:`outgoing`. Small ones are joined: a record has 22 bytes of its own."""
-        with self._lock:
-            for piece in _joined(pieces):
+        """Encrypt pieces for :meth:`outgoing`."""
+        with self.lock:
+            for piece in joined(pieces):
                 for start in range(0, len(piece), STRETCH):
-                    self._tls.write(piece[start : start + STRETCH])
+                    self.tls.write(piece[start : start + STRETCH])
+
+    def seal(self, data: Data) -> bytes:
+        """Encrypt at most `STRETCH` bytes; what :meth:`outgoing` returns then."""
+        with self.lock:
+            self.tls.write(data)
+            return self.leaving.read()
 
     def outgoing(self) -> bytes:
         """The ciphertext that is to be sent, at once and in this order."""
-        return self._leaving.read()
+        with self.lock:
+            return self.leaving.read()
 
     def close(self) -> None:
         """Say in TLS's own word that nothing follows; :meth:`outgoing` has it."""
-        with self._lock:
+        with self.lock:
             try:
-                self._tls.unwrap()
+                self.tls.unwrap()
             except ssl.SSLError:
                 pass  # the other end has not answered, and need not
 
@@ -146,19 +194,19 @@ def reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")
 
 
-def _joined(pieces: Collection[Data]) -> List[memoryview]:
-    """The pieces as bytes, neighbours that are small in one."""
-    joined: List[memoryview] = []
+def joined(pieces: Collection[Data]) -> List[memoryview]:
+    """The pieces as bytes, neighbours that are small in one: a record has 22 bytes of its own."""
+    found: List[memoryview] = []
     small: List[Data] = []
     for piece in map(_octets, pieces):
         if len(piece) < 16 << 10:
             small.append(piece)
             continue
         if small:
-            joined.append(memoryview(b"".join(small)))
+            found.append(memoryview(b"".join(small)))
             small = []
-        joined.append(piece)
-    return [*joined, memoryview(b"".join(small))] if small else joined
+        found.append(piece)
+    return [*found, memoryview(b"".join(small))] if small else found
 
 
 def _octets(piece: Data) -> memoryview:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rpcsys.errors import ConfigError
+from rpcsys.link import admission
 from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, end_of_ports, port_end, port_number
+from rpcsys.serve import Parser, end_of_ports, not_empty, port_end, port_number
 
 NAME = "rpcsys-proxy"
 _PORTS = 109  # 9090 to 9198
@@ -25,7 +26,8 @@ class ProxyConfig:
 
     ``public``: the proxy's host for clients, None for the address that the tracker sees; ``public_port``: its port for
     clients, 0 for its own. ``next``: another proxy, to which every stream is relayed. ``max_waiting...``: waiting
-    streams in all, and of one address.
+    streams in all, and of one address. ``lab``: the path of the proxy's credential. ``admit``: networks whose peers are
+    served beside the private ones; ``http_open``: networks that see its metrics in a lab, beside its own machine.
     """
 
     host: str = "0.0.0.0"
@@ -33,6 +35,7 @@ class ProxyConfig:
     port_end: int = 9199
     web_port: int = 0
     http_port: int = 0
+    http_open: tuple[str, ...] = ()
     tracker: Address | None = None
     next: Address | None = None
     public: str | None = None
@@ -43,6 +46,8 @@ class ProxyConfig:
     max_waiting: int = 8192
     max_waiting_per_address: int = 2048
     web_origins: tuple[str, ...] = ()
+    lab: str | None = None
+    admit: tuple[str, ...] = ()
     silent: bool = False
     log_format: str = "text"
 
@@ -53,6 +58,8 @@ def parse(arguments: Sequence[str] | None = None) -> ProxyConfig:
     flags = parser.parse_args(arguments)
     if flags.tracker and flags.next:
         parser.error("give --tracker or --next: with --next, the other proxy has the tracker")
+    if flags.http_open and not (flags.lab and flags.http_port):
+        parser.error(admission.HTTP_OPEN_ALONE)
     flags.host, flags.port = host_and_port(flags.host or ProxyConfig.host, flags.port, ProxyConfig.port)
     if flags.public:
         flags.public, flags.public_port = host_and_port(flags.public, None, 0)
@@ -73,6 +80,7 @@ def _parser() -> Parser:
         help="let pages of an origin open WebSockets, as https://lab.example; repeatable (default: its own only)",
     )  # fmt: skip
     add("--http-port", type=port_number, help="/metrics and /healthz; 0 is off")
+    add("--http-open", type=admission.flag, metavar="NETWORKS", help=admission.HTTP_OPEN)
     add("--tracker", type=_address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
     add("--next", type=_address, metavar="HOST:PORT", help="relay every stream to another proxy")
     where = "the host, or HOST:PORT, at which clients reach this proxy, which the tracker sends them"
@@ -86,6 +94,9 @@ def _parser() -> Parser:
     most: dict[str, Any] = {"type": _count, "metavar": "N"}
     add("--max-waiting", **most, help="streams that may wait, in all (default: %(default)d)")
     add("--max-waiting-per-address", **most, help="streams of one address that may wait (default: %(default)d)")
+    in_lab = "this proxy's credential for the tracker of a lab (rpcsys lab enrol --proxy NAME makes one)"
+    add("--lab", type=not_empty, metavar="FILE", help=in_lab)
+    add("--admit", type=admission.flag, metavar="NETWORKS", help=admission.HELP)
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
     return parser

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rpcsys.proxy.relay import BufferPool, Pair
+from rpcsys.daemon.relay import BufferPool, Pair
 from rpcsys.proxy.state import DUPLICATE, MISMATCH, ProxyState
 from rpcsys.proxy.tracker_link import ProxyTrackerLink
 from rpcsys.wire.handshake import CLIENT, SERVER

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rpcsys.daemon.acceptor import Acceptor, raise_descriptor_limit
+from rpcsys.daemon.acceptor import Acceptor, leave_no_core, raise_descriptor_limit
+from rpcsys.daemon.guard import metrics_guard
 from rpcsys.daemon.http import health_page, metrics_page, serve_pages
-from rpcsys.daemon.log_handler import BatchLogHandler
-from rpcsys.daemon.loop import until_signal
+from rpcsys.daemon.loop import serving, until_signal
+from rpcsys.daemon.relay import Pair, Relay
 from rpcsys.daemon.sockets import ENDED, Sockets
 from rpcsys.errors import ProtocolError
+from rpcsys.link import credential
+from rpcsys.link.admission import Admission, own_address
+from rpcsys.link.openings import Openings
 from rpcsys.link.tcp import KEEPALIVE_S, drain_and_close, keep_alive, tune
 from rpcsys.logs import note
 from rpcsys.proxy import events as ev
 from rpcsys.proxy.config import ProxyConfig
 from rpcsys.proxy.metrics import CHAINED, CLOSED, LINK, SESSION, ProxyMetrics
-from rpcsys.proxy.relay import Pair, Relay
 from rpcsys.proxy.state import DUPLICATE, MISMATCH, ProxyState
 from rpcsys.proxy.streams import ProxyStream, send_first
 from rpcsys.proxy.tracker_link import ProxyTrackerLink
 from rpcsys.proxy.upstream import Upstream
 from rpcsys.proxy.websocket import serve_websockets
 from rpcsys.serve import Signals, announce, bind, notify
-from rpcsys.wire import first_bytes, handshake, tracker
+from rpcsys.wire import first_bytes, frames, handshake, tracker
 from rpcsys.wire.control import NO_CONTROL_LINK
+from rpcsys.wire.pinned_keys import public_name
 
 log = logging.getLogger(__name__)
-OPENING_S = 8.0  # longest time to a whole opening: a stream without one is dropped within 10 s
-
 SWEEP_S = 1.0
 
 _ANSWERS = {DUPLICATE: handshake.encode_duplicate(), MISMATCH: handshake.encode_mismatch(), "": b""}
@@ -46,7 +49,7 @@ class ProxyService:
         self.loop = asyncio.get_running_loop()
         self.port = 0
         self.state = ProxyState(config)
-        self.openings: dict[ProxyStream, None] = {}  # streams whose opening is not whole, oldest first
+        self.openings: Openings[ProxyStream] = Openings(config.max_waiting)
         self.waiting: dict[int, ProxyStream] = {}
         self.pairs: dict[Pair, str] = {}
         self.idle = asyncio.Event()
@@ -57,6 +60,7 @@ class ProxyService:
         self._numbers = 0
         self._draining = False
         self._upstream = Upstream(config, self._relay)
+        self._served = Admission(config.admit)
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
         self._keeper = self.loop.call_later(KEEPALIVE_S, self._keep_alive)
@@ -68,6 +72,7 @@ class ProxyService:
         if self.config.tracker is not None:
             self.tracker = self.metrics.tracker = ProxyTrackerLink(
                 self.config.tracker,
+                self.config.lab,
                 lambda: self.perform(ev.TrackerUp(self._fresh())),
                 lambda: self.perform(ev.TrackerDown()),
                 lambda match_keys: self.perform(ev.KeysPending(self.loop.time(), match_keys, self._fresh())),
@@ -81,9 +86,12 @@ class ProxyService:
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Add an accepted stream; ``address`` as `accept` returned it."""
         tune(sock)
-        stream = ProxyStream(sock, address, self.loop.time() + OPENING_S)
+        stream = ProxyStream(sock, address)
+        stream.refusal = self._served.refusal("proxy", stream.address, own_address(sock))
         self.metrics.accepted += 1
-        self.openings[stream] = None
+        crowding = self.openings.add(stream, stream.where, self.loop.time())
+        if crowding is not None:
+            self._drop_opening(crowding, "too many say nothing, most of them from there")
         self.loop.add_reader(sock.fileno(), self._read, stream)
         self._read(stream)
 
@@ -97,17 +105,35 @@ class ProxyService:
             self._drop_opening(stream, "")
         else:
             if whole:
-                del self.openings[stream]
+                self.openings.remove(stream)
                 self.loop.remove_reader(stream.sock.fileno())
-                self._opened(stream)
+                if stream.refusal:
+                    self._turn_stranger_away(stream)
+                else:
+                    self._opened(stream)
 
     def _drop_opening(self, stream: ProxyStream, reason: str, last_words: bytes = b"") -> None:
-        del self.openings[stream]
+        self.openings.remove(stream)
         self.loop.remove_reader(stream.sock.fileno())
         drain_and_close(stream.sock, last_words)
         if reason:
             self.metrics.dropped += 1
             log.info("stream from %s dropped: %s", stream.where, reason, extra={"stranger": stream.address})
+
+    def _turn_stranger_away(self, stream: ProxyStream) -> None:
+        """Refuse a stream from a network that is not served, in the sentence that its protocol has for it, if any."""
+        greeting, why = stream.greeting, stream.refusal
+        if greeting is None:
+            last_words = tracker.MAGIC_BYTES + tracker.encode({"ok": False, "error": "Forbidden", "message": why})
+        elif greeting.role == handshake.CLIENT and greeting.options.session:
+            success = handshake.Greeting(handshake.SERVER, greeting.key, handshake.Options(session=handshake.SESSION))
+            fields = {"type": "ServerRefused", "message": why, "traceback": "", "retryable": False, "fault": "network"}
+            last_words = b"".join([handshake.encode_greeting(success), *frames.encode(frames.ERROR, 0, fields)])
+        else:
+            last_words = _ANSWERS[MISMATCH]
+        self.metrics.dropped += 1
+        log.info("stream from %s refused: %s", stream.where, why, extra={"stranger": stream.address})
+        drain_and_close(stream.sock, last_words)
 
     def _opened(self, stream: ProxyStream) -> None:
         if self.config.next is not None:
@@ -140,10 +166,10 @@ class ProxyService:
         stranger = {"stranger": stream.address}
         if self._draining:
             stream.sock.close()
-        elif self.tracker is not None and self.tracker.ours:
+        elif self.tracker is not None and self.tracker.trusted and (self.tracker.ours or stream.encrypted):
             assert self.config.tracker is not None
             self._upstream.relay(stream, self.config.tracker, LINK)
-        elif self.tracker is not None and self.tracker.ours is None:
+        elif self.tracker is not None and (self.tracker.ours is None or not self.tracker.trusted):
             log.info("link of %s dropped: the tracker has not answered yet", stream.where, extra=stranger)
             stream.sock.close()
         else:
@@ -218,7 +244,8 @@ class ProxyService:
         stream = self._take(action.conn)
         self.metrics.refused[action.code or CLOSED] += 1
         key = stream.greeting.key if stream.greeting is not None else ""
-        fields = {"key": key, "peer": stream.where, "reason": action.reason}
+        said = public_name(key)  # a secret that a client says in the clear is in no log
+        fields = {"key": said, "peer": stream.where, "reason": action.reason.replace(key, said)}
         log.info("refused", extra={"fields": fields, "stranger": stream.address})
         drain_and_close(stream.sock, _ANSWERS[action.code])
 
@@ -237,7 +264,7 @@ class ProxyService:
         self._act(self.state.expire(self.loop.time()))
 
     def _sweep(self) -> None:
-        while self.openings and (stream := next(iter(self.openings))).due <= self.loop.time():
+        for stream in self.openings.late(self.loop.time()):
             self._drop_opening(stream, "it did not finish its opening")
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -255,7 +282,7 @@ class ProxyService:
         self._upstream.stop()
         if self.tracker is not None:
             self.tracker.close()
-        for stream in list(self.openings):
+        for stream in self.openings.all():
             self._drop_opening(stream, "")
         self.perform(ev.Draining())
         for pair, kind in list(self.pairs.items()):
@@ -284,38 +311,33 @@ def _random_parts(count: int) -> tuple[str, ...]:
 async def serve(config: ProxyConfig) -> int:
     """Serve until a signal, then until the sessions have ended, at most for the grace; the exit status.
 
-    Raises PortRangeError or ConfigError, as `rpcsys.serve.bind` does.
+    Raises PortRangeError or ConfigError, as `rpcsys.serve.bind` and `credential.check` do.
     """
     raise_descriptor_limit()
+    if config.lab:
+        credential.check(config.lab)
+        leave_no_core()
     listener = bind(config.host, config.port, config.port_end)
     pages_at = (("--web-port", config.web_port), ("--http-port", config.http_port))
     web, http = (bind(config.host, port, port + 1, flag) if port else None for flag, port in pages_at)
-    signals = Signals()
-    log_handler = BatchLogHandler()
-    service = ProxyService(config)
-    acceptors = [Acceptor(listener, service.accept)]
-    if web is not None:
-        acceptors.append(serve_websockets(web, service.accept, config.web_origins))
-    pages = []
-    if http is not None:
-        pages.append(serve_pages(http, {"/healthz": health_page, "/metrics": metrics_page(service.metrics)}))
-    try:
-        service.open(acceptors[0].port)
-        log.info("serving on %s:%d", config.host, service.port)
-        others = {"http_port": config.http_port or None, "web_port": config.web_port or None}
-        announce("proxy", config.host, service.port, **others)
-        await until_signal(signals, asyncio.Event())
-        notify("STOPPING=1")
-        while acceptors:
-            acceptors.pop().close()
+    async with serving() as (signals, closing):
+        service = ProxyService(config)
+        closing.callback(service.close)
+        if http is not None:
+            pages = {"/healthz": health_page, "/metrics": metrics_page(service.metrics)}
+            guard = metrics_guard("proxy", config.http_open) if config.lab else None
+            closing.callback(serve_pages(http, pages, guard).close)
+        with contextlib.ExitStack() as accepting:
+            accepting.callback(Acceptor(listener, service.accept).close)
+            if web is not None:
+                accepting.callback(serve_websockets(web, service.accept, config.web_origins).close)
+            service.open(listener.getsockname()[1])
+            log.info("serving on %s:%d", config.host, service.port)
+            others = {"http_port": config.http_port or None, "web_port": config.web_port or None}
+            announce("proxy", config.host, service.port, **others)
+            await until_signal(signals, asyncio.Event())
+            notify("STOPPING=1")
         await _drain(service, signals, config.grace)
-    finally:
-        for acceptor in (*acceptors, *pages):
-            acceptor.close()
-        service.close()
-        signals.close()
-        await asyncio.sleep(0)  # cancelled tasks end in the loop's next turn
-        log_handler.close()
     return 0
 
 

@@ -24,7 +24,7 @@ from rpcsys.proxy import events as ev
 from rpcsys.proxy.config import ProxyConfig
 from rpcsys.proxy.offers import ProxyOffers
 from rpcsys.proxy.waiting import WaitingStream, WaitingStreams
-from rpcsys.wire import keys
+from rpcsys.wire import keys, pinned_keys
 from rpcsys.wire.handshake import CLIENT, SERVER
 
 DUPLICATE, MISMATCH = "duplicate", "mismatch"
@@ -91,16 +91,18 @@ class ProxyState:
         return self._server(event) if event.role == SERVER else self._client(event)
 
     def _client(self, event: ev.StreamOpened) -> list[ev.Action]:
-        servers = self.waiting.named(SERVER, event.key)
+        # One that says its secret is in the clear; its server may allow that.
+        name = pinned_keys.public_name(event.key)
+        servers = self.waiting.named(SERVER, name)
         if servers:
             newest = servers[next(reversed(servers))]
             self.waiting.remove(newest)
             self.offers.joined(newest)
             return [self._join(event.conn, newest)]
-        if not (self.tracked or self.waiting.owned[event.key]) and self.waiting.named(CLIENT, event.key):
-            return [ev.RefuseStream(event.conn, DUPLICATE, f"another client waits for {event.key!r}")]
+        if not (self.tracked or self.waiting.owned[name]) and self.waiting.named(CLIENT, name):
+            return [ev.RefuseStream(event.conn, DUPLICATE, f"another client waits for {name!r}")]
         key = keys.split_match_key(event.key)[0] if self.tracked and ":" in event.key else event.key
-        return self._wait(_stream(event, key, event.key, self._client_s))
+        return self._wait(_stream(event, key, name, self._client_s))
 
     def _server(self, event: ev.StreamOpened) -> list[ev.Action]:
         to_offer = self.tracked and not event.offered

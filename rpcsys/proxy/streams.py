@@ -6,24 +6,26 @@ import socket
 from typing import Any
 
 from rpcsys.wire.handshake import Greeting, OpeningReader
-from rpcsys.wire.tracker import MAGIC_BYTES
+from rpcsys.wire.tracker import MAGIC_BYTES, TLS_RECORD
 
 
 class ProxyStream:
-    """A connection from ``address``, as `accept` returns it. Its opening must be whole by ``due``.
+    """A connection from ``address``, as `accept` returns it.
 
     ``raw`` holds the bytes of its opening, and none beyond it; ``greeting`` is None for a link to the tracker; ``conn``
-    is the stream's number for the state, 0 without a greeting.
+    is the stream's number for the state, 0 without a greeting; ``refusal``: why it is not served, empty if it is;
+    ``encrypted``: a link that begins with TLS, which ends at the tracker of a lab.
     """
 
-    def __init__(self, sock: socket.socket, address: Any, due: float = 0.0) -> None:
+    def __init__(self, sock: socket.socket, address: Any) -> None:
         self.sock = sock
         self.address = str(address[0]).removeprefix("::ffff:") if address else ""
         self.port: int = address[1] if address else 0
-        self.due = due
         self.conn = 0
         self.raw = bytearray()
         self.greeting: Greeting | None = None
+        self.encrypted = False
+        self.refusal = ""
         self._reader: OpeningReader | None = None
 
     @property
@@ -47,9 +49,10 @@ class ProxyStream:
                 raise EOFError
             self.raw += data
             if reader is None:
-                if self.raw == MAGIC_BYTES:
+                self.encrypted = self.raw[: len(TLS_RECORD)] == TLS_RECORD
+                if self.raw == MAGIC_BYTES or self.encrypted:
                     return True
-                if MAGIC_BYTES.startswith(self.raw):
+                if MAGIC_BYTES.startswith(self.raw) or TLS_RECORD.startswith(self.raw):
                     continue
                 self._reader = reader = OpeningReader()
                 data = bytes(self.raw)

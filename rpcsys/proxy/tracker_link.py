@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.errors import RpcsysError, TrackerError
+from rpcsys.errors import ConfigError, RpcsysError, TrackerError
+from rpcsys.link import credential
 from rpcsys.link.backoff import Backoff, jitter
-from rpcsys.link.link import Link, TvmCommands
+from rpcsys.link.link import Link
+from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.wire import tracker
+from rpcsys.wire.tokens import HolderKind
 
 log = logging.getLogger(__name__)
 POLL_S = 2.0  # between two requests for the pending match keys, as with TVM's proxy
@@ -25,16 +28,18 @@ FIRST_S, LONGEST_S = 0.25, 15.0  # pauses between attempts. Each is randomly up 
 class ProxyTrackerLink:
     """Calls ``on_up()`` and ``on_down()`` as the link changes, and ``on_pending(match keys)`` for each reply to a poll.
 
-    ``ours``: whether the tracker is rpcsys's; None until the first answer, and kept while the connection is down.
+    ``lab``: the path of the proxy's credential, in a lab. ``ours``: whether the tracker is rpcsys's; None until the
+    first answer, and kept while the connection is down.
     """
 
     def __init__(
-        self, address: tuple[str, int], on_up: Callable[[], None], on_down: Callable[[], None],
+        self, address: tuple[str, int], lab: str | None, on_up: Callable[[], None], on_down: Callable[[], None],
         on_pending: Callable[[tuple[str, ...]], None],
     ) -> None:  # fmt: skip
         self.ours: bool | None = None
         self.up = False
         self._address = address
+        self._lab = lab
         self._on_up, self._on_down, self._on_pending = on_up, on_down, on_pending
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -43,6 +48,11 @@ class ProxyTrackerLink:
         self._commands = TvmCommands()
         self._timer: asyncio.TimerHandle | None = None
         self._connect()
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the tracker believes this proxy at which addresses its peers are; a lab's does while it is up."""
+        return self._lab is None or self.up
 
     def give(self, command: tracker.TvmMessage) -> None:
         """Send a command to the tracker, if the link is up."""
@@ -67,7 +77,13 @@ class ProxyTrackerLink:
         self._disconnect()
 
     def _connect(self) -> None:
-        self._link = Link(self._address, capabilities=("proxy/1",))
+        try:  # the file is read each time: the link itself rewrites it after a rotation
+            own = None if self._lab is None else credential.read(self._lab)
+            self._link = Link(self._address, capabilities=("proxy/1",), credential=own)
+        except ConfigError as error:
+            log.warning("%s; trying again", error)
+            self._after(LONGEST_S, self._connect)
+            return
         self._loop.add_reader(self._link.fileno(), self._advance)
         self._after(POLL_S, self._poll)
         self._advance()
@@ -95,6 +111,8 @@ class ProxyTrackerLink:
         try:
             messages = link.advance()
             if link.ready and not self.up:
+                if link.tracker.get("kind", HolderKind.PROXY) != HolderKind.PROXY:
+                    raise ConfigError(f"{self._lab} is no proxy's credential: rpcsys lab enrol --proxy NAME makes one")
                 self.up, self.ours = True, link.ours
                 self._backoff.worked()
                 log.info("registered with the tracker at %s:%d", *self._address)

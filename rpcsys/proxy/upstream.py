@@ -6,17 +6,15 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Any
 
 from rpcsys.daemon.acceptor import ConnectionLimit
-from rpcsys.link.tcp import tune, tune_connected
+from rpcsys.daemon.dialling import CONNECT_S, dial
 from rpcsys.proxy.config import Address, ProxyConfig
 from rpcsys.proxy.streams import ProxyStream, send_first
 from rpcsys.wire import tracker
 from rpcsys.wire.control import Via
 
 log = logging.getLogger(__name__)
-CONNECT_S = 5.0  # for each of a host's addresses. Clients and servers give up after about twice that.
 
 _ADVICE = "see what dials there, or raise --max-waiting and --max-waiting-per-address"
 
@@ -56,9 +54,14 @@ class Upstream:
     async def _connect(self, stream: ProxyStream, target: Address, kind: str) -> None:
         try:
             sock = await dial(*target)
-            if self._stopping or not send_first(sock, self._introduction(stream)):
+            try:
+                if self._stopping or not send_first(sock, self._introduction(stream)):
+                    raise OSError("the proxy is stopping" if self._stopping else "it hung up")
+                if stream.encrypted:
+                    await self._take_magic(sock)
+            except BaseException:
                 sock.close()
-                raise OSError("the proxy is stopping" if self._stopping else "it hung up")
+                raise
         except BaseException as error:
             self._limit.leave(stream.address)
             stream.sock.close()
@@ -70,38 +73,21 @@ class Upstream:
         self._join(stream.sock, sock, kind, lambda: self._limit.leave(stream.address))
 
     def _introduction(self, stream: ProxyStream) -> bytes:
-        """The first bytes for the other daemon: the bytes read so far and, for a link, its address."""
-        via = Via((stream.address, stream.port), (self._public, self.port))
-        return bytes(stream.raw) + (b"" if stream.greeting is not None else tracker.encode(via))
+        """The first bytes for the other daemon: those read so far and, for a link, its address (in the clear)."""
+        if stream.greeting is not None:
+            return bytes(stream.raw)
+        via = tracker.encode(Via((stream.address, stream.port), (self._public, self.port)))
+        return tracker.MAGIC_BYTES + via + bytes(stream.raw if stream.encrypted else b"")
 
-
-async def dial(host: str, port: int) -> socket.socket:
-    """A connected, non-blocking socket. Raises OSError: no such host, or none of its addresses answers."""
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError:
-        raise OSError(f"{host!r} is no host") from None
-    problem = OSError(f"{host!r} has no address")
-    for family, kind, protocol, _, address in found:
-        try:
-            return await _connected(socket.socket(family, kind, protocol), address)
-        except asyncio.TimeoutError:
-            problem = TimeoutError(f"no answer in {CONNECT_S:g} s")
-        except OSError as error:
-            problem = error.with_traceback(None)  # its frames refer to it: a cycle for the garbage collector
-    try:
-        raise problem
-    finally:
-        del problem
-
-
-async def _connected(sock: socket.socket, address: Any) -> socket.socket:
-    try:
-        sock.setblocking(False)
-        tune(sock)
-        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, address), CONNECT_S)
-        tune_connected(sock)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+    async def _take_magic(self, sock: socket.socket) -> None:
+        """Read the tracker's answer to the magic, which the peer has not sent. Raises OSError: there is none."""
+        got = b""
+        while len(got) < len(tracker.MAGIC_BYTES):
+            wanted = len(tracker.MAGIC_BYTES) - len(got)
+            try:
+                data = await asyncio.wait_for(self._loop.sock_recv(sock, wanted), CONNECT_S)
+            except asyncio.TimeoutError:
+                raise OSError(f"no answer in {CONNECT_S:g} s") from None
+            got += data
+            if not data or not tracker.MAGIC_BYTES.startswith(got):
+                raise OSError("it is no tracker")

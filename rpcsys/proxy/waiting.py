@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
+from rpcsys.link.admission import network_of
 from rpcsys.wire.handshake import CLIENT, SERVER
 
 
@@ -77,7 +78,7 @@ class WaitingStream:
 
 @dataclass
 class WaitingStreams:
-    """All waiting streams: at most ``limit`` in all, and ``limit_per_address`` of one address."""
+    """All waiting streams: at most ``limit`` in all, and ``limit_per_address`` of one address (in IPv6, its /64)."""
 
     limit: int
     limit_per_address: int
@@ -108,14 +109,14 @@ class WaitingStreams:
         """Why no further stream from ``address`` may wait; "" if one may."""
         if len(self) >= self.limit:
             return f"{len(self)} streams wait already (--max-waiting)"
-        count = self._addresses[address]
+        count = self._addresses[network_of(address)]
         if count >= self.limit_per_address:
             return f"{count} streams of {address} wait already (--max-waiting-per-address)"
         return ""
 
     def add(self, stream: WaitingStream) -> None:
         self.by_conn[stream.conn] = stream
-        self._addresses[stream.address] += 1
+        self._addresses[network_of(stream.address)] += 1
         if stream.until is not None:
             self._timed[stream.role][stream.conn] = stream
         self._enter(stream)
@@ -124,7 +125,7 @@ class WaitingStreams:
         stream.change(END)
         del self.by_conn[stream.conn]
         self._timed[stream.role].pop(stream.conn, None)
-        _count_down(self._addresses, stream.address)
+        _count_down(self._addresses, network_of(stream.address))
         self._leave(stream)
 
     def rename(self, stream: WaitingStream, name: str) -> None:

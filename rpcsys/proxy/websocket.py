@@ -23,7 +23,8 @@ from tornado.iostream import IOStream
 from tornado.web import RequestHandler
 
 from rpcsys.daemon.acceptor import Acceptor
-from rpcsys.daemon.http import CountedStream, counted, http_server
+from rpcsys.daemon.http import counted, http_server
+from rpcsys.daemon.web_streams import Counted
 from rpcsys.link.tcp import tune
 
 Take = Callable[[socket.socket, Any], object]
@@ -57,7 +58,7 @@ def serve_websockets(listener: socket.socket, take: Take, origins: tuple[str, ..
     arguments = {"take": take, "origins": origins, "relays": relays}
     server = http_server([(PATH, _Handler, arguments)])
 
-    def handle(stream: CountedStream, address: Any) -> None:
+    def handle(stream: Counted, address: Any) -> None:
         tune(stream.socket)
         stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SEND_TIMEOUT_MS)
         server.handle_stream(stream, address)
@@ -102,7 +103,7 @@ class _Handler(RequestHandler):
         self.set_header("Sec-WebSocket-Accept", base64.b64encode(digest).decode())
         self.finish()
         stream = self.detach()
-        assert isinstance(stream, CountedStream)
+        assert isinstance(stream, Counted)
         stream.uncount()  # from now on the proxy's own limits hold for it
         return stream
 

@@ -84,6 +84,7 @@ def _look(tracker: Tracker, as_json: bool, watch: bool) -> None:
         click.clear()  # does nothing without a terminal
     say(text)
     reports.print_boards(summary)
+    reports.print_clear(summary)
 
 
 class _Place(NamedTuple):

@@ -62,6 +62,27 @@ def print_boards(summary: Mapping[str, Any]) -> None:
     _print_versions(servers)
 
 
+def print_clear(summary: Mapping[str, Any]) -> None:
+    """Print who has come to an open lab without a credential; nothing where nobody has."""
+    found = in_clear(summary)
+    if found:
+        click.echo("\nIn the clear, without a credential")
+        print_rows(found, _CLEAR)
+
+
+def in_clear(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Who has come to an open lab without a credential, each once; a server, or a user at an address."""
+    found = {(row["server"], row["user"], row["address"]): row for row in summary.get("clear", [])}
+    return [row for _, row in sorted(found.items())]
+
+
+def clear_name(row: Mapping[str, Any]) -> str:
+    """Who has come without a credential, in a word."""
+    if row["server"]:
+        return f"server {row['server']}"
+    return who(row["user"].removesuffix(" (unproven)") or row["address"], row["address"])
+
+
 def _print_versions(servers: Sequence[Mapping[str, Any]]) -> None:
     """Print the versions that servers have, if any: a row for each server, and a column for each label of them."""
     found = [label for label in VERSIONS if any(row["labels"].get(label) for row in servers)]
@@ -173,6 +194,11 @@ _LEASE: Columns = {
 _BOARD: Columns = {
     **{field: field for field in ("name", "key", "state", "holder")},
     "since": lambda row: "-" if row["since_s"] is None else span(row["since_s"]),
+}
+_CLEAR: Columns = {
+    "who": clear_name,
+    "address": "address",
+    "when the lab is closed": lambda row: "served, by [tvm] from" if row["allowed"] else "shut out",
 }
 _MODULE: Columns = {
     "module": "name",

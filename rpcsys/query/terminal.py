@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from rpcsys.errors import Interrupted, ProtocolError, RpcsysError, one_line, printable
+from rpcsys.wire import tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,6 +55,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
     try:
+        tokens.refuse_visible(sys.argv[1:] if arguments is None else arguments)
         with _terminable():
             status = command.main(arguments, name, standalone_mode=False)
         sys.stdout.flush()

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 
 from rpcsys import logs, serve
 from rpcsys.errors import ConfigError
+from rpcsys.link import ciphers
 from rpcsys.server import config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the device server; the exit status (0 stopped, 2 usage, 3 no free port)."""
+    ciphers.prefer_fast()
     return serve.run(lambda: _main(sys.argv[1:] if arguments is None else arguments), config.NAME)
 
 

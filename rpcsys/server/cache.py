@@ -35,8 +35,10 @@ def new_hash() -> Any:
 class Cache:
     """A folder of files by content, at most ``cap`` bytes in all. The least recently used file is removed first.
 
-    ``objects/HASH`` are whole files, read-only; ``partial/HASH`` are interrupted uploads, which a later session
+    ``objects/HASH`` are whole files; ``partial/HASH`` are interrupted uploads, which a later session
     resumes. Raises `ConfigError` when the folder cannot be made or written to.
+
+    Sessions with users of their own share it by the group of both folders (:meth:`share`).
     """
 
     def __init__(self, folder: str, cap: int) -> None:
@@ -49,6 +51,15 @@ class Cache:
         except OSError as error:
             how = "give a folder in which this user may write"
             raise ConfigError(f"cannot use {folder} as a cache: {error.strerror or error}; {how}") from None
+
+    def share(self, group: int) -> None:
+        """Open the folders to a group, and what is in them: its members are users of sessions. Raises OSError."""
+        for folder in (self._objects, self._partial):
+            os.chown(folder, -1, group)
+            os.chmod(folder, 0o770)
+            for entry in os.scandir(folder):
+                with contextlib.suppress(OSError), _open(entry.path, os.O_RDONLY) as stream:
+                    _share(stream, group)
 
     def place(self, digest: str, target: str) -> bool:
         """Copy the file with this SHA-256 to the path ``target``; False when it is missing or damaged.
@@ -70,7 +81,8 @@ class Cache:
             if actual.hexdigest() != digest:
                 _forget(path)
                 return False
-            os.utime(path)
+            with contextlib.suppress(PermissionError):  # its owner, another session's user, forbids it
+                os.utime(path)
             os.chmod(fresh, 0o444)
             os.replace(fresh, target)
         except FileNotFoundError:
@@ -86,6 +98,8 @@ class Cache:
         if not _lock(stream):
             stream.close()
             return None
+        with contextlib.suppress(PermissionError):  # its owner is another session's user, who has shared it
+            _share(stream, os.stat(self._partial).st_gid)
         os.utime(path)
         return Partial(self, path, stream, os.path.join(self._objects, digest))
 
@@ -161,7 +175,6 @@ class Partial:
 
     def finish(self) -> None:
         """Move the whole file to the cache's objects. Raises OSError."""
-        os.fchmod(self._stream.fileno(), 0o444)
         os.replace(self._path, self._goal)
         self._stream.close()
 
@@ -197,6 +210,13 @@ def _open(path: str, flags: int) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "no plain file")
     return open(descriptor, "r+b" if flags & os.O_RDWR else "rb", buffering=0)
+
+
+def _share(stream: BinaryIO, group: int) -> None:
+    """Open a file to ``group``, unless it has another name elsewhere. Raises OSError."""
+    if os.fstat(stream.fileno()).st_nlink == 1:
+        os.fchown(stream.fileno(), -1, group)
+        os.fchmod(stream.fileno(), 0o660)
 
 
 def _lock(stream: BinaryIO) -> bool:

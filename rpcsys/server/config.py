@@ -14,6 +14,7 @@ from typing import Any
 from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
+from rpcsys.link import admission, ciphers
 from rpcsys.link.address import host_and_port, parse_address
 from rpcsys.logs import FORMATS
 from rpcsys.server.capabilities import installed
@@ -57,6 +58,9 @@ class ServerConfig:
     session_memory: int | None = None  # in bytes
     isolation: bool = True
     read_only: bool = False
+    session_network: str = "host"  # or "none"
+    session_user: str = "none"  # or "auto", or a name
+    session_groups: tuple[str, ...] | None = None  # None: those of accelerators that this board has
     import_timeout_s: float = 60.0
     allow_pickle: bool = False
     cache: str | None = None
@@ -67,6 +71,10 @@ class ServerConfig:
     health_check: str = ""
     recover: str = ""
     http_port: int = 0
+    http_open: tuple[str, ...] = ()  # networks that see its metrics in a lab, beside its own machine
+    lab: str = ""  # the file of its credential for a closed lab: sessions are encrypted
+    standing_key: str = ""  # the file with the key that clients need, of a server without a tracker
+    admit: tuple[str, ...] = ()  # networks whose clients are served beside the private ones
     log_format: str = "text"
 
     @property
@@ -105,12 +113,16 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "tvm_apart": tvm == "python" and flags.preload == AUTO,
         "labels": _labels(flags.labels),
         "preload": _preload(flags.preload),
+        "session_user": flags.session_user or (AUTO if flags.lab and os.geteuid() == 0 else ServerConfig.session_user),
+        "session_groups": None if flags.session_groups is None else _split(flags.session_groups),
         "imports": tuple(flags.imports),
         "cpus": _cpus(flags.cpus, flags.slots) if flags.cpus else (),
         "cache": _whole_path(flags.cache) if flags.cache else None,
         "cache_bytes": flags.cache_bytes or ServerConfig.cache_bytes,
         "deploy": _whole_path(flags.deploy) if flags.deploy else None,
         "deploy_queue": flags.deploy_queue or ServerConfig.deploy_queue,
+        "lab": _whole_path(flags.lab) if flags.lab else "",
+        "standing_key": _whole_path(flags.standing_key) if flags.standing_key else "",
         "health_check": flags.health_check or "",
         "recover": flags.recover or "",
     }
@@ -147,6 +159,12 @@ def parser() -> serve.Parser:
     memory = functools.partial(_size, least=MIN_MEMORY)
     add("--session-memory", type=memory, metavar="SIZE", help="memory limit of a session, such as 512M or 2G")
     add("--read-only", action="store_true", help="sessions can write to their own directories only, and leave no file")
+    reach = "what sessions reach: the host's network (default), or their client alone"
+    add("--session-network", choices=("host", "none"), default="host", help=reach)
+    runs = "the user of sessions: auto (one for each slot; as root in a lab), a name, or none (the server's)"
+    add("--session-user", type=serve.not_empty, metavar="NAME", help=runs)
+    joins = "groups of these users (default: video and render, where they exist)"
+    add("--session-groups", metavar="A,B", help=joins)
     sees = "sessions see the host's /tmp, /dev/shm and System V IPC"
     add("--no-isolation", action="store_false", dest="isolation", help=sees)
     add("--tvm", choices=("auto", "python", "ctypes", "off"), default=AUTO, help="how to serve TVM's clients")
@@ -166,6 +184,12 @@ def parser() -> serve.Parser:
     add("--recover", metavar="COMMAND", help="run to recover a board that is not fit, such as a power switch")
     add("--self-test", action="store_true", help="report what works on this board and what is missing, and exit")
     add("--http-port", type=serve.port_number, default=0, metavar="N", help="/metrics and /healthz; 0 is off")
+    add("--http-open", type=admission.flag, default=(), metavar="NETWORKS", help=admission.HTTP_OPEN)
+    add("--admit", type=admission.flag, default=(), metavar="NETWORKS", help=admission.HELP)
+    file: dict[str, Any] = {"type": serve.not_empty, "metavar": "FILE"}
+    add("--lab", **file, help="this board's credential for a closed lab: sessions are encrypted")
+    clients_need = "without a tracker: the file with the key that clients need (made at the first start)"
+    add("--standing-key", **file, help=clients_need)
     add("--log-format", choices=FORMATS, default="text", help="lines for people (default) or JSON")
     grace = "time for sessions to end when the server stops"
     add("--grace", type=_seconds, default=10.0, dest="grace_s", metavar="S", help=grace)
@@ -189,6 +213,10 @@ def _check(flags: argparse.Namespace) -> None:
     _refuse(flags.key and not is_key(flags.key), form)
     mounts = "--read-only needs mounts of a session's own: leave out --no-isolation"
     _refuse(flags.read_only and not flags.isolation, mounts)
+    users = "--session-groups are of the users that --session-user gives to sessions: give that, too"
+    _refuse(flags.session_groups is not None and flags.session_user in (None, "none"), users)
+    network = "--session-network none needs namespaces of a session's own: leave out --no-isolation"
+    _refuse(flags.session_network == "none" and not flags.isolation, network)
     folder = "--cache-size needs --cache DIR: the folder to keep files in"
     _refuse(flags.cache_bytes is not None and not flags.cache, folder)
     _refuse(flags.cache_bytes == 0, "--cache-size 0: leave out --cache to keep nothing")
@@ -196,9 +224,24 @@ def _check(flags: argparse.Namespace) -> None:
     _refuse((flags.deploy_workers or flags.deploy_queue) and not flags.deploy, kept)
     absent = "--deploy is not in the device runtime: install rpcsys on this machine (pip install rpcsys)"
     _refuse(flags.deploy and not installed("rpcsys.server.models.deployer"), absent)
+    _check_keys(flags, leased)
     for flag, command in (("--health-check", flags.health_check), ("--recover", flags.recover)):
         _refuse(command is not None and not command.strip(), f"{flag}: a command is missing")
         _refuse(command and not leased, f"{flag} decides about what a tracker is offered: it needs --tracker")
+
+
+def _check_keys(flags: argparse.Namespace, leased: object) -> None:
+    """The flags of encrypted sessions."""
+    _refuse(flags.lab and not leased, "--lab is for a server of a tracker: give --tracker, or use --standing-key")
+    _refuse(flags.http_open and not (flags.lab and flags.http_port), admission.HTTP_OPEN_ALONE)
+    apart = "--standing-key is for a server without a tracker: with one, --lab makes keys for each session"
+    _refuse(flags.standing_key and (leased or flags.lab), apart)
+    _refuse(flags.standing_key and not flags.key, "--standing-key needs --key: the name in it, such as --key edge")
+    _refuse((flags.lab or flags.standing_key) and not installed("_ssl"), ciphers.no_ssl())
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 def _whole_path(path: str) -> str:
@@ -319,5 +362,5 @@ def _preload(text: str) -> tuple[str, ...]:
     if text == "none":
         return ()
     if text != AUTO:
-        return tuple(name for name in text.split(",") if name)
+        return _split(text)
     return tuple(name for name in ("numpy", "onnxruntime") if installed(name))

@@ -17,6 +17,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 #: The name, in rules, of TVM's clients without a credential from the networks of ``[tvm] from``.
 TVM = "tvm"
 EVERY_MEMBER = "*"
+EVERY_MODULE = "*"
+ASK = "ask a keeper"  # what one does who needs more than the rules allow
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}").fullmatch
 _SPECIAL = frozenset("*?[")
 MAX_PRIORITY = 1000
@@ -71,6 +73,20 @@ _ALL = Grant(MAX_PRIORITY, math.inf, math.inf, True)
 
 
 @dataclass(frozen=True)
+class Oidc:
+    """Whose ID tokens make members: those of ``issuer`` for ``client_id``; ``lasts_s``: for how many seconds.
+
+    ``name_claim``, ``groups_claim``: what in them is the member's name, and its groups ("": nothing).
+    """
+
+    issuer: str
+    client_id: str
+    name_claim: str = "email"
+    groups_claim: str = ""
+    lasts_s: float = 12 * 3600.0
+
+
+@dataclass(frozen=True)
 class Access:
     """The rules of a lab. ``tvm_from``: networks of TVM's clients; ``page_open``: networks that see the page."""
 
@@ -79,6 +95,7 @@ class Access:
     rules: tuple[Rule, ...] = ()
     tvm_from: tuple[Network, ...] = ()
     page_open: tuple[Network, ...] = ()
+    oidc: Oidc | None = None
 
     @cached_property
     def _by_name(self) -> dict[str, list[Rule]]:
@@ -136,13 +153,19 @@ class Access:
             any(rule.code for rule in rules),
         )
 
-    def may_use_module(self, member: str, module: str, *, deploy: bool = False) -> bool:
-        """Whether a member may call a deployed module or, with ``deploy``, replace it."""
+    def may_call(self, member: str, module: str) -> bool:
+        """Whether a member may call a deployed module."""
+        if Right.KEEPER in self.rights(member):
+            return True
+        return any(_any_matches(rule.modules, module) for rule in self.rules_of(member))
+
+    def deployable(self, member: str) -> tuple[str, ...]:
+        """The modules that a member may replace, as patterns: with the right to deploy, those that it may call."""
         held = self.rights(member)
         if Right.KEEPER in held:
-            return True
-        named = any(_any_matches(rule.modules, module) for rule in self.rules_of(member))
-        return named and (not deploy or Right.DEPLOY in held)
+            return (EVERY_MODULE,)
+        named = {pattern for rule in self.rules_of(member) for pattern in rule.modules}
+        return tuple(sorted(named)) if Right.DEPLOY in held else ()
 
     def keepers(self, members: Collection[str]) -> list[str]:
         """Those of ``members`` who have all rights, sorted: whom a refused one asks."""
@@ -160,7 +183,7 @@ class Access:
 # Refusals
 
 
-def refusal(access: Access, member: str, key: str, *, priority: int = 1, held: int = 0, count: int = 1) -> str:
+def refusal(access: Access, member: str, key: str, *, priority: float = 1, held: int = 0, count: int = 1) -> str:
     """Why a member may not lease ``count`` devices of ``key``; empty if it may.
 
     ``held``: the devices that the member leases already. A sentence for people, with what the rules allow.
@@ -169,11 +192,11 @@ def refusal(access: Access, member: str, key: str, *, priority: int = 1, held: i
     who = f"{member} may not lease {key}"
     if grant is None:
         keys = list(dict.fromkeys(pattern for rule in access.rules_of(member) for pattern in rule.keys))
-        return f"{who} (rules of lab {access.lab} allow: {', '.join(keys[:8]) or 'nothing'})"
+        return f"{who} (rules of lab {access.lab} allow: {', '.join(keys[:8]) or 'nothing'}); {ASK}"
     if priority > grant.priority:
-        return f"{who} with priority {priority}: {grant.priority} at most"
+        return f"{who} with priority {priority:g}: {grant.priority} at most; {ASK}"
     if held + count > grant.at_once:
-        return f"{who}: {grant.at_once:g} leases at once, and has {held}"
+        return f"{who}: {grant.at_once:g} leases at once, and has {held}; end one, or {ASK}"
     return ""
 
 
@@ -181,7 +204,7 @@ def lacks(access: Access, member: str, right: Right) -> str:
     """Why a member may not do what takes ``right``; empty if it may."""
     if right in access.rights(member):
         return ""
-    return f"{member} may not do this (it takes the right {right.value!r} in the rules of lab {access.lab})"
+    return f"{member} may not do this (it takes the right {right.value!r} in the rules of lab {access.lab}); {ASK}"
 
 
 @lru_cache(maxsize=4096)

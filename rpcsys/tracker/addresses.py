@@ -12,11 +12,6 @@ def is_loopback(host: str) -> bool:
     return host.startswith("127.") or host in ("::1", "localhost")
 
 
-def plain(address: str) -> str:
-    """An address without the prefix that an IPv6 socket adds to IPv4 addresses."""
-    return address.removeprefix("::ffff:")
-
-
 @dataclass(frozen=True)
 class ProxyNetworks:
     """Networks of trusted proxies; empty: the tracker's own machine."""

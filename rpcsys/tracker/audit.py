@@ -7,9 +7,11 @@ chain: who keeps a hash elsewhere (the tracker logs the newest one each hour) ca
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -17,9 +19,12 @@ from typing import IO, Any, NamedTuple
 from rpcsys.errors import ConfigError
 
 FILE = "audit.jsonl"
+RECOVER = "recover"  # what is done to a member that a command on the tracker's host has made
 FIRST = "0" * 64  # ``prev`` of the first line
 MAX_LINE = 64 << 10  # bytes; a longer one is damage
 _TAIL = 2 * MAX_LINE
+MAX_PAGE = 64 << 10  # characters of a page, which JSON may make six times as long, before its last line
+_PLACES = 64
 
 
 class AuditEntry(NamedTuple):
@@ -34,17 +39,19 @@ class AuditEntry(NamedTuple):
 
 
 class AuditLog:
-    """The open file. One process writes; its lines are on the disk when :meth:`write` returns.
+    """The open file. One process writes, from any thread; its lines are on the disk when :meth:`write` returns.
 
     Raises `ConfigError`: the file cannot be written, or is none. What a kill has left of a last line is removed.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / FILE
+        self._lock = threading.Lock()
         try:
             self._file: IO[bytes] = os.fdopen(
                 os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b", 0
             )
+            fcntl.flock(self._file, fcntl.LOCK_SH)
             self.head = self._go_on()
         except OSError as error:
             raise ConfigError(f"cannot write {self.path}: {error.strerror}") from None
@@ -62,27 +69,66 @@ class AuditLog:
 
     def write(self, entries: Iterable[AuditEntry]) -> None:
         """Append lines. Raises OSError: none of them was written, or the last one in part."""
-        lines = []
-        head = self.head
-        for entry in entries:
-            line = line_of(entry, head)
-            lines.append(line + b"\n")
-            head = hash_of(line)
-        end = self._file.seek(0, os.SEEK_END)
-        try:
-            data = memoryview(b"".join(lines))
-            while data:
-                data = data[self._file.write(data) or 0 :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._file.truncate(end)
-            raise
-        self.head = head
+        with self._lock:
+            lines = []
+            head = self.head
+            for entry in entries:
+                line = line_of(entry, head)
+                lines.append(line + b"\n")
+                head = hash_of(line)
+            end = self._file.seek(0, os.SEEK_END)
+            try:
+                data = memoryview(b"".join(lines))
+                while data:
+                    data = data[self._file.write(data) or 0 :]
+                os.fsync(self._file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(end)
+                raise
+            self.head = head
+
+    def is_alone(self) -> bool:
+        """Whether no other process has the file open, as a running tracker has; none opens it until :meth:`close`."""
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+class AuditReader:
+    """Pages of an audit log's lines. It remembers where pages end, for whoever asks for the next one."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / FILE
+        self._places: dict[int, int] = {1: 0}  # the number of a line -> where it begins
+
+    def page(self, start: int, limit: int) -> tuple[list[str], int]:
+        """At most ``limit`` whole lines from the number ``start`` on, and the number of the next; 0 at the end.
+
+        What is no UTF-8 is kept (`surrogateescape`), a longer line than `MAX_LINE` is cut behind it. Raises OSError.
+        """
+        lines: list[str] = []
+        with self.path.open("rb") as file:
+            number = max(known for known in self._places if known <= start)
+            file.seek(self._places[number])
+            size = 0
+            while len(lines) < limit and size < MAX_PAGE:
+                line = file.readline()
+                if not line.endswith(b"\n"):
+                    return lines, 0
+                number += 1
+                if number > start:
+                    lines.append(line[: MAX_LINE + 1].rstrip(b"\n").decode("utf-8", "surrogateescape"))
+                    size += len(lines[-1])
+            while len(self._places) > _PLACES:
+                del self._places[next(known for known in self._places if known != 1)]
+            self._places[number] = file.tell()
+        return lines, number
 
 
 def line_of(entry: AuditEntry, prev: str) -> bytes:

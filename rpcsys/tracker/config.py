@@ -6,7 +6,9 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
+from typing import Any
 
+from rpcsys.link import admission
 from rpcsys.link.address import host_and_port
 from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, end_of_ports, not_empty, port_end, port_number
@@ -24,6 +26,8 @@ class TrackerConfig:
     port: int = 9190
     port_end: int = 9199  # exclusive
     http_port: int = 0  # 0 is off
+    http_cert: str | None = None  # files of the page's certificate and its key, which may be in one
+    http_key: str | None = None
     stop_key: str | None = None  # None: no message can stop the tracker
     silent: bool = False
     limits: tuple[tuple[str, float], ...] = ()  # key, and its longest session in seconds
@@ -32,6 +36,8 @@ class TrackerConfig:
     log_format: str = "text"
     proxy_from: tuple[str, ...] = ()  # addresses and networks of trusted proxies; empty: this machine
     max_connections_per_address: int = 4096
+    lab: str | None = None  # the folder of the lab that the tracker serves
+    admit: tuple[str, ...] = ()  # networks whose peers are served beside the private ones
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
@@ -43,6 +49,9 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add("--port-end", type=port_end, help=f"try ports below this one (default: {_PORTS} ports from --port)")
     pages = "serve a page of the lab at /, and /metrics, /healthz, /api/summary; 0 is off"
     add("--http-port", type=port_number, help=pages)
+    files: dict[str, Any] = {"type": not_empty, "metavar": "FILE"}
+    add("--http-cert", **files, help="serve these over HTTPS too, with this certificate (PEM), also after its renewal")
+    add("--http-key", **files, help="its key (default: in the certificate's file)")
     add("--stop-key", help="stop the tracker on a message with this key, as TVM's protocol has it")
     remember = "keep leases, places in the queue and servers set aside in a file there, across restarts"
     add("--state-dir", type=not_empty, metavar="DIR", help=remember)
@@ -55,6 +64,9 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     most = "connections of one address, at most half of the system's limit; those of trusted proxies"
     most += " do not count (default: %(default)d)"
     add("--max-connections-per-address", type=_count, metavar="N", help=most)
+    add("--admit", type=admission.flag, metavar="NETWORKS", help=admission.HELP)
+    closed = "serve the lab in DIR: its members alone, inside TLS (rpcsys lab init makes one)"
+    add("--lab", type=not_empty, metavar="DIR", help=closed)
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
     parser.set_defaults(**{**vars(TrackerConfig()), "port": None, "port_end": None, "limits": [], "proxy_from": []})
@@ -63,6 +75,12 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     flags["host"], flags["port"] = host_and_port(flags["host"] or default.host, flags["port"], default.port)
     flags["limits"] = tuple(dict(flags["limits"]).items())
     flags["proxy_from"] = tuple(flags["proxy_from"])
+    if flags["lab"] is not None and flags["stop_key"] is not None:
+        parser.error("--stop-key is no secret (ps shows it): the tracker of a lab is stopped by a signal")
+    if flags["http_key"] is not None and flags["http_cert"] is None:
+        parser.error("--http-key is that of a certificate: give --http-cert FILE, too")
+    if flags["http_cert"] is not None and not flags["http_port"]:
+        parser.error("--http-cert is for the page: give --http-port N, too")
     if flags["port_end"] is None:
         flags["port_end"] = end_of_ports(flags["port"], _PORTS)
     return TrackerConfig(**flags)

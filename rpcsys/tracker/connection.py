@@ -5,29 +5,34 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rpcsys.daemon import acceptor
 from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
-from rpcsys.errors import LimitExceeded, ProtocolError
+from rpcsys.errors import LimitExceeded, NoTls, ProtocolError
 from rpcsys.link.tcp import acknowledge_at_once
-from rpcsys.tracker.addresses import ProxyNetworks
 from rpcsys.tracker.heartbeats import ASKED
-from rpcsys.tracker.views.metrics import FrameCounts
+from rpcsys.tracker.peer_limit import PeerLimit
+from rpcsys.tracker.views.metrics import FrameCounts, LabCounts
 from rpcsys.tracker.views.summary import MAX_CHARACTERS
 from rpcsys.wire.control import Answer
 from rpcsys.wire.first_bytes import TRACKER, OtherProtocol, answer
 from rpcsys.wire.tracker import FAIL, MAGIC_BYTES, MAX_FRAME, SUCCESS, TrackerFrameReader, encode
+
+if TYPE_CHECKING:
+    from rpcsys.link.tls import Tunnel
+    from rpcsys.tracker.strangers import Strangers
 
 log = logging.getLogger(__name__)
 
 RECEIVED = 16 << 10  # bytes of one read: many frames, and small enough for the interpreter's own allocator
 BURST = 64  # frames of one connection that are handled before the other connections' frames
 LENGTH_BYTES = 4
+MAX_STRANGERS_FRAME = 4096  # bytes of a frame of a peer that has not said yet who it is
 #: How long a magic or a frame may stay incomplete, and how long a peer may read nothing. The connection is then
 #: dropped, within 10 s in all.
 SILENCE_S = 8.0
+#: How long a peer whose network is not served stays connected, and how often it is told: TVM's client tries five times.
+REFUSED_S, MAX_REFUSED = 10.0, 20
 #: With HIGH_WATER bytes unsent, the peer's frames are no longer read; with LOW_WATER, they are read again.
 HIGH_WATER = 256 << 10
 LOW_WATER = HIGH_WATER // 4
@@ -35,29 +40,29 @@ LOW_WATER = HIGH_WATER // 4
 MAX_UNSENT = 4 << 20
 MAX_TVM_REPLY = MAX_CHARACTERS  # bytes of a reply to TVM's client, which reads replies of any length
 _SUCCESS, _ASKED = encode(SUCCESS), encode(ASKED)
+_PLAIN = memoryview(bytearray(RECEIVED))  # one connection at a time decrypts
 
 
-class PeerLimit:
-    """At most ``limit`` connections of each address. Trusted proxies are exempt, as they have limits of their own."""
+class LabOfPeers(Protocol):
+    """What a connection needs of the lab that its tracker serves."""
 
-    def __init__(self, limit: int, proxies: ProxyNetworks, clock: Callable[[], float]) -> None:
-        self._proxies = proxies
-        self._clock = clock
-        advice = "see what runs there, or start the tracker with a higher --max-connections-per-address"
-        self._counted = acceptor.ConnectionLimit(limit, None, log, advice)
+    counts: LabCounts
+    strangers: Strangers
 
-    def admit(self, address: str, local: str) -> bool:
-        """Admit and count a connection. False: the limit is reached, which is logged now and then."""
-        return self._proxies.include(address, local) or self._counted.admit(address, self._clock())
+    @property
+    def longest_hello(self) -> int:
+        """The longest frame, in bytes, of one who has not said yet who he is."""
 
-    def leave(self, address: str, local: str) -> None:
-        """Count the end of an admitted connection."""
-        if not self._proxies.include(address, local):
-            self._counted.leave(address)
+    def tunnel(self) -> Tunnel:
+        """The tracker's end of a new TLS connection."""
 
 
 class Owner(Protocol):
     """What a connection needs of its service."""
+
+    @property
+    def lab(self) -> LabOfPeers | None:
+        """The lab that the tracker serves."""
 
     loop: asyncio.AbstractEventLoop
     sockets: Sockets
@@ -81,34 +86,92 @@ class Owner(Protocol):
 
 
 class PeerConnection:
-    """A connection of a client or a server."""
+    """A connection of a client or a server. ``refusal``: why its messages are refused, empty if they are not."""
 
     __slots__ = (
-        *("_acknowledged", "_again", "_blocked", "_closing", "_ended", "_reader", "_service", "_sock"),
-        *("_stuck_since", "_unsent", "_waiting_since", "_wanted", "address", "local", "number", "serves"),
+        *("_acknowledged", "_again", "_blocked", "_closing", "_ended", "_reader", "_service", "_since", "_sock"),
+        *(
+            "_greeted",
+            "_held",
+            "_place",
+            "_queued",
+            "_stuck_since",
+            "_tunnel",
+            "_unsent",
+            "_waiting_since",
+            "_wanted",
+            "address",
+            "known",
+            "local",
+            "number",
+            "refusal",
+            "refused",
+            "serves",
+        ),
     )
 
-    def __init__(self, service: Owner, sock: socket.socket, address: str, local: str) -> None:
+    def __init__(self, service: Owner, sock: socket.socket, address: str, local: str, refusal: str = "") -> None:
         self.address = address
         self.local = local
+        self._place = address, local
         self.number = 0  # its number in the state, 0 before the magic
         self.serves = False  # whether the peer has made offers
+        self.refusal = refusal
+        self.refused = 0  # messages that were answered with the refusal
+        self.known = service.lab is None  # whether it may send all messages: in a lab, its hello is accepted
+        self._tunnel: Tunnel | None = None
+        self._greeted = False  # whether the magic of the peer was answered
+        self._held = False  # whether it waits unread, as others are to say first who they are
         self._service = service
         self._sock = sock
-        self._reader = TrackerFrameReader()
-        self._unsent = bytearray()
+        self._reader = TrackerFrameReader(limit=MAX_FRAME if self.known else MAX_STRANGERS_FRAME)
+        self._unsent = self._queued = bytearray()  # as they are sent; and what is to be sent, which TLS encrypts first
         self._wanted = READ
         self._blocked = False  # whether the kernel takes nothing more for now
         self._acknowledged = self._again = self._closing = self._ended = False
         self._waiting_since: float | None = service.loop.time()
         self._stuck_since: float | None = None
+        self._since = service.loop.time()
         service.sockets.add(sock.fileno(), self.ready)
         service.open_connections[self] = None
+        if service.lab is not None:
+            service.lab.strangers.add(self)
 
     @property
     def stuck(self) -> bool:
         """Whether so much is unsent that the peer's frames are not read."""
         return self._stuck_since is not None
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the peer speaks inside TLS."""
+        return self._tunnel is not None
+
+    def accept(self) -> None:
+        """From now on, the peer may send all messages."""
+        self.known = True
+        self._reader.limit = MAX_FRAME
+        if self._service.lab is not None:
+            self._service.lab.strangers.remove(self)
+
+    def came_from(self, address: str) -> None:
+        """Note the peer's own address, by the word of a proxy: from now on, the peer counts for that."""
+        assert self._service.lab is not None, "nowhere else are peers strangers"
+        strangers = self._service.lab.strangers
+        strangers.remove(self)
+        self.address = address
+        strangers.add(self)
+
+    def hold(self) -> None:
+        """Read nothing more for now."""
+        self._held = True
+        self._expect()
+
+    def read_on(self) -> None:
+        """Read again; the time in which the peer has to say who it is begins."""
+        self._held = False
+        self._since = self._waiting_since = self._service.loop.time()
+        self._expect()
 
     # Frames.
 
@@ -136,28 +199,85 @@ class PeerConnection:
             except OSError:
                 data = b""
             self._ended = not data
-            self._reader.feed(data)
+            if self._tunnel is None:
+                self._reader.feed(data)
+            else:
+                self._tunnel.feed(data)
             self._acknowledged = len(data) == LENGTH_BYTES
             if not self._acknowledged:
                 break
             acknowledge_at_once(self._sock)
-        self._service.heard[self.serves].append(self)
+        if self.known or self._service.lab is None:
+            self._service.heard[self.serves].append(self)
+        else:
+            self._service.lab.strangers.heard.append(self)
+
+    def _decrypt(self, tunnel: Tunnel) -> None:
+        """Decrypt what was received, or go on with the handshake. Raises `ProtocolError`: it is not TLS 1.3."""
+        try:
+            if tunnel.open or self._shake_hands(tunnel):
+                while count := tunnel.read_into(_PLAIN):
+                    self._reader.feed(bytes(_PLAIN[:count]))
+        except EOFError:
+            self._ended = True
+        except (NoTls, OSError) as error:  # of which ssl.SSLError is one
+            raise ProtocolError(str(error) or "TLS failed") from None
+        finally:
+            self._unsent += tunnel.outgoing()
+            self.flush()
+
+    def _shake_hands(self, tunnel: Tunnel) -> bool:
+        """Go on with the handshake; whether it is done. Raises NoTls."""
+        lab = self._service.lab
+        assert lab is not None, "it has begun TLS, as in a lab alone"
+        try:
+            done = tunnel.handshake()
+        except NoTls:
+            lab.counts.handshakes["failed"] += 1
+            self._note_failure("tls")
+            raise
+        lab.counts.handshakes["done"] += done
+        return done
+
+    def _note_failure(self, why: str) -> None:
+        if self._service.lab is not None:
+            self._service.lab.strangers.failed(self.address, why)
+
+    def _begin_tls(self, lab: LabOfPeers) -> None:
+        """What follows is TLS: of a client, or of one behind a proxy that has named it in the clear."""
+        self._tunnel = lab.tunnel()
+        lab.counts.encrypted += 1
+        self._tunnel.feed(self._reader.rest())
+        self._reader = TrackerFrameReader(limit=lab.longest_hello)
+        self._queued, self._greeted = bytearray(), False
+        self._decrypt(self._tunnel)
+
+    def _first_frame(self) -> bytes | None:
+        """The next frame of a peer that has just come: TLS may begin before it, and its magic is answered."""
+        lab = self._service.lab
+        if lab is not None and self._tunnel is None and self._reader.begins_tls:
+            self._begin_tls(lab)
+        frame = self._reader.next()
+        if not self._greeted and not self._reader.magic_due:
+            self._greeted = True
+            self.number = self._service.greeted(self)
+        return frame
 
     def work(self) -> None:
         """Handle at most `BURST` frames of what has been read, and then the end of the stream if it has come."""
-        reader, drained = self._reader, False
+        drained = False
         try:
+            if self._tunnel is not None and not self._closing:
+                self._decrypt(self._tunnel)
             for _ in range(BURST):
                 if self._closing:
                     return
                 if drained or self._stuck_since is not None:
                     break
-                frame = reader.next()
-                if not self.number and not reader.magic_due:
-                    self.number = self._service.greeted(self)
+                frame = self._reader.next() if self.known and self._greeted else self._first_frame()
                 if frame is not None:
                     self._service.received(self, frame)
-                drained = frame is None or not reader.partial
+                drained = frame is None or not self._reader.partial
         except ProtocolError as error:
             if isinstance(error, OtherProtocol):
                 self.send(answer(TRACKER, error.kind))
@@ -171,7 +291,7 @@ class PeerConnection:
         elif self._ended:
             self._service.lost(self)
             self.close()
-        elif not reader.partial:
+        elif not self._reader.partial:
             self._waiting_since = None
         else:
             self._await_rest()
@@ -191,7 +311,7 @@ class PeerConnection:
             self._service.flush()
 
     def _expect(self) -> None:
-        reading = not (self._again or self._closing or self._stuck_since is not None)
+        reading = not (self._again or self._closing or self._held or self._stuck_since is not None)
         wanted = (READ if reading else 0) | (WRITE if self._blocked else 0)
         if wanted != self._wanted:
             self._wanted = wanted
@@ -215,14 +335,18 @@ class PeerConnection:
                 data = encode(message, MAX_FRAME if type(message) is dict else MAX_TVM_REPLY)
             except LimitExceeded as problem:
                 data = encode(_too_long(message, problem))
-        if not self._unsent:
+        if not self._queued:
             self._service.unsent.append(self)
-        self._unsent += data
-        if len(self._unsent) > HIGH_WATER:
+        self._queued += data
+        if len(self._queued) > HIGH_WATER:
             self.flush()
 
     def flush(self) -> None:
         """Write as much as the kernel takes; the rest follows when the socket is writable again."""
+        if self._tunnel is not None and self._queued and self._tunnel.open:
+            queued, self._queued = self._queued, bytearray()
+            self._tunnel.write((queued,))
+            self._unsent += self._tunnel.outgoing()
         unsent = self._unsent
         if unsent and not self._blocked:
             try:
@@ -254,7 +378,12 @@ class PeerConnection:
         """Drop the connection if a frame stays incomplete, or the peer reads nothing, for `SILENCE_S`."""
         if self._stuck_since is not None and now - self._stuck_since > SILENCE_S:
             self.drop("it does not read what it is sent")
-        elif self._waiting_since is not None and now - self._waiting_since > SILENCE_S:
+        elif self.refusal and now - self._since > REFUSED_S:
+            self.drop("its network is not served (--admit)")
+        elif not (self.known or self.refusal or self._held) and now - self._since > SILENCE_S:
+            self._note_failure("silent")
+            self.drop(f"it has not said within {SILENCE_S:g} s who it is")
+        elif self._waiting_since is not None and not self._held and now - self._waiting_since > SILENCE_S:
             self.drop(f"it sent part of a message, and no more for {SILENCE_S:g} s")
 
     def drop(self, reason: str, *, politely: bool = False) -> None:
@@ -284,11 +413,16 @@ class PeerConnection:
         self._closing = True
         self._wanted = 0
         self._unsent.clear()
+        self._queued.clear()
         if self in self._service.open_connections:
             del self._service.open_connections[self]
             self._service.sockets.remove(self._sock.fileno())
             self._sock.close()
-            self._service.admission.leave(self.address, self.local)
+            self._service.admission.leave(*self._place)
+            if self._service.lab is not None:
+                self._service.lab.counts.encrypted -= self.encrypted
+                if not self.known:
+                    self._service.lab.strangers.remove(self)
 
 
 def _too_long(message: Any, problem: LimitExceeded) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rpcsys.tracker import transitions
 from rpcsys.tracker.addresses import is_loopback
@@ -16,6 +16,7 @@ from rpcsys.tracker.transitions import GRANTED, OK, OURS, LeaseEvent, LeaseState
 from rpcsys.wire.keys import SERVER_PREFIX
 
 if TYPE_CHECKING:
+    from rpcsys.tracker.lab_view import Member
     from rpcsys.tracker.labels import DeviceFacts, Wants
     from rpcsys.wire.checks import Message
     from rpcsys.wire.control import DeployedModule
@@ -158,6 +159,22 @@ class Server:
     facts: DeviceFacts
     #: A digest of the server's secret identity, which stays the same across connections; "" if it sends none.
     identity: str = ""
+    pin: str = ""  # of its connections for deployed modules; "" for none that are encrypted
+
+
+class Use(NamedTuple):
+    """What a member does with deployed modules; fields as those of `rpcsys.wire.control.ModuleUse`."""
+
+    what: str
+    modules: tuple[str, ...]
+    member: str
+
+
+class GivenSecret(NamedTuple):
+    """A secret for a use, and until when the server takes it: 0 for one that an earlier run has given."""
+
+    secret: str
+    until: float
 
 
 @dataclass(slots=True)
@@ -222,6 +239,7 @@ class Peer:
     address: str  # the peer's own address, also behind proxies
     local: str  # the tracker's address to which it connected
     user: str = ""
+    member: Member | None = None  # who it has proved to speak for, in a lab
     report: tuple[str, str, int] | None = None  # a TVM server's key, host and port
     server: Server | None = None
     name: str = ""  # the server's unique name, "" for a client
@@ -235,6 +253,7 @@ class Peer:
     fresh: bool = True  # whether it has sent nothing but `Via`
     deployed: tuple[DeployedModule, ...] = ()
     deployed_key: str = ""  # the key under which a proxy finds its modules
+    admitted: dict[Use, GivenSecret] = field(default_factory=dict)  # to its modules; the last that was asked for last
     serves: dict[str, None] = field(default_factory=dict)
     offers: dict[str, SlotOffer] = field(default_factory=dict)
     waiting: dict[int, WaitingRequest] = field(default_factory=dict)
@@ -274,6 +293,12 @@ class Peer:
         """The address for its clients, from the ``host`` and ``port`` that it has sent, or of its proxy."""
         at, number = self.gate or (self.address, port)
         return host or at, number
+
+    def for_modules(self, viewer: Peer) -> dict[str, Any]:
+        """The place of a server's deployed modules: host, port, and the key that addresses the server at a proxy."""
+        assert self.server is not None
+        host, port = self.gate or (self.server.host, self.server.port)
+        return {"host": viewer.sees(host), "port": port, "key": self.deployed_key}
 
     def sees(self, host: str) -> str:
         """``host`` as the peer can reach it. For a server on the tracker's machine that is the tracker's address."""

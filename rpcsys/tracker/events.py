@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rpcsys.tracker.lab_view import LabView, Member
 from rpcsys.wire.tracker import ToTracker
 
 # These classes are not frozen: a frozen instance takes three times as long to make, and a busy tracker makes a hundred
@@ -26,6 +27,8 @@ class TrackerStarted:
     stop_key: str | None = None
     limits: Mapping[str, float] = field(default_factory=dict)  # by key, the longest session in seconds
     proxy_from: tuple[str, ...] = ()  # addresses and networks of trusted proxies; empty: this machine
+    lab: LabView | None = None
+    secret: str = ""  # random: what is made of it nobody can guess
 
 
 @dataclass(slots=True)
@@ -81,6 +84,31 @@ class Connected:
 
 
 @dataclass(slots=True)
+class Authenticated:
+    """The peer has proved to speak for a member; `Received` of its hello follows."""
+
+    at: float
+    conn: int
+    member: Member
+
+
+@dataclass(slots=True)
+class LabChanged:
+    """The lab's rules, pins or members have changed."""
+
+    at: float
+    lab: LabView
+
+
+@dataclass(slots=True)
+class Revoked:
+    """A membership has ended: its connections and leases are to end, too."""
+
+    at: float
+    name: str
+
+
+@dataclass(slots=True)
 class Received:
     """A well-formed message has arrived."""
 
@@ -124,9 +152,33 @@ class Close:
 
 
 @dataclass(slots=True)
+class Refused:
+    """Record that a peer may not do what it has asked for: the operation, what it is about, and why."""
+
+    at: float
+    who: str
+    address: str
+    op: str
+    on: str
+    why: str
+
+
+@dataclass(slots=True)
+class Allowed:
+    """Record that a peer gets a right that it has asked for: fields as those of `Refused`."""
+
+    at: float
+    who: str
+    address: str
+    op: str
+    on: str
+
+
+@dataclass(slots=True)
 class StopTracker:
     """Stop the tracker, after everything unsent is sent."""
 
 
-Event = TrackerStarted | Restored | Connected | Received | Disconnected | TimePassed
-Action = Send | Close | StopTracker | HistoryEntry
+OfLab = Authenticated | LabChanged | Revoked
+Event = TrackerStarted | Restored | Connected | OfLab | Received | Disconnected | TimePassed
+Action = Send | Close | Refused | Allowed | StopTracker | HistoryEntry

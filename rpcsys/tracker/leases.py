@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rpcsys.tracker.entities import LeaseRecord, Peer, Server
 from rpcsys.tracker.events import Action, HistoryEntry
 from rpcsys.tracker.health import ServerHealth
+from rpcsys.tracker.permissions import longest
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.scheduler import least
 from rpcsys.tracker.transitions import AWAY, ENDED, OPENED, OURS, RUNNING, SERVER_BACK, SERVER_LEFT, SILENT
@@ -176,9 +177,9 @@ class Leases:
         return [*orders, *self.over(lease, "unused")]
 
     def abandoned(self, lease: LeaseRecord) -> list[Action]:
-        """Handle the end of the holder's connection. A session that was opened goes on."""
+        """Handle the end of the holder's connection. A session that was opened goes on. An end may be under way."""
         lease.holder = None
-        return [] if lease.opened else self.end(lease, outcomes.UNUSED, _LEFT)
+        return [] if lease.opened or lease.reason else self.end(lease, outcomes.UNUSED, _LEFT)
 
     # Messages of clients and operators.
 
@@ -206,7 +207,8 @@ class Leases:
         if ended:  # its server is still cleaning up
             return [peer.refuse(message.id, f"the lease {message.lease!r} has ended: {ended}; request a device")]
         wanted = now - lease.begun_at + message.session_timeout if message.session_timeout else None
-        lease.limit_s = least(wanted, self.records.limits.get(lease.key))
+        most = least(self.records.limits.get(lease.key), longest(self.records, peer, lease.key))
+        lease.limit_s = least(wanted, most)
         left = None if lease.until is None else max(0.0, lease.until - now)
         limited = HistoryEntry(now, "limited", {"lease": lease.lease, "limit_s": lease.limit_s})
         order = server.order(control.Limit(server.ask(), lease.lease, lease.epoch, left))

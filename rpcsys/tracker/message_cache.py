@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from rpcsys.wire.control import QUESTION, Answer, Request
+from rpcsys.wire.membership import TO_TRACKER
 from rpcsys.wire.tracker import GetPending, Put, ToTracker, TvmRequest, TvmSummary, decode_json, parse_to_tracker
 
 #: Frames kept, and bytes of one: two tables of half a megabyte at most. No match key in such a frame is too long.
@@ -39,7 +40,7 @@ class MessageCache:
         Raises `ProtocolError`: it is not JSON; `BadMessage`: as `rpcsys.wire.tracker.parse_to_tracker`.
         """
         if len(frame) > MAX_REMEMBERED_BYTES:
-            return parse_to_tracker(decode_json(frame))
+            return _parse(frame)
         message = self._repeated.get(frame)
         if message is not None:
             return message
@@ -50,7 +51,7 @@ class MessageCache:
                 return Request(int(changes[1]), *known)
             if type(known) is Put:
                 return Put(known.key, known.port, known.match_key + changes[1].decode(), known.address)
-        message = parse_to_tracker(decode_json(frame))
+        message = _parse(frame)
         if isinstance(message, _REPEATED) or message == _ALIVE:
             _remember(self._repeated, frame, message)
         elif changes is not None:
@@ -69,8 +70,12 @@ class MessageCache:
             known, text, other = tuple(rest), str(_OTHER_ID), Request(_OTHER_ID, *rest)
         else:
             return
-        if parse_to_tracker(decode_json(head + text.encode() + tail)) == other:  # the part may be in an address
+        if _parse(head + text.encode() + tail) == other:  # the part may be in an address
             _remember(self._alike, (head, tail), known)
+
+
+def _parse(frame: bytes) -> ToTracker:
+    return parse_to_tracker(decode_json(frame), TO_TRACKER)
 
 
 def _remember(table: dict[Any, Any], name: object, what: object) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import stat
 import sys
 from collections.abc import Collection, Mapping
 from ipaddress import ip_network
+from pathlib import Path
 from typing import Any, NoReturn
 
 from rpcsys.errors import ConfigError
-from rpcsys.tracker.access import MAX_AT_ONCE, MAX_PRIORITY, Access, Network, Right, Rule, is_name
+from rpcsys.tracker.access import MAX_AT_ONCE, MAX_PRIORITY, Access, Network, Oidc, Right, Rule, is_name
+from rpcsys.wire.sign_in import is_issuer
 
 if sys.version_info >= (3, 11):  # novermin
     import tomllib  # novermin
@@ -30,12 +33,30 @@ def parse(text: str, lab: str, members: Mapping[str, Collection[str]] = NOBODY) 
     ``members``: the lab's members by name, each with the groups that it was invited into. None may be a group's name.
     """
     if len(text) > MAX_CHARACTERS:
-        raise ConfigError(f"policy.toml has {len(text):,} characters; {MAX_CHARACTERS:,} at most")
+        raise ConfigError(f"policy.toml has more than {MAX_CHARACTERS:,} characters: use groups and patterns")
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"policy.toml is no TOML: {error}") from None
     return _Reader(text, members).access(data, lab)
+
+
+def load(path: Path, lab: str, members: Mapping[str, Collection[str]] = NOBODY) -> Access:
+    """Read the rules in a file, as :func:`parse` does. Raises `ConfigError`: it cannot be read, too."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ConfigError(f"{path} is no file: put the lab's rules there")  # a pipe would be waited for
+        with path.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_CHARACTERS + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; restore the lab's rules from a copy") from None
+    return parse(text, lab, members)
+
+
+def seconds(text: str) -> float | None:
+    """A duration such as ``90s``, ``30min``, ``2h`` or ``1d``, in seconds; None: it is none."""
+    found = _DURATION(text)
+    return float(found[1]) * _UNITS[found[2]] if found and float(found[1]) else None
 
 
 class _Reader:
@@ -57,7 +78,8 @@ class _Reader:
         if type(allow) is not list or not all(type(one) is dict for one in allow):
             self._wrong("allow", "tables: write [[allow]]")
         rules = tuple(self._rule(one, number) for number, one in enumerate(allow))
-        return Access(lab, groups, rules, self._networks(data, "tvm", "from"), self._networks(data, "page", "open"))
+        networks = self._networks(data, "tvm", "from"), self._networks(data, "page", "open")
+        return Access(lab, groups, rules, *networks, self._oidc(data))
 
     def _table(self, data: dict[str, Any], name: str) -> dict[str, Any]:
         self._at = (f"[{name}]", 0)
@@ -76,6 +98,27 @@ class _Reader:
             except ValueError:
                 self._wrong(name, f"addresses and networks such as 10.1.0.0/16, not {one!r}")
         return tuple(found)
+
+    def _oidc(self, data: dict[str, Any]) -> Oidc | None:
+        table = self._table(data, "oidc")
+        if "oidc" not in data:
+            return None
+        self._known(table, ("issuer", "client_id", "name_claim", "groups_claim", "lasts"))
+        if not is_issuer(table.get("issuer")):
+            self._wrong("issuer", 'a URL such as "https://id.example/realms/lab", without a slash at its end')
+        return Oidc(
+            table["issuer"],
+            self._text(table, "client_id", None),
+            self._text(table, "name_claim", Oidc.name_claim),
+            self._text(table, "groups_claim", Oidc.groups_claim),
+            self._duration(table, "lasts", Oidc.lasts_s),
+        )
+
+    def _text(self, table: dict[str, Any], name: str, default: str | None) -> str:
+        value = table.get(name, default)
+        if type(value) is not str or len(value) > 255 or not value.isprintable() or (name in table and not value):
+            self._wrong(name, "a text")
+        return value
 
     def _groups(self, table: dict[str, Any]) -> dict[str, frozenset[str]]:
         for name in table:
@@ -109,20 +152,20 @@ class _Reader:
             who,
             self._strings(table, "keys"),
             self._integer(table, "priority", 1, MAX_PRIORITY, 1),
-            self._session(table),
+            self._duration(table, "session", math.inf),
             self._integer(table, "at_once", 1, MAX_AT_ONCE, math.inf),
             code,
             self._rights(table),
             self._strings(table, "modules"),
         )
 
-    def _session(self, table: dict[str, Any]) -> float:
-        if "session" not in table:
-            return math.inf
-        found = _DURATION(table["session"]) if type(table["session"]) is str else None
-        if found is None or not float(found[1]):
-            self._wrong("session", 'a duration such as "90s", "30min", "2h" or "1d"')
-        return float(found[1]) * _UNITS[found[2]]
+    def _duration(self, table: dict[str, Any], name: str, default: float) -> float:
+        if name not in table:
+            return default
+        found = seconds(table[name]) if type(table[name]) is str else None
+        if found is None:
+            self._wrong(name, 'a duration such as "90s", "30min", "2h" or "1d"')
+        return found
 
     def _rights(self, table: dict[str, Any]) -> frozenset[Right]:
         found = self._strings(table, "rights")

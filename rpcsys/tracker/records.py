@@ -6,6 +6,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from rpcsys.tracker import entities
@@ -96,6 +97,9 @@ class Records:
         self.instance = started.instance
         self.stop_key = started.stop_key
         self.limits = dict(started.limits)
+        self.lab = started.lab
+        self._secret = bytes.fromhex(started.secret)
+        self._secrets = 0  # made of it
         self.peers: dict[int, Peer] = {}
         self.queues: dict[str, Queue] = {}
         self.waiting: dict[int, WaitingRequest] = {}
@@ -106,6 +110,7 @@ class Records:
         self.server_names: dict[str, int] = {}
         self.identities: dict[str, int] = {}
         self.heirs: dict[str, int] = {}
+        self.proxies_at: Counter[str] = Counter()  # addresses from which proxies have proven their tokens
         self.not_named: dict[str, None] = {}
         self.by_fact: dict[Pair, dict[int, None]] = {}
         self.conditions: dict[str, Condition] = {}
@@ -132,6 +137,18 @@ class Records:
     __hash__ = None  # type: ignore[assignment]
 
     # Connections.
+
+    def claimed(self, user: str) -> str:
+        """The user that a peer without a credential claims to be. In a lab, it is told apart from the member."""
+        return f"{user} (unproven)" if self.lab is not None and user else user
+
+    def to_trust(self, address: str) -> str:
+        """What to do so that the proxy at an address is believed."""
+        if self.lab is None or self.lab.open:
+            return f"start the tracker with --proxy-from {address}"
+        return (
+            f"type rpcsys lab enrol --proxy NAME, and start it with --lab (one behind others: --proxy-from {address})"
+        )
 
     def serve(self, peer: Peer, key: str) -> Queue:
         """Note that the peer serves the key, until its connection ends."""
@@ -205,6 +222,11 @@ class Records:
         for module in modules:
             self.modules.setdefault(module.name, {})[peer.conn] = module
         peer.deployed, peer.deployed_key = modules, key
+
+    def new_secret(self) -> str:
+        """A new secret, 32 hexadecimal digits: as random as the run's own, of which it says nothing."""
+        self._secrets += 1
+        return blake2b(b"%d" % self._secrets, key=self._secret, digest_size=16).hexdigest()
 
     def serve_no_more(self, conn: int, key: str) -> None:
         """Note that a server of the key has left."""
@@ -321,7 +343,7 @@ class Records:
         if request.count > 1:
             self.gatherers[request.arrival] = request
             self.gatherers_of[request.address] += 1
-        self.shares.waits(self.now, request.user)
+        self.shares.waits(self.now, request.user, request.count)
         self.subqueues.add(request)
         if steps < STEPS:
             self.remind(request, "age", request.since + (steps + 1) * STEP_S)
@@ -343,7 +365,7 @@ class Records:
             self.gatherers_of[request.address] -= 1
             if not self.gatherers_of[request.address]:
                 del self.gatherers_of[request.address]
-        self.shares.waits_no_more(request.user)
+        self.shares.waits_no_more(request.user, request.count)
         if request.id is not None:
             del peer.requests[request.id]
         if request.ticket is not None:

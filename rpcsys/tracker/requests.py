@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from rpcsys.tracker.entities import Peer, Queue, QueuePlace, SlotOffer, WaitingRequest
 from rpcsys.tracker.events import Action, HistoryEntry, Send
 from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
+from rpcsys.tracker.permissions import longest, models_only, sees
 from rpcsys.tracker.records import STEP_S, STEPS, Records
-from rpcsys.tracker.scheduler import Scheduler
+from rpcsys.tracker.scheduler import Scheduler, least
 from rpcsys.tracker.views import eta, hints
 from rpcsys.tracker.views.obstacles import Obstacles
 from rpcsys.wire import control, tracker
 
 MAX_WAITING = 4096  # waiting requests of one connection
 TICKET_S = 60.0
+#: A label that all servers of rpcsys have, and none of TVM's: these would load any code.
+OURS_ALONE = {"cores": ">=0"}
 TOLD_AT_ONCE = 500  # requests whose positions are checked in one step, some 5 ms; other events come in between
 _TOLD_EXACTLY = 100  # beyond this position, only a change of a tenth or more is sent
 
@@ -34,10 +37,12 @@ class Requests:
         """Grant a TVM client's request or queue it, even if no server has its key."""
         if len(peer.waiting) >= MAX_WAITING:
             return [Send(peer.conn, [tracker.FAIL, f"{MAX_WAITING} requests wait on this connection already"])]
-        if message.user:
-            peer.user = message.user
+        if message.user and peer.member is None:
+            peer.user = self.records.claimed(message.user)
         wants = wants_of_key(message.key)
         request = self._new(peer, None, wants, message.priority, None)
+        if self.records.lab is not None:
+            request.limit_s = longest(self.records, peer, wants.key)
         offer = self.scheduler.find(message.priority, wants)
         if offer is not None:
             return self.scheduler.grant(peer, request, [offer])
@@ -55,7 +60,10 @@ class Requests:
                 raise ValueError(f"id {message.id} is in use by a request that waits")
             if len(peer.waiting) >= MAX_WAITING:
                 raise ValueError(f"{MAX_WAITING} requests wait on this connection already")
-            wants = wants_of(message.key or "", message.labels)
+            labels = message.labels
+            if self.records.lab is not None and models_only(self.records, peer, message.key or ""):
+                labels = {**OURS_ALONE, **labels}
+            wants = wants_of(message.key or "", labels)
         except ValueError as problem:
             actions: list[Action] = [peer.refuse(message.id, str(problem))]
         else:
@@ -73,9 +81,11 @@ class Requests:
         if offer is None and place is None and not message.wait_for_key:
             known_until = self.records.known_until(wants)
             if known_until is not None and self.records.now >= known_until:
-                return [peer.refuse(message.id, hints.unknown(self.records, wants), "UnknownKey")]
+                return [peer.refuse(message.id, self._unknown(peer, wants), "UnknownKey")]
         request = self._new(peer, message.id, wants, message.priority, place)
         request.limit_s = message.session_timeout or None  # 0 is no limit, as in TVM
+        if self.records.lab is not None:
+            request.limit_s = least(request.limit_s, longest(self.records, peer, wants.key))
         request.count = message.count
         request.ticket = f"{request.arrival}@{self.records.instance}" if place is None else message.ticket
         request.recorded = place is not None
@@ -205,11 +215,22 @@ class Requests:
         gone = self._give_up(request, "Cancelled", "the request was cancelled", "cancelled")
         return [*gone, peer.done(message.id, cancelled=True)]
 
+    def shut_out(self, peer: Peer, why: str) -> list[Action]:
+        """End what a peer waits for that may lease nothing any more."""
+        actions: list[Action] = []
+        for request in [*peer.waiting.values()]:
+            if request.id is None:
+                actions += [Send(peer.conn, [tracker.FAIL, why]), *self.leave([request])]
+            else:
+                actions += self._give_up(request, "Unauthorized", why, "cancelled")
+        return actions
+
     def timed_out(self, arrival: int) -> list[Action]:
         """End a request whose ``wait_timeout`` is over."""
         request = self.records.waiting[arrival]
         message = f"no device of {request.wants} became free in the time allowed for waiting"
-        why = Obstacles(self.records, self.records.now).why(request)
+        shown = sees(self.records, self.records.peers[request.conn])
+        why = Obstacles(self.records, self.records.now).why(request) if shown else ""
         return self._give_up(request, "WaitTimeout", f"{message}: {why}" if why else message, "timeout")
 
     def still_unknown(self, arrival: int) -> list[Action]:
@@ -217,7 +238,12 @@ class Requests:
         request = self.records.waiting[arrival]
         if any(self.records.serving(request.wants)):
             return []
-        return self._give_up(request, "UnknownKey", hints.unknown(self.records, request.wants), "unknown")
+        why = self._unknown(self.records.peers[request.conn], request.wants)
+        return self._give_up(request, "UnknownKey", why, "unknown")
+
+    def _unknown(self, peer: Peer, wants: Wants) -> str:
+        """Why no server fits, with the keys that there are for those who may see them."""
+        return hints.unknown(self.records, wants) if sees(self.records, peer) else f"no server offers {wants} now"
 
     def _give_up(self, request: WaitingRequest, error: str, message: str, why: str) -> list[Action]:
         assert request.id is not None, "TVM's requests have no deadline"
@@ -287,6 +313,8 @@ class Requests:
             "holders": obstacles.holders(request.wants),
             "note": request.noted,
         }
+        if self.records.lab is not None and not sees(self.records, self.records.peers[request.conn]):
+            event.update(holders=[], note="")
         return Send(request.conn, event)
 
 

@@ -6,9 +6,11 @@ effective priority, so two never wait for each other. One that cannot be served,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rpcsys.tracker import permissions
 from rpcsys.tracker.entities import LeaseRecord, Peer, SlotOffer, WaitingRequest
 from rpcsys.tracker.events import Action, HistoryEntry, Send
 from rpcsys.tracker.labels import Wants
@@ -23,6 +25,7 @@ MAX_GATHERERS = 256
 MAX_GATHERERS_OF_ADDRESS = 32
 #: Why a request is parked.
 TOO_FEW, RESTS = "there are not so many devices", "it gave back what it had gathered for too long"
+_NOTHING = permissions.LeaseFields({}, {})
 
 
 @dataclass(eq=False)
@@ -103,12 +106,15 @@ class Scheduler:
             del server.offers[offer.match_key]
             lease = self._lease(peer, request, offer, server)
             host = peer.sees(offer.host)
+            in_lab = _NOTHING if records.lab is None else permissions.of_lease(records.lab, peer, server, offer)
             if server.server is not None:
-                actions.append(_taken(server, lease, offer, records.limits.get(offer.key)))
+                actions.append(_taken(server, lease, offer, records.limits.get(offer.key), in_lab.taken))
             if request.id is None:
-                actions.append(Send(peer.conn, [tracker.SUCCESS, [host, offer.port, offer.match_key]]))
+                # A member that speaks TVM's protocol is behind `rpcsys connect`; others get what TVM's tracker sends.
+                more = [dict(in_lab.granted)] if peer.member is not None and in_lab.granted else []
+                actions.append(Send(peer.conn, [tracker.SUCCESS, [host, offer.port, offer.match_key], *more]))
             else:
-                granted.append(_granted(lease, offer, host))
+                granted.append(_granted(lease, offer, host, in_lab.granted))
             details = {
                 **lease.identified(),
                 "limit_s": lease.limit_s,
@@ -272,7 +278,7 @@ def least(one: float | None, other: float | None) -> float | None:
 # `control.Lease` and `control.Taken` as they are on the wire. To build the dictionaries here saves time in each grant.
 
 
-def _granted(lease: LeaseRecord, offer: SlotOffer, host: str) -> dict[str, Any]:
+def _granted(lease: LeaseRecord, offer: SlotOffer, host: str, in_lab: Mapping[str, bool]) -> dict[str, Any]:
     return {
         "lease": lease.lease,
         "epoch": lease.epoch,
@@ -282,10 +288,13 @@ def _granted(lease: LeaseRecord, offer: SlotOffer, host: str) -> dict[str, Any]:
         "matchkey": offer.match_key,
         "server": lease.server_name,
         "limit_s": lease.limit_s,
+        **in_lab,
     }
 
 
-def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer, longest_s: float | None) -> Send:
+def _taken(
+    server: Peer, lease: LeaseRecord, offer: SlotOffer, longest_s: float | None, in_lab: Mapping[str, bool]
+) -> Send:
     server.asked += 1
     lease.told = server.asked
     message = {
@@ -297,6 +306,7 @@ def _taken(server: Peer, lease: LeaseRecord, offer: SlotOffer, longest_s: float 
         "user": lease.user,
         "address": lease.address,
         "limit_s": lease.limit_s,
+        **in_lab,
     }
     if longest_s is not None:
         message["longest_s"] = longest_s

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from rpcsys.tracker.admissions import Admissions
 from rpcsys.tracker.entities import Peer, Server
 from rpcsys.tracker.events import Action, Close, HistoryEntry, Send
 from rpcsys.tracker.health import ServerHealth
-from rpcsys.tracker.heartbeats import Heartbeats
+from rpcsys.tracker.heartbeats import MISSES, Heartbeats
 from rpcsys.tracker.labels import facts_of
 from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.peers import Peers
@@ -36,6 +37,7 @@ class Servers:
     leases: Leases
     heartbeats: Heartbeats
     peers: Peers
+    admissions: Admissions
 
     def put(self, peer: Peer, message: tracker.Put) -> list[Action]:
         """Add an offer. From a TVM server it also ends a lease."""
@@ -76,12 +78,17 @@ class Servers:
 
     def register(self, peer: Peer, message: control.Register) -> list[Action]:
         """Register one of our servers, with the sessions that it runs."""
-        refused = _refused(peer, message)
+        refused = _refused(self.records, peer, message)
         if refused is not None:
             return [refused]
         host, port = peer.reached_at(message.address, message.port)
         identity = message.identity and blake2b(message.identity.encode(), digest_size=16).hexdigest()
         actions = self._supersede(peer, identity)
+        twin = self._twin(peer, message)
+        if twin is not None and twin.unanswered < MISSES:
+            return [*actions, peer.refuse(message.id, _two_of(message.name, twin.address))]
+        if twin is not None:
+            actions += self._end(twin, f"another server has registered as board {message.name}")
         now, earlier = self.records.now, peer.name
         name = self._name(peer, message, host)
         if earlier not in ("", name):  # else a connection that changes its name would fill the records
@@ -90,7 +97,7 @@ class Servers:
         labels = dict(message.labels)
         facts = facts_of(message.key, name, labels, message.loads)
         server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
-        server.identity = identity
+        server.identity, server.pin = identity, message.pin
         self.records.describe(peer, server)
         self.records.note_back(server)
         peer.since = now
@@ -100,15 +107,24 @@ class Servers:
             self.leases.go_on(peer, server, running)
         actions.append(_joined(now, name, message.key, host, port, slots=message.slots, labels=labels, how=OURS))
         weighed = self.scheduler.weigh_all()
-        return [*actions, peer.done(message.id, server=name), *weighed, *self._is_back(name)]
+        ended = self.admissions.registered(peer, message.admitted)
+        return [*actions, peer.done(message.id, server=name), *ended, *weighed, *self._is_back(name)]
 
     def _supersede(self, peer: Peer, identity: str) -> list[Action]:
         """Close an earlier connection of the same server, the end of which the tracker has not seen yet."""
         conn = self.records.identities.get(identity)
         if conn is None or conn == peer.conn:
             return []
-        reason = f"{self.records.peers[conn].name} has registered again, over another connection"
-        return [*self.peers.remove(self.records.peers[conn], reason), Close(conn, reason)]
+        earlier = self.records.peers[conn]
+        return self._end(earlier, f"{earlier.name} has registered again, over another connection")
+
+    def _end(self, peer: Peer, reason: str) -> list[Action]:
+        return [*self.peers.remove(peer, reason), Close(peer.conn, reason)]
+
+    def _twin(self, peer: Peer, message: control.Register) -> Peer | None:
+        """Another server that has registered as the same board of a lab."""
+        other = self.records.peers.get(self.records.server_names.get(message.name, 0))
+        return other if other not in (None, peer) and other.member and peer.member else None
 
     def _name(self, peer: Peer, message: control.Register, host: str) -> str:
         records, spare = self.records, message.spare
@@ -173,7 +189,14 @@ def _joined(now: float, name: str, key: str, host: str, port: int | None, **more
     return HistoryEntry(now, "joined", {"server": name, "key": key, "address": host, "port": port, **more})
 
 
-def _refused(peer: Peer, message: control.Register) -> Send | None:
+def _two_of(board: str, address: str) -> str:
+    return (
+        f"board {board} serves already, from {address}: a credential is for one server; the other one gets its own by "
+        "rpcsys lab enrol --board NAME"
+    )
+
+
+def _refused(records: Records, peer: Peer, message: control.Register) -> Send | None:
     error, problem = "BadRequest", ""
     if len(peer.serves) + len(peer.serving) + len(message.running) > MAX_OFFERS:
         problem = f"more than {MAX_OFFERS} keys and leases on one connection"
@@ -183,5 +206,5 @@ def _refused(peer: Peer, message: control.Register) -> Send | None:
         problem = "it runs more sessions than it has slots"
     elif peer.proxies and peer.gate is None:
         error = control.NO_CONTROL_LINK
-        problem = "the tracker does not trust the proxy: start the tracker with --proxy-from and the proxy's address"
+        problem = f"the tracker does not trust the proxy: {records.to_trust(peer.address)}"
     return peer.refuse(message.id, problem, error) if problem else None

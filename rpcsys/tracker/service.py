@@ -11,30 +11,41 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Coroutine
 from typing import Any
 
-from rpcsys.daemon.acceptor import Acceptor, raise_descriptor_limit
+from rpcsys.daemon.acceptor import Acceptor, leave_no_core, raise_descriptor_limit
+from rpcsys.daemon.certificate import Certificate
+from rpcsys.daemon.guard import Guard
 from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
+from rpcsys.link.admission import ANY, Admission, plain
 from rpcsys.link.tcp import tune
 from rpcsys.serve import Signals, announce, bind, notify
 from rpcsys.tracker import events
-from rpcsys.tracker.addresses import plain
 from rpcsys.tracker.config import TrackerConfig
-from rpcsys.tracker.connection import PeerConnection, PeerLimit
-from rpcsys.tracker.events import Close, HistoryEntry, Received, Send, StopTracker
+from rpcsys.tracker.connection import MAX_REFUSED, PeerConnection
+from rpcsys.tracker.events import Allowed, Close, HistoryEntry, Received, Refused, Send, StopTracker
+from rpcsys.tracker.lab_service import LabService
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
+from rpcsys.tracker.peer_limit import PeerLimit
 from rpcsys.tracker.state import TrackerState
 from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.pages import pages
 from rpcsys.tracker.views.summary import SummaryText
-from rpcsys.wire import control, tracker
+from rpcsys.wire import control, membership, page_body, tracker
+from rpcsys.wire.control import Answer
 from rpcsys.wire.tracker import Put
 
 log = logging.getLogger(__name__)
 SWEEP_S = 1.0  # how often connections are checked for silence
+#: Questions that the state does not answer.
+_NOT_THE_STATES = frozenset(
+    (tracker.TvmSummary, control.History, control.Usage, membership.ReadPage, *membership.MESSAGES)
+)
+REFUSED = -1  # the number of connections that the state does not know
 
 
 class TrackerService:
@@ -56,13 +67,20 @@ class TrackerService:
         self._asking: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
+        self.lab = None if config.lab is None else LabService(self, config.lab)
+        view = None
+        if self.lab is not None:
+            view, self.counts.lab = self.lab.view, self.lab.counts
         started = events.TrackerStarted(
-            self.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from
-        )
+            self.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from, view,
+            os.urandom(32).hex(),
+        )  # fmt: skip
         self.state = TrackerState(started)
         self._deadlines = self.state.records.deadlines
-        self.observer = Observer(config, self.state.records, self.now, self.counts)
+        self.observer = observer = Observer(config, self.state.records, self.now, self.counts)
+        self.pages = pages(self.state.records, observer.metrics, observer.utilisation, self.now)  # by path
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
+        self._served = Admission((ANY,) if config.lab else config.admit)
         self.admission = PeerLimit(most, self.state.records.proxy_networks, self.now)
         self.perform(events.Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
@@ -80,7 +98,7 @@ class TrackerService:
             place = plain(address[0]), plain(sock.getsockname()[0])
             if self.admission.admit(*place):
                 try:
-                    PeerConnection(self, sock, *place)
+                    PeerConnection(self, sock, *place, self._served.refusal("tracker", *place))
                     return
                 except OSError:  # the kernel cannot watch another descriptor
                     self.admission.leave(*place)
@@ -89,7 +107,8 @@ class TrackerService:
     def _turn(self) -> None:
         """Handle the frames of a turn: offers first, so that requests of the same turn need no place in a queue."""
         (others, servers), self.heard = self.heard, ([], [])
-        for connection in (*servers, *others):
+        strangers = () if self.lab is None else self.lab.strangers.take()
+        for connection in (*servers, *others, *strangers):
             try:
                 connection.work()
             except MemoryError:
@@ -98,10 +117,18 @@ class TrackerService:
                 extra = {"stranger": connection.address}
                 log.exception("the tracker failed to handle a frame from %s", connection.address, extra=extra)
                 connection.drop("the tracker failed to handle its frame")
+        if self.lab is not None and self.lab.strangers.heard:
+            self.loop.call_soon(self._turn)
         self.flush()
 
     def greeted(self, connection: PeerConnection) -> int:
-        """Give a connection that has sent the magic its number, and return it."""
+        """Give a connection that has sent the magic its number, and return it; `REFUSED` for one that is refused.
+
+        One that has begun TLS behind a proxy's magic has a number already.
+        """
+        if connection.refusal or connection.number:
+            connection.send(tracker.MAGIC_BYTES)
+            return connection.number or REFUSED
         self._numbers += 1
         self.connections[self._numbers] = connection
         connection.send(tracker.MAGIC_BYTES)
@@ -114,28 +141,88 @@ class TrackerService:
         try:
             message = self._messages.read(frame)
         except tracker.BadMessage as problem:
+            if connection.refusal:
+                self._refuse(connection, None)
+                return
             if problem.reply is not None:
                 connection.send(problem.reply)
-            if problem.fatal:
+            if problem.fatal or not connection.known:
                 raise
             return
+        if (connection.refusal or not connection.known) and not self._meets(connection, message):
+            return
         kind = type(message)
+        if self.lab is not None and kind in _NOT_THE_STATES and self._forbids(self.lab, connection, message):
+            return
         if kind is tracker.TvmSummary:
             viewer = self.state.records.peers[connection.number]
             text = self._summary.text(self.state.records, self.now(), viewer)
             connection.send(tracker.frame(text))
             return
         if isinstance(message, (control.History, control.Usage)):  # the history is not part of the state
-            asking = self.loop.create_task(self._answer(connection, message))
-            self._asking.add(asking)
-            asking.add_done_callback(self._asking.discard)
+            self.begin(self._answer(connection, message))
+            return
+        if isinstance(message, membership.ReadPage):
+            self.begin(self._answer_page(connection, message))
+            return
+        if self.lab is not None and isinstance(message, membership.MESSAGES):
+            self.begin(self.lab.answer(connection, message))
             return
         if kind is Put:
             connection.serves = True
         self.perform(Received(self._clock_offset + time.monotonic(), connection.number, message))
 
+    def _meets(self, connection: PeerConnection, message: tracker.ToTracker) -> bool:
+        """Handle a message of a peer that is refused, or not known yet; whether it is known now."""
+        if not connection.refusal and self.lab is not None and self.lab.meets(connection, message):
+            return True
+        if connection.refusal:
+            self._refuse(connection, message)
+        return False
+
+    def _forbids(self, lab: LabService, connection: PeerConnection, message: tracker.ToTracker) -> bool:
+        """Refuse a question that the state does not answer, if its peer may not ask it; whether it is refused."""
+        refused = self.state.refused(self.state.records.peers[connection.number], message)
+        if refused is not None:
+            connection.send(refused[0].message)
+            lab.note_asked(refused[1])
+        return refused is not None
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside all else, until the tracker ends."""
+        task = self.loop.create_task(work)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def _refuse(self, connection: PeerConnection, message: Any) -> None:
+        """Tell a peer of a network that is not served why; TVM's client shows it if the connection stays open."""
+        error, why, number = "Forbidden", connection.refusal, getattr(message, "id", None)
+        if self.lab is not None:
+            error, why = self.lab.refusal(connection, message)
+        if number is not None:
+            connection.send(Answer(number, False, error, why).to_json())
+        elif isinstance(message, tracker.Ping) and message.hello is not None:
+            connection.send({"ok": False, "error": error, "message": why})
+        else:
+            connection.send([tracker.FAIL, why])
+        connection.refused += 1
+        if connection.refused >= MAX_REFUSED:
+            self.flush()
+            connection.drop("it goes on after it was refused", politely=True)
+
     async def _answer(self, connection: PeerConnection, question: control.History | control.Usage) -> None:
-        answer = await self.observer.answer(question)
+        self._tell(connection, await self.observer.answer(question))
+
+    async def _answer_page(self, connection: PeerConnection, question: membership.ReadPage) -> None:
+        if question.path not in self.pages:
+            self._tell(connection, Answer(question.id, False, "UnknownPage", f"there are: {' '.join(self.pages)}"))
+            return
+        content = self.pages[question.path]()
+        kind, body = content if isinstance(content, tuple) else await content
+        packed = await self.loop.run_in_executor(None, page_body.pack, body)
+        self._tell(connection, Answer(question.id, True, fields={"kind": kind, "body": packed}))
+
+    def _tell(self, connection: PeerConnection, answer: Answer) -> None:
         if connection.number in self.connections:
             connection.send(answer.to_json())
             self.flush()
@@ -157,6 +244,11 @@ class TrackerService:
                     connection.send(action.message)
             elif type(action) is HistoryEntry:
                 self.observer.note(action)
+                if self.lab is not None:
+                    self.lab.note(action)
+            elif type(action) is Refused or type(action) is Allowed:
+                if self.lab is not None:
+                    self.lab.note_asked(action)
             elif type(action) is Close and action.conn in self.connections:
                 self.connections[action.conn].drop(action.reason)
             elif type(action) is StopTracker:
@@ -186,7 +278,15 @@ class TrackerService:
         now = self.loop.time()
         for connection in [*self.open_connections]:
             connection.end_if_silent(now)
+        if self.lab is not None:
+            self.lab.look_again()
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    # Pages.
+
+    def guard(self) -> Guard | None:
+        """Who sees them; None: everybody."""
+        return None if self.lab is None else self.lab.guard()
 
     def close(self) -> None:
         """Close all connections and timers. The state gets no event, so the next run restores it as it is now."""
@@ -201,6 +301,8 @@ class TrackerService:
             connection.close()
         self.sockets.close()
         self.observer.close()
+        if self.lab is not None:
+            self.lab.close()
 
 
 async def serve(config: TrackerConfig) -> int:
@@ -208,15 +310,23 @@ async def serve(config: TrackerConfig) -> int:
 
     Raises `PortRangeError`, `ConfigError`: as `rpcsys.serve.bind`.
     """
+    if config.lab:
+        leave_no_core()
     listener = bind(config.host, config.port, config.port_end)
     web = bind(config.host, config.http_port, config.http_port + 1, "--http-port") if config.http_port else None
-    signals = Signals()
+    certificate = Certificate(config.http_cert, config.http_key) if config.http_cert else None
+    with contextlib.closing(Signals()) as signals:
+        return await _serve(config, listener, web, certificate, signals)
+
+
+async def _serve(
+    config: TrackerConfig, listener: socket.socket, web: socket.socket | None, certificate: Certificate | None,
+    signals: Signals,
+) -> int:  # fmt: skip
     service = TrackerService(config)
     acceptors = [Acceptor(listener, service.accept)]
     if web is not None:
-        observer = service.observer
-        shown = pages(service.state.records, observer.metrics, observer.utilisation, service.now)
-        acceptors.append(serve_pages(web, shown))
+        acceptors.append(serve_pages(web, service.pages, service.guard(), certificate))
     try:
         port = acceptors[0].port
         log.info("serving on %s:%d", config.host, port)
@@ -227,5 +337,4 @@ async def serve(config: TrackerConfig) -> int:
         for acceptor in acceptors:
             acceptor.close()
         service.close()
-        signals.close()
     return 0

@@ -58,16 +58,16 @@ class Shares:
         """A user's share, a new one if there is none."""
         return self.users.get(user) or self.users.setdefault(user, Share(user))
 
-    def waits(self, at: float, user: str) -> None:
-        """Count a request of the user's that waits."""
+    def waits(self, at: float, user: str, devices: int = 1) -> None:
+        """Count the devices of a request of the user's that waits."""
         if len(self.users) > self.many:
             self._tidy(at)
-        self.of(user).waiting += 1
+        self.of(user).waiting += devices
 
-    def waits_no_more(self, user: str) -> None:
+    def waits_no_more(self, user: str, devices: int = 1) -> None:
         """Count the end of a request's wait."""
         share = self.users[user]
-        share.waiting -= 1
+        share.waiting -= devices
         self._forget_if_nothing(share)
 
     def begin(self, at: float, user: str) -> None:
@@ -101,6 +101,11 @@ class Shares:
         """Drop a user without requests, leases and device time; a lease of no duration leaves one."""
         if not (share.waiting or share.running or share.base):
             del self.users[share.user]
+
+    def held(self, user: str) -> int:
+        """The devices that a user has, or waits for."""
+        share = self.users.get(user)
+        return 0 if share is None else share.running + share.waiting
 
     def spent(self, at: float, user: str) -> float:
         """A user's share in device seconds, decayed."""

@@ -8,7 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rpcsys.tracker.events import Action, Connected, Disconnected, Event, Received, Restored, TimePassed, TrackerStarted
+from rpcsys.tracker import permissions
+from rpcsys.tracker.admissions import Admissions
+from rpcsys.tracker.entities import Peer
+from rpcsys.tracker.events import (
+    Action,
+    Authenticated,
+    Connected,
+    Disconnected,
+    Event,
+    LabChanged,
+    Received,
+    Refused,
+    Restored,
+    Revoked,
+    Send,
+    TimePassed,
+    TrackerStarted,
+)
 from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.heartbeats import Heartbeats
 from rpcsys.tracker.leases import Leases
@@ -19,8 +36,11 @@ from rpcsys.tracker.restore import Restore
 from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.tracker.servers import Servers
 from rpcsys.tracker.views.questions import Questions
-from rpcsys.wire import control, tracker
+from rpcsys.wire import control, membership, tracker
 from rpcsys.wire.control import Answer
+
+#: The fields of a message of which the first that is set says what it is about.
+_ABOUT = ("name", "lease", "server", "key")
 
 
 class TrackerState:
@@ -33,13 +53,17 @@ class TrackerState:
         leases = Leases(records, health)
         heartbeats = Heartbeats(records, health, leases)
         requests = Requests(records, scheduler)
-        peers = Peers(records, scheduler, health, leases, requests)
-        servers = Servers(records, scheduler, health, leases, heartbeats, peers)
+        peers = self._peers = Peers(records, scheduler, health, leases, requests)
+        admissions = self._admissions = Admissions(records)
+        servers = Servers(records, scheduler, health, leases, heartbeats, peers, admissions)
         restore = Restore(records, scheduler, health)
         questions = Questions(records)
         self._on_event: dict[type, Callable[[Any], list[Action]]] = {
             Connected: peers.connected,
             Disconnected: peers.disconnected,
+            Authenticated: peers.authenticated,
+            Revoked: peers.revoked,
+            LabChanged: self._lab_changed,
             Restored: restore.restored,
             TimePassed: self._tick,
         }
@@ -67,9 +91,11 @@ class TrackerState:
             tracker.TvmSummary: questions.tvm_summary,
             control.Summary: questions.summary,
             control.Why: questions.why,
-            control.Resolve: questions.resolve,
+            control.Resolve: admissions.resolve,
+            control.AskAdmission: admissions.to_deploy,
             control.History: questions.unsupported,
             control.Usage: questions.unsupported,
+            **dict.fromkeys(membership.MESSAGES, questions.no_lab),
         }
         self._on_deadline: dict[str, Callable[..., list[Action]]] = {
             "timeout": requests.timed_out,
@@ -105,10 +131,31 @@ class TrackerState:
         if peer is None:
             return []
         kind = type(event.message)
-        actions = self._on_message[kind](peer, event.message)
+        refused = None if self.records.lab is None else self.refused(peer, event.message)
+        actions: list[Action] = [*refused] if refused else self._on_message[kind](peer, event.message)
         if peer.fresh:
             peer.fresh = kind is control.Via
         return actions
+
+    def refused(self, peer: Peer, message: Any) -> tuple[Send, Refused] | None:
+        """The refusal of a message that the peer may not send, for it and for the audit log; None if it may."""
+        why = permissions.refusal(self.records, peer, message)
+        if not why:
+            return None
+        number = getattr(message, "id", None)
+        if number is not None:
+            refusal = peer.refuse(number, why, "Forbidden" if peer.member else "Unauthorized")
+        elif isinstance(message, (tracker.TvmRequest, tracker.TvmSummary)):
+            refusal = Send(peer.conn, [tracker.FAIL, why])
+        else:
+            refusal = Send(peer.conn, tracker.FAIL)
+        on = next((str(value) for name in _ABOUT if (value := getattr(message, name, None))), "")
+        op = getattr(message, "op", "") or type(message).__name__
+        return refusal, Refused(self.records.now, peer.who, peer.address, op, on, why)
+
+    def _lab_changed(self, event: LabChanged) -> list[Action]:
+        self.records.lab = event.lab
+        return [*self._peers.lab_changed(), *self._admissions.lab_changed()]
 
     def _tick(self, event: TimePassed) -> list[Action]:
         actions: list[Action] = []

@@ -109,7 +109,7 @@ def key(value: Any, name: str) -> str:
 def match_key(value: Any, name: str) -> str:
     """A match key."""
     if not keys.is_match_key(value):
-        raise wrong(name, "a match key", value)
+        raise ProtocolError(f"{name} must be a match key")  # the value may be nearly one
     return str(value)
 
 

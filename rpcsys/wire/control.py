@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from rpcsys.wire import checks
+from rpcsys.errors import ProtocolError
+from rpcsys.wire import checks, pinned_keys
 from rpcsys.wire.checks import Message, field, optional
 from rpcsys.wire.labels import MAX_WANTED
 from rpcsys.wire.outcomes import OUTCOMES
+from rpcsys.wire.pinned_keys import DEPLOY, SERVE
 
 #: A capability of a tracker: it compares versions, and a server may have `rpcsys.wire.labels.MAX_LABELS` labels.
 VERSIONS = "versions"
@@ -28,9 +30,28 @@ def _place(value: Any, name: str) -> tuple[int, int]:
     return _id(value[0], name), _id(value[1], name)
 
 
-def _outcome(value: Any, name: str) -> str:
-    if value not in OUTCOMES:
-        raise checks.wrong(name, "one of " + ", ".join(OUTCOMES), value)
+def _one_of(*words: str) -> checks.Check:
+    def check(value: Any, name: str) -> str:
+        if value not in words:
+            raise checks.wrong(name, "one of " + ", ".join(words), value)
+        return str(value)
+
+    return check
+
+
+_outcome = _one_of(*OUTCOMES)
+_purpose = _one_of(SERVE, DEPLOY)
+
+
+def _pin(value: Any, name: str) -> str:
+    if value != "" and not pinned_keys.is_pin(value):
+        raise checks.wrong(name, "64 hexadecimal digits", value)
+    return str(value)
+
+
+def _secret(value: Any, name: str) -> str:
+    if not pinned_keys.is_secret(value):
+        raise ProtocolError(f"{name} must be 32 hexadecimal digits")  # the value may be nearly one
     return str(value)
 
 
@@ -64,11 +85,26 @@ class AboutLease(Ask):
 
 
 class Hello(Message, op="hello"):
-    """The first message of our clients and servers, in a ping. TVM's tracker answers ``0``. ``user`` is unverified."""
+    """The first message of our clients and servers, in a ping. TVM's tracker answers ``0``. ``user`` is unverified.
+
+    Inside TLS alone, a lab's member says its ``token``; one who joins says ``ID.SECRET`` of its ``invitation``, or the
+    ``id_token`` that an issuer has given it, and the ``hash`` of its new token's secret. With ``sign_in`` it is told of
+    that issuer.
+    """
 
     version: str = field(checks.text)
     capabilities: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
     user: str | None = field(optional(checks.text), default=None)
+    token: str | None = field(optional(checks.text), default=None)
+    invitation: str | None = field(optional(checks.text), default=None)
+    hash: str | None = field(optional(checks.text), default=None)
+    id_token: str | None = field(optional(checks.sentence), default=None)
+    sign_in: bool | None = field(optional(checks.flag), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The hello's object; what a lab alone has is there where it is set."""
+        fields = super().to_json()
+        return {name: value for name, value in fields.items() if value is not None or name == "user"}
 
 
 class Request(Ask, op="request"):
@@ -109,9 +145,20 @@ class Release(Ask, op="release"):
 
 
 class Resolve(Ask, op="resolve"):
-    """The servers of a deployed module ("": of each), and how busy they are. Has no queue."""
+    """The servers of a deployed module ("": of each), and how busy they are. Has no queue.
+
+    With ``admit`` the client is about to connect: in a lab, each row then has what it is to say there.
+    """
 
     name: str = field(checks.text)
+    admit: bool = field(checks.flag, default=False)
+
+
+class AskAdmission(Ask, op="admission"):
+    """Where a client deploys on ``server``, and what it is to say there."""
+
+    what: str = field(_one_of(DEPLOY))
+    server: str = field(checks.text)
 
 
 class Summary(Ask, op="summary"):
@@ -180,8 +227,20 @@ class Running(Message):
     since_s: float = field(checks.seconds, default=0)
 
 
+class ModuleUse(Message):
+    """What a member may do: call the one of ``modules``, or deploy those that match one of these patterns."""
+
+    what: str = field(_purpose)
+    modules: tuple[str, ...] = field(checks.items(checks.text))
+    member: str = field(checks.text)
+
+
 class Register(Ask, op="register"):
-    """Register a server. It then offers match keys with TVM's PUT, one for each free slot."""
+    """Register a server. It then offers match keys with TVM's PUT, one for each free slot.
+
+    In a lab, ``pin``: of all its connections for deployed modules, "" without ``--deploy``; ``admitted``: who has such
+    connections, or may have them by the word of an earlier link.
+    """
 
     key: str = field(checks.key)
     name: str = field(checks.text)
@@ -193,6 +252,8 @@ class Register(Ask, op="register"):
     running: tuple[Running, ...] = field(checks.items(Running.from_json), default=tuple)
     identity: str = field(checks.text, default="")  # random, constant for the server's life, on any connection
     spare: str = field(checks.text, default="")  # its name where another server has ``name``, "" for one given by hand
+    pin: str = field(_pin, default="")
+    admitted: tuple[ModuleUse, ...] = field(checks.items(ModuleUse.from_json), default=tuple)
 
 
 class LeaseStarted(AboutLease, op="lease_started"):
@@ -260,7 +321,8 @@ NO_CONTROL_LINK = "NoControlLink"
 class Taken(AboutLease, op="taken"):
     """A match key was granted to ``user`` at ``address``; the session may last ``limit_s`` seconds.
 
-    No session of its key may last longer than ``longest_s`` seconds (None: no such limit).
+    No session of its key may last longer than ``longest_s`` seconds (None: no such limit). In a lab, ``code``: whether
+    the session may load more than models in ONNX's format; ``plain``: whether its client may come in the clear.
     """
 
     matchkey: str = field(checks.match_key)
@@ -268,6 +330,8 @@ class Taken(AboutLease, op="taken"):
     address: str = field(checks.text)
     limit_s: float | None = field(optional(checks.seconds), default=None)
     longest_s: float | None = field(optional(checks.seconds), default=None)
+    code: bool = field(checks.flag, default=True)
+    plain: bool = field(checks.flag, default=False)
 
 
 class Limit(AboutLease, op="limit"):
@@ -281,6 +345,25 @@ class End(AboutLease, op="end"):
 
     reason: str = field(checks.text)
     why: str = field(_brief, default="")  # a sentence for the holder
+
+
+class Admit(Ask, op="admit"):
+    """Until ``until_s`` seconds from now, let in who says ``secret`` behind the server's pin, for this use."""
+
+    secret: str = field(_secret)
+    what: str = field(_purpose)
+    modules: tuple[str, ...] = field(checks.items(checks.text))
+    member: str = field(checks.text)  # "": one without a credential, in an open lab
+    until_s: float = field(checks.seconds)
+
+
+class Unadmit(Ask, op="unadmit"):
+    """End all that came of this use: the secrets and the connections. ``why``: a sentence for the member."""
+
+    what: str = field(_purpose)
+    modules: tuple[str, ...] = field(checks.items(checks.text))
+    member: str = field(checks.text)
+    why: str = field(_brief, default="")
 
 
 class Keepalive(Ask, op="keepalive"):
@@ -307,6 +390,7 @@ class Lease(Message):
     matchkey: str = field(checks.match_key)
     server: str | None = field(optional(checks.text), default=None)
     limit_s: float | None = field(optional(checks.seconds), default=None)
+    plain: bool = field(checks.flag, default=False)  # in a lab: the session is not encrypted, and may be so
 
 
 class Queued(Message):
@@ -349,9 +433,13 @@ class Answer(Message):
         return cls(answer.id, answer.ok, answer.error, answer.message, rest)
 
 
-_FROM_CLIENTS = (Request, Cancel, Renew, Release, Resolve, Summary, History, Usage, Why, Drain, Enable, EndLease)
+_FROM_CLIENTS = (
+    *(Request, Cancel, Renew, Release, Resolve, AskAdmission, Summary, History, Usage, Why, Drain, Enable, EndLease),
+)
 _FROM_SERVERS = (Register, LeaseStarted, LeaseEnded, Health, Deployed)
 #: The messages that the tracker accepts, by ``op``.
 TO_TRACKER: dict[str, type[Ask]] = {message.op: message for message in _FROM_CLIENTS + _FROM_SERVERS}
 #: The messages that a server accepts, by ``op``.
-FROM_TRACKER: dict[str, type[Ask]] = {message.op: message for message in (Taken, Limit, End, Drain, Keepalive)}
+FROM_TRACKER: dict[str, type[Ask]] = {
+    message.op: message for message in (Taken, Limit, End, Drain, Admit, Unadmit, Keepalive)
+}

@@ -71,17 +71,18 @@ def known(installed: Callable[[str], bool]) -> List[str]:
 # ------------------------------------------------------------------ to the wire
 
 
-def encode(value: Any, how: str, name: str = "the array") -> Any:
+def encode(value: Any, how: str, name: str = "the array", always: bool = False) -> Any:
     """``value`` encoded as ``how``, or ``value`` itself where that saves no bytes. Errors contain ``name``.
 
-    Raises `ValueNotSupported` for a value that ``how`` does not apply to, and for elements that it has no code for.
+    ``always``: encoded, even so. Raises `ValueNotSupported` for a value that ``how`` does not apply to, and for
+    elements that it has no code for.
     """
     rounds, compresses = steps(how)
     tensor = as_tensor(value)
     if tensor is None or not applies(how, tensor.dtype):
         what = f"a {type(value).__name__}" if tensor is None else f"an array of {tensor.dtype}"
         raise ValueNotSupported(f"{name} is {what}, which {how} does not apply to; leave it out of encode")
-    if not len(tensor.data):
+    if not len(tensor.data) and not always:
         return value
     data = tensor.data
     if rounds:
@@ -89,7 +90,7 @@ def encode(value: Any, how: str, name: str = "the array") -> Any:
     if compresses:
         shorter = _compress(data, compresses)
         data, compresses = (shorter, compresses) if len(shorter) < len(data) else (data, "")
-    if len(data) >= len(tensor.data):
+    if len(data) >= len(tensor.data) and not always:
         return value
     return Encoded("+".join(filter(None, (rounds, compresses))), tensor.dtype, tensor.shape, data)
 
@@ -122,7 +123,7 @@ def _rounded(tensor: Tensor, word: str, name: str) -> Any:
 
 
 def _to_int8(np: Any, flat: Any, name: str) -> Any:
-    peak = max(float(flat.max()), -float(flat.min()))
+    peak = max(float(flat.max(initial=0)), -float(flat.min(initial=0)))
     if not math.isfinite(peak):
         raise ValueNotSupported(f"{name} has values that are not finite, and int8 has none for them")
     scale = peak / 127 if peak > _SMALLEST else 1.0

@@ -236,7 +236,7 @@ def _find_ndarray() -> Any:
 
 def _plain(part: Any) -> bool:
     """Whether a part of a key decides the bytes of a head: all parts except element types that are not plain."""
-    return not hasattr(part, "isnative") or bool(part.isnative and part.kind in _PLAIN_KINDS)
+    return not hasattr(part, "isnative") or bool(part.isbuiltin == 1 and part.isnative and part.kind in _PLAIN_KINDS)
 
 
 class HeadCache(Dict[Optional[Key], FrameTemplate]):

@@ -53,7 +53,7 @@ def split_match_key(match_key: str) -> tuple[str, str]:
     """
     key, colon, random_part = match_key.rpartition(":")
     if not colon:
-        raise ProtocolError(f"the match key {match_key!r} has no colon")
+        raise ProtocolError("a match key without a colon")
     return key, random_part
 
 

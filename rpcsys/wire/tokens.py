@@ -10,24 +10,24 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
-import hashlib
 import json
 import os
 import re
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Iterable, NamedTuple, Sequence
 
-from rpcsys.errors import ConfigError
+from rpcsys.errors import ConfigError, UsageError
 
 ID_CHARACTERS = 8
 SECRET_BYTES = 32
 _ID = f"[a-z2-7]{{{ID_CHARACTERS}}}"
 _SECRET = "[A-Za-z0-9_-]{43}"  # 32 bytes in URL-safe base64 without padding
-_TOKEN = re.compile(f"rpcsys_(?P<kind>[pbx])_(?P<id>{_ID})_(?P<secret>{_SECRET})").fullmatch
+_TOKEN = re.compile(f"rpcsys_(?P<kind>[pbx])_(?P<id>{_ID})_(?P<secret>{_SECRET})")
 _IS_ID, _IS_SECRET = re.compile(_ID).fullmatch, re.compile(_SECRET).fullmatch
-_INVITATION = "rpcsys-invitation:"
+INVITATION = "rpcsys-invitation:"
+_VISIBLE = re.compile(f"{INVITATION}|rpcsys_[pbx]_{_ID}_").search
 MAX_INVITATION = 8192  # characters; more than 20 addresses need
 PIN = re.compile("sha256:[0-9a-f]{64}").fullmatch
-_MAX_ADDRESSES, _MAX_PINS = 32, 2
+MAX_ADDRESSES, MAX_PINS = 32, 2
 
 
 class HolderKind(str, enum.Enum):
@@ -45,6 +45,9 @@ class Token(NamedTuple):
     id: str
     secret: str
 
+    def __repr__(self) -> str:
+        return f"<token {self.id}>"
+
     @property
     def text(self) -> str:
         """The token itself. It is for the connection to its tracker and its holder's file alone."""
@@ -61,6 +64,11 @@ def new(kind: HolderKind) -> Token:
     return Token(kind, new_id(), new_secret())
 
 
+def is_id(text: str) -> bool:
+    """Whether a token's ID has this form."""
+    return _IS_ID(text) is not None
+
+
 def new_id() -> str:
     """A new ID: 40 random bits in base32."""
     return base64.b32encode(os.urandom(5)).decode().lower()
@@ -73,12 +81,36 @@ def new_secret() -> str:
 
 def hash_of(secret: str) -> str:
     """The SHA-256 of a secret, as 64 hexadecimal digits. A secret of 256 random bits needs no slower hash."""
+    import hashlib  # here: it loads OpenSSL, and who only reads a credential needs none
+
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def parse(text: str) -> Token:
     """The parts of a token. Raises `ConfigError`, without its text: it has another form."""
-    found = _TOKEN(text)
+    return _made(_TOKEN.fullmatch(text))
+
+
+def occurs(text: str) -> bool:
+    """Whether a token, or the beginning of one, is in a text."""
+    return any(f"rpcsys_{kind.value}_" in text for kind in HolderKind)
+
+
+def refuse_visible(arguments: Iterable[str]) -> None:
+    """Raises `UsageError`, without its text: a token or an invitation is among a command's arguments."""
+    if any(map(_VISIBLE, arguments)):
+        raise UsageError(
+            "an invitation or a token on the command line is visible to everybody on this machine (ps): ask for "
+            "another one, and give it to rpcsys login on standard input"
+        )
+
+
+def first(text: str) -> Token:
+    """The first token in a text. Raises `ConfigError`: no whole one is in it."""
+    return _made(_TOKEN.search(text))
+
+
+def _made(found: re.Match[str] | None) -> Token:
     if found is None:
         raise ConfigError("this is no token of a lab: it begins with rpcsys_p_, rpcsys_b_ or rpcsys_x_")
     return Token(HolderKind(found["kind"]), found["id"], found["secret"])
@@ -92,12 +124,15 @@ class Invitation(NamedTuple):
     id: str
     secret: str
 
+    def __repr__(self) -> str:
+        return f"<invitation {self.id}>"
+
     @property
     def text(self) -> str:
         """The one line that its receiver pastes."""
         fields = {"a": self.addresses, "p": self.pins, "i": self.id, "s": self.secret}
         data = json.dumps(fields, separators=(",", ":")).encode()
-        return _INVITATION + base64.urlsafe_b64encode(data).decode().rstrip("=")
+        return INVITATION + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 def invitation(addresses: Sequence[str], pins: Sequence[str]) -> Invitation:
@@ -108,16 +143,14 @@ def invitation(addresses: Sequence[str], pins: Sequence[str]) -> Invitation:
 def parse_invitation(text: str) -> Invitation:
     """Read an invitation; mail and terminals may have broken its line. Raises `ConfigError`: it is damaged, or none."""
     line = "".join(text.split())
-    if not line.startswith(_INVITATION):
-        raise ConfigError(f"this is no invitation: one begins with {_INVITATION} (rpcsys lab invite NAME prints it)")
-    data = line[len(_INVITATION) :]
+    if not line.startswith(INVITATION):
+        raise ConfigError(f"this is no invitation: one begins with {INVITATION} (rpcsys lab invite NAME prints it)")
+    data = line[len(INVITATION) :]
     try:
         if len(line) > MAX_INVITATION:
             raise ValueError
         fields = json.loads(base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_", validate=True))
-        found = Invitation(
-            _texts(fields["a"], _MAX_ADDRESSES), _texts(fields["p"], _MAX_PINS), fields["i"], fields["s"]
-        )
+        found = Invitation(texts(fields["a"], MAX_ADDRESSES), texts(fields["p"], MAX_PINS), fields["i"], fields["s"])
         if not (_IS_ID(found.id) and _IS_SECRET(found.secret) and all(map(PIN, found.pins))):
             raise ValueError
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error):
@@ -125,7 +158,7 @@ def parse_invitation(text: str) -> Invitation:
     return found
 
 
-def _texts(value: Any, most: int) -> tuple[str, ...]:
+def texts(value: Any, most: int) -> tuple[str, ...]:
     """One to ``most`` printable texts. Raises ValueError: anything else."""
     if type(value) is not list or not 1 <= len(value) <= most:
         raise ValueError

@@ -26,6 +26,9 @@ PING, STOP, PUT, REQUEST, UPDATE_INFO, SUMMARY, GET_PENDING = 1, 2, 3, 4, 5, 6, 
 SUCCESS, FAIL = 0, -1
 
 _LENGTH = struct.Struct("<i")
+#: The first bytes of a TLS connection: a handshake, of TLS 1.0 or later by its old name. As the length of a frame they
+#: are above 64 KiB.
+TLS_RECORD = b"\x16\x03\x01"
 # Python parses numbers of at most 4,300 digits; older versions parse longer ones in quadratic time.
 _MAX_DIGITS = 4300
 
@@ -36,9 +39,10 @@ _MAX_DIGITS = 4300
 class TrackerFrameReader:
     """Splits received bytes into tracker frames. With ``magic`` the bytes begin with `MAGIC`."""
 
-    __slots__ = ("_at", "_buffer", "_due", "magic_due", "partial")
+    __slots__ = ("_at", "_buffer", "_due", "limit", "magic_due", "partial")
 
-    def __init__(self, magic: bool = True) -> None:
+    def __init__(self, magic: bool = True, limit: int = MAX_FRAME) -> None:
+        self.limit = limit  # bytes of a frame
         self.magic_due = magic  # whether the magic has not arrived yet
         self.partial = False  # whether there are bytes that `next` has not returned
         # The bytes of one read are decoded in place: mostly they are one frame, or the text of one.
@@ -70,8 +74,8 @@ class TrackerFrameReader:
             if len(buffer) < start + 4:
                 return None
             (size,) = _LENGTH.unpack_from(buffer, start)
-            if not 0 < size <= MAX_FRAME:
-                raise LimitExceeded(f"a tracker frame of {size} bytes (allowed: 1 to {MAX_FRAME})")
+            if not 0 < size <= self.limit:
+                raise LimitExceeded(f"a tracker frame of {size} bytes (allowed: 1 to {self.limit})")
             self._due = size
             start = self._at = start + 4
         end = start + self._due
@@ -85,6 +89,16 @@ class TrackerFrameReader:
         else:
             self._buffer, self._at, self.partial = b"", 0, False
         return bytes(buffer[start:end])
+
+    def rest(self) -> bytes:
+        """The bytes that `next` has not returned; they are in the reader no longer."""
+        rest, self._buffer, self._at, self.partial = bytes(self._buffer[self._at :]), b"", 0, False
+        return rest
+
+    @property
+    def begins_tls(self) -> bool:
+        """Whether a record of TLS comes next, where a frame or the magic would begin."""
+        return not self._due and self._buffer[self._at : self._at + len(TLS_RECORD)] == TLS_RECORD
 
     def _take_magic(self) -> bool:
         held = bytes(self._buffer[:4])
@@ -292,7 +306,7 @@ def _ping(rest: list[Any]) -> Ping:
 def _put(rest: list[Any]) -> Put:
     key, offer = rest[0], rest[1]
     if type(offer) is not list or len(offer) != 2:
-        raise checks.wrong("an offer", "[port, match key]", offer)
+        raise ProtocolError("an offer must be [port, match key]")
     address = rest[2] if len(rest) > 2 else None
     return Put(
         checks.key(key, "key"),
@@ -338,8 +352,8 @@ _TVM: dict[int, Callable[[list[Any]], TvmMessage]] = {
 # ------------------------------------------------------------------ messages in frames
 
 
-def parse_to_tracker(value: Any) -> ToTracker:
-    """The message of a client or a server in the JSON ``value`` of a frame.
+def parse_to_tracker(value: Any, known: dict[str, type[Ask]] = control.TO_TRACKER) -> ToTracker:
+    """The message of a client or a server in the JSON ``value`` of a frame. ``known``: the questions of ours, by op.
 
     Raises `BadMessage` for a message that is neither TVM's nor ours, and for invalid fields.
     """
@@ -348,7 +362,7 @@ def parse_to_tracker(value: Any) -> ToTracker:
     if type(value) is dict:
         if value.get("op") == control.Via.op:
             return _parse_news(control.Via, value)
-        return _parse_ours(value, control.TO_TRACKER)
+        return _parse_ours(value, known)
     raise BadMessage(f"a frame to the tracker is a list or an object, not {checks.shown(value)}")
 
 

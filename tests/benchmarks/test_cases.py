@@ -65,6 +65,23 @@ def test_what_the_project_promises_has_a_goal():
         "pipeline",
         "pipeline-shares",
         "pipeline-device",
+        "tls-null-call",
+        "tls-arrays-64MB-to_device",
+        "tls-arrays-64MB-from_device",
+        "tls-link-1Gbit-to_device",
+        "tls-link-1Gbit-from_device",
+        "tls-link-2.5Gbit-to_device",
+        "tls-link-2.5Gbit-from_device",
+        "tls-opening",
+        "tls-lease",
+        "tls-allocations",
+        "tls-idle-connections",
+        "tls-boards-back",
+        "tls-idle-server",
+        "tls-not-loaded",
+        "tls-connect-4MB-to_device",
+        "tls-connect-4MB-from_device",
+        "tls-connect-allocation",
     }
     with_goal = {case.name for case in CASES for reading in case.readings if reading.goals}
     assert promised <= with_goal

@@ -9,6 +9,7 @@ from benchmarks.figures import (
     Row,
     at_least,
     at_most,
+    at_most_more,
     median,
     ours_at_most,
     percentile,
@@ -121,3 +122,15 @@ def test_table_aligns_names_a_case_once_and_numbers_its_notes():
 def test_a_goal_around_the_peer_is_met_from_both_sides(ours, passed):
     assert row(ours=ours, goal=within(0.1)).passed is passed
     assert "1x +-10%" in table([row(ours=ours, goal=within(0.1))])
+
+
+@pytest.mark.parametrize(("ours", "passed"), [(0.004, True), (0.0041, False), (0.0005, True)])
+def test_a_goal_for_what_ours_has_more_is_in_the_unit_shown(ours, passed):
+    bounded = row(ours=ours, theirs=0.001, goal=at_most_more(3))
+    assert bounded.passed is passed
+    assert "<= +3 ms" in table([bounded])
+
+
+def test_nothing_has_no_ratio_to_nothing():
+    assert row(ours=1.0, theirs=0.0).ratio is None
+    assert row(ours=1.0, theirs=0.0, goal=at_most(2.0)).passed is None

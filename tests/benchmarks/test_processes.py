@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from benchmarks.processes import HIDE_NUMPY, ROOT, Process, ProcessFailed
+from benchmarks.processes import HIDE_NUMPY, ROOT, Process, ProcessFailed, cpu_seconds
 
 ECHO = "import sys\nfor line in sys.stdin: print('noise', line, sep='\\n', end='', flush=True)"
 CORE = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
@@ -34,6 +34,31 @@ def test_a_process_is_pinned(tmp_path):
     process = started(tmp_path, "import os, json; print(json.dumps({'on': [*os.sched_getaffinity(0)]}))")
     try:
         assert process.receive(10) == {"on": [CORE]}
+    finally:
+        process.stop()
+
+
+def test_a_processs_cpu_time_grows_with_its_work_alone(tmp_path):
+    spin = "begin = time.process_time()\n while time.process_time() < begin + 0.2: pass\n print('{}', flush=True)"
+    work = f"import sys, time\nfor line in sys.stdin:\n {spin}"
+    process = started(tmp_path, work)
+    try:
+        process.send({})
+        process.receive(20)
+        before = cpu_seconds(process.pid)
+        process.send({})
+        process.receive(20)
+        assert 0.19 < cpu_seconds(process.pid) - before < 1
+    finally:
+        process.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace takes root")
+def test_a_process_may_have_a_network_of_its_own(tmp_path):
+    code = "import json, os; print(json.dumps({'network': os.readlink('/proc/self/ns/net')}))"
+    process = started(tmp_path, code, own_network=True)
+    try:
+        assert process.receive(20)["network"] != os.readlink("/proc/self/ns/net")
     finally:
         process.stop()
 

@@ -8,6 +8,7 @@ import socket
 import sys
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from rpcsys.board.lifecycle import RemoteBoard, Terminal
 from rpcsys.board.package import Package
 from rpcsys.board.ssh import SshConnection
 from rpcsys.errors import RpcsysError
+from rpcsys.link.credential import Credential
+from rpcsys.wire import tokens
 from tests.board.conftest import run_script
 
 INSTALLER = """#!/bin/sh
@@ -90,6 +93,117 @@ def test_the_installed_installer_removes_a_server(board: RemoteBoard) -> None:
     current.joinpath("install.sh").write_text(INSTALLER)
     board.uninstall()
     assert Path(board.entry.root, "called").read_text().split()[:3] == ["--uninstall", "--name", "b1"]
+
+
+OWN = Credential("basement", "b1", ("lab:1",), ("sha256:" + "1f" * 32,), tokens.new(tokens.HolderKind.BOARD).text)
+
+
+def test_a_credential_is_for_its_owner_alone_and_not_in_a_command(board: RemoteBoard, fake: Path) -> None:
+    run_script(fake, f'echo "$command" >>{fake.parent}/commands; eval "$command"')
+    board.put_credential(OWN)
+    path = Path(board.credential_path)
+    assert path == Path(board.entry.root, "etc/rpcsys/b1.lab.json")
+    assert path.read_text() == OWN.text()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o755
+    assert [each.name for each in path.parent.iterdir()] == ["b1.lab.json"]
+    commands = (fake.parent / "commands").read_text()
+    assert "b1.lab.json" in commands
+    assert tokens.parse(OWN.token).secret not in commands
+
+
+@pytest.mark.parametrize("reads", ["IFS= read -r typed; ", ""])
+def test_sudo_gets_its_password_once_and_the_file_none_of_it(
+    board: RemoteBoard, fake: Path, tmp_path: Path, reads: str
+) -> None:
+    """Whether sudo reads it, or remembers one."""
+    sudo = fake.parent / "sudo"
+    sudo.write_text(f'#!/bin/sh\n{reads}shift 3\necho "$typed" >>{tmp_path}/typed\nexec "$@"\n')
+    sudo.chmod(0o755)
+    asked: list[str] = []
+    board.terminal = Terminal(password=lambda text: asked.append(text) or "swordfish")
+    board.facts = board.facts._replace(user=1000, writable=False, sudo="asks")
+    board.put_credential(OWN)
+    board.install(packed(tmp_path / "a.tar.gz"), [], 0.0)
+    assert Path(board.credential_path).read_text() == OWN.text()
+    assert asked == ["Password for sudo on pi@board"]
+    assert (tmp_path / "typed").read_text() == ("swordfish\nswordfish\n" if reads else "\n\n")
+
+
+def test_a_full_disk_leaves_the_credential_as_it_was(board: RemoteBoard, fake: Path) -> None:
+    board.put_credential(OWN)
+    run_script(fake, 'ulimit -f 0; eval "$command"')
+    with pytest.raises(RpcsysError, match="writing the credential on board failed"):
+        board.put_credential(OWN._replace(member="b2"))
+    assert Path(board.credential_path).read_text() == OWN.text()
+
+
+def test_a_server_that_is_there_gets_a_credential_once(board: RemoteBoard, tmp_path: Path) -> None:
+    settings = Path(board.entry.root, "etc/rpcsys")
+    settings.mkdir(parents=True)
+    (settings / "b1.flags").write_text("# flags\n--key\nk\n--tracker\n127.0.0.1:1\n--name=b1\n")
+    entry = replace(board.entry, key="k", tracker="127.0.0.1:1")
+    packed(tmp_path / "a.tar.gz")
+    asked: list[tuple[str, str]] = []
+
+    class Given:
+        def package(self, *_: object) -> Package:
+            return packed(tmp_path / "a.tar.gz")
+
+    def enrol(name: str, key: str) -> Credential:
+        asked.append((name, key))
+        return OWN
+
+    def secured(**more: bool) -> tuple[Entry, bool]:
+        return lifecycle.secure(entry, Given(), Terminal(), 5.0, 0.0, enrol, **more)  # type: ignore[arg-type]
+
+    with pytest.raises(RpcsysError, match="b1 is installed and not in the tracker"):  # there is none
+        secured()
+    called = Path(entry.root, "called").read_text()
+    path = settings / "b1.lab.json"
+    words = "--drain-timeout 5 --name b1 --key k --tracker 127.0.0.1:1 --name=b1"
+    assert called == f"{words} --lab {path} --root {entry.root}\n"
+    assert path.read_text() == OWN.text()
+    (settings / "b1.flags").write_text(f"--key\nk\n--lab\n{path}\n--tracker\n127.0.0.1:1\n--name=b1\n")
+    assert secured() == (entry, False)
+    with pytest.raises(RpcsysError, match="not in the tracker"):
+        secured(anew=True)
+    assert Path(entry.root, "called").read_text() == called
+    assert asked == [("b1", "k")] * 2
+    (settings / "b1.flags").unlink()
+    with pytest.raises(RpcsysError, match="b1 is not installed on board"):
+        secured()
+
+
+def test_a_server_that_is_added_again_keeps_its_credential(
+    board: RemoteBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has other flags then, and another credential only with another key."""
+    entry = replace(board.entry, key="k", tracker="127.0.0.1:1", python=sys.executable)
+    monkeypatch.setattr(RemoteBoard, "reach", lambda *_: None)
+    monkeypatch.setattr(lifecycle, "_check_unused", lambda *_: None)  # there is no tracker
+    asked: list[tuple[str, str]] = []
+
+    class Given:
+        def package(self, *_: object) -> Package:
+            return packed(tmp_path / "a.tar.gz")
+
+    def enrol(name: str, key: str) -> Credential:
+        asked.append((name, key))
+        return OWN
+
+    def added(key: str) -> None:
+        with pytest.raises(RpcsysError, match="not in the tracker"):
+            lifecycle.add(
+                replace(entry, key=key), ["--key", key], [], Given(), Terminal(), 0.0, enrol  # type: ignore[arg-type]
+            )  # fmt: skip
+        path = board.credential_path
+        assert f"--key {key} --lab {path} --name=b1" in Path(entry.root, "called").read_text()
+        Path(path).with_name("b1.flags").write_text(f"--key\n{key}\n--lab\n{path}\n--name=b1\n")
+
+    for key, count in (("k", 1), ("k", 1), ("other", 2)):
+        added(key)
+        assert len(asked) == count
 
 
 def test_sudo_without_a_terminal_is_an_error(board: RemoteBoard, tmp_path: Path) -> None:

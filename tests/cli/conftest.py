@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -31,3 +32,13 @@ def rpcsys(tmp_path: Path) -> Command:
 def lab() -> Iterator[Lab]:
     with Lab({"cpu": 1}) as lab:
         yield lab
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """Undo what a command does to the process's logs: its output is closed when its test is over."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)

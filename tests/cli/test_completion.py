@@ -34,6 +34,7 @@ def test_commands() -> None:
     [
         ("tracker", "--state-dir"),
         ("proxy", "--web-port"),
+        ("connect", "--listen"),
         ("server", "--through-proxy"),
         ("query", "--why"),
         ("run", "--repeat"),
@@ -103,7 +104,7 @@ BARE = {"bash": "--norc", "zsh": "--no-rcs", "fish": "--no-config"}
 @pytest.mark.parametrize("shell", sorted(ASK))
 @pytest.mark.parametrize(
     ("name", "typed", "finds"),
-    [("rpcsys", "tracker --http", "--http-port"), ("query_tracker", "leases --js", "--json")],
+    [("rpcsys", "tracker --http-p", "--http-port"), ("query_tracker", "leases --js", "--json")],
 )
 def test_each_shell_completes(shell: str, name: str, typed: str, finds: str, rpcsys: Command, tmp_path: Path) -> None:
     script = tmp_path / "script"

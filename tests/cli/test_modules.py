@@ -83,8 +83,14 @@ def doubled(server: str) -> float:
         (("--remove", "nothing"), 1, "no module 'nothing' is deployed"),
         (("--rollback", "nothing"), 1, "no module 'nothing' is deployed"),
         (("--rollback", "x", "--remove", "x"), 2, "give one of these"),
+        (("--list", "--key", "edge"), 2, "say to which servers"),
+        (("--list", "--tracker", "127.0.0.1:1", "--key-file", "broken.onnx"), 2, "--key-file is for servers without"),
+        (("--list", "--to", "edge", "--tracker", "127.0.0.1:1"), 1, "no tracker at 127.0.0.1:1"),
     ],
-    ids=["nothing", "both", "no file", "no model", "no kind", "no name", "not there", "no version", "back and away"],
+    ids=[
+        *("nothing", "both", "no file", "no model", "no kind", "no name", "not there", "no version", "back and away"),
+        *("two ways", "a key file", "no tracker"),
+    ],
 )
 def test_errors_of_deploy_are_one_line(
     rpcsys: Command, server: str, tmp_path: Path, words: tuple[str, ...], status: int, message: str
@@ -96,6 +102,28 @@ def test_errors_of_deploy_are_one_line(
     last = done.stderr.splitlines()[-1]
     assert last.startswith("rpcsys: error: ")
     assert message in last
+
+
+@pytest.mark.live
+def test_servers_are_found_by_their_tracker(rpcsys: Command, tmp_path: Path) -> None:
+    daemons = Daemons(tmp_path)
+    model = deployed.onnx_model(tmp_path / "scale.onnx", 2)
+    try:
+        tracker = daemons.tracker()
+        for offers, name in enumerate(("e1", "e2"), 1):
+            flags = (*deployed.WITH_NUMPY, "--name", name, "--deploy", str(tmp_path / name))
+            daemons.server("edge", *flags, tracker=tracker, offers=offers)
+        by = ("--tracker", tracker.where)
+        put = rpcsys("deploy", model, "--to", "e2", *by)
+        listed = rpcsys("deploy", "--list", "--key", "edge", *by)
+        unknown = rpcsys("deploy", "--list", "--to", "e3", *by)
+        none = rpcsys("deploy", "--list", "--key", "rpi", *by)
+    finally:
+        daemons.stop()
+    assert put.stdout.startswith("e2: serving scale 0001-"), put.stderr
+    assert listed.stdout.startswith("e1: nothing is deployed\ne2:\n  scale  0001-"), listed.stderr
+    assert "there is no server 'e3'; there are e1, e2" in unknown.stderr
+    assert "no server offers 'rpi' now" in none.stderr
 
 
 @pytest.mark.live

@@ -69,3 +69,8 @@ def test_a_file_and_a_key_are_checked(tmp_path: Path) -> None:
         check_file(tmp_path / "n", "model")
     with pytest.raises(ConfigError, match="--key 'a b': a key has no space"):
         check_key("a b")
+    pinned = "edge:t1-" + "1f" * 32
+    check_key(pinned)
+    with pytest.raises(UsageError, match=r"visible to everybody on this machine .*--key-file FILE") as refused:
+        check_key(f"{pinned}-{'5c' * 16}")
+    assert "5c5c" not in str(refused.value)

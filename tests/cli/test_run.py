@@ -27,6 +27,7 @@ from rpcsys.errors import UsageError
 from rpcsys.graph import samples
 from rpcsys.lab import Lab
 from tests.cli.conftest import Command
+from tests.client.inference.scripted import ScriptedServer
 from tests.live import deployed
 from tests.live.daemons import Daemons
 
@@ -151,9 +152,39 @@ def test_a_deployed_module_needs_no_lease(tmp_path: Path, rpcsys: Command) -> No
     assert "scall" in unknown.stderr
 
 
+@pytest.mark.live
+def test_a_server_with_a_standing_key_needs_no_tracker(tmp_path: Path, rpcsys: Command) -> None:
+    daemons, key_file = Daemons(tmp_path), tmp_path / "edge.key"
+    try:
+        daemon = daemons.server("edge", *deployed.WITH_NUMPY, "--standing-key", str(key_file))
+        model = deployed.onnx_model(tmp_path / "scale.onnx", 3)
+        np.savez(tmp_path / "in.npz", x=np.full(4, 2, np.float32))
+        given = ("run", model, "in.npz", "--server", daemon.where)
+        done = rpcsys(*given, "--key-file", key_file, "--repeat", 2)
+        refused = rpcsys(*given, "--key", "edge")
+        key_file.chmod(0o644)
+        readable = rpcsys(*given, "--key-file", key_file)
+    finally:
+        daemons.stop()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("device: edge at 127.0.0.1:")
+    assert "min 6  mean 6  max 6" in done.stdout
+    assert "'edge' is not served at" in refused.stderr
+    assert (readable.returncode, readable.stderr) == (
+        2,
+        f"rpcsys: error: others may read the key {key_file}: type chmod 600 {key_file}\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--key-file", __file__, "model.onnx"], "--key-file is for one server: say which, with --server HOST:PORT"),
+        (["--server", "edge", "--label", "a=1", "m.onnx"], "on one device, without a tracker: leave out --label"),
+        (["--server", "edge:1", "--key", "a", "--key-file", __file__, "m.onnx"], "--key and --key-file: leave out one"),
+        (["--server", "edge:1", "--key-file", "none", "m.onnx"], "cannot read the key none: No such file or directory"),
+        (["--server", "edge:x", "m.onnx"], "edge:x"),
+        (["--serve", "head", "--server", "edge"], "without a tracker: leave out --serve"),
         (["--key", "cpu"], "give a MODEL to run, or --serve NAME to call a deployed module"),
         (["model.onnx"], "give --key, the kind of device to lease (query_tracker lists them), or a --label"),
         (["--key", "cpu", "model.onnx"], "no such model: model.onnx"),
@@ -343,3 +374,36 @@ def test_strings_go_in_and_maps_come_out(lab: Lab, tmp_path: Path, rpcsys: Comma
     np.savez(tmp_path / "objects.npz", s=np.array(["ja"], dtype=object))
     done = rpcsys("run", "--key", "cpu", "m.onnx", "objects.npz", tracker=lab.tracker_address)
     assert done.stderr.splitlines()[-1].endswith("save strings with .astype(str)")
+
+
+# --- a model on an inference server ------------------------------------------------------------------
+
+
+def test_a_model_on_an_inference_server_is_run(tmp_path: Path, rpcsys: Command) -> None:
+    np.savez(tmp_path / "in.npz", x=np.ones((3, 4), "f4"))
+    with ScriptedServer() as server:
+        done = rpcsys("run", server.url, "in.npz", "--repeat", 3, "-o", "out.npz")
+        assert done.returncode == 0, done.stderr
+        assert server.url in done.stdout
+        assert re.search(r"y +float32 \[3, 4\].* min 2  mean 2  max 2", done.stdout)
+        assert re.search(r"time: +mean [\d.]+ .*\(3 repeats\)", done.stdout)
+        assert np.array_equal(np.load(tmp_path / "out.npz")["y"], np.full((3, 4), 2, "f4"))
+        assert len(server.calls()) == 4
+        done = rpcsys("run", server.url, "--repeat", 1, "--json")
+        assert json.loads(done.stdout)["model"] == server.url
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["http://127.0.0.1:1/models/m"], "no URL of a model"),
+        (["http://127.0.0.1:1/v2/models/m"], "no inference server at 127.0.0.1:1"),
+        (["http://127.0.0.1:1/v2/models/m", "--key", "cpu"], "a URL says where the model is: leave out --key"),
+        (["http://127.0.0.1:1/v2/models/m", "none.npz"], "cannot read none.npz"),
+    ],
+)
+def test_a_url_that_cannot_be_run_is_one_line(args: list[str], words: str, rpcsys: Command) -> None:
+    done = rpcsys("run", *args)
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1

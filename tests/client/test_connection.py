@@ -61,6 +61,16 @@ def test_missing_hello_fields_have_defaults():
         assert session.info == {"window": {}, "capabilities": {}, "key": ""}
 
 
+def test_a_second_hello_and_the_time_of_a_result_change_nothing(speedups):
+    """In a call that is alone, made by C; in one like it before; and among several."""
+    results = [b"".join(map(bytes, frames.encode(frames.RESULT, n, {"r": n}, deadline_ms=7))) for n in range(1, 8)]
+    served = {"name": "m", "functions": ["main"], "inputs": [], "outputs": []}
+    replies = b"".join(hello(serve=served) + result for result in results)
+    with scripted_server(OURS + replies) as address, connect(*address, serve="m") as module:
+        assert [module(1) for _ in range(3)] == [1, 2, 3]
+        assert [future.result(30) for future in [module.submit(1) for _ in range(4)]] == [4, 5, 6, 7]
+
+
 def test_log_lines_go_to_logging(caplog):
     line = frame(frames.LOG, {"level": logging.WARNING, "message": "hot"})
     other = frame(frames.LOG, {"level": "high"})

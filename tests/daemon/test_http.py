@@ -28,13 +28,40 @@ def served(page, ask):
     return asyncio.run(run())
 
 
-def status(port):
+def ask_for(port, path="/page", method="GET"):
+    """The status, fields and text of an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", "/page")
+    connection.request(method, path)
     answer = connection.getresponse()
-    answer.read()
+    text = answer.read().decode()
     connection.close()
-    return answer.status
+    return answer.status, answer.headers, text
+
+
+def status(port):
+    return ask_for(port)[0]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "SING"])
+def test_another_method_is_told_that_nothing_can_be_changed(method) -> None:
+    code, fields, text = served(lambda: ("text/plain", b"page"), lambda port: ask_for(port, method=method))
+    assert (code, fields["Allow"]) == (405, "GET, HEAD")
+    assert text == "only GET and HEAD: nothing can be changed here\n"
+
+
+def test_another_path_is_told_which_there_are() -> None:
+    code, fields, text = served(lambda: ("text/plain", b"page"), lambda port: ask_for(port, "/elsewhere"))
+    assert (code, text) == (404, "there are: /page\n")
+    assert "Server" not in fields
+
+
+def test_a_page_that_cannot_be_made_is_logged_without_its_url(caplog) -> None:
+    def fail():
+        raise ValueError("no page")
+
+    assert served(fail, lambda port: ask_for(port, "/page?secret=7")[0]) == 500
+    assert "no page" in caplog.text
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.slow
@@ -106,8 +133,8 @@ def test_connections_are_bounded_until_others_end(monkeypatch, caplog, of_addres
                 time.sleep(0.02)
         return refused, 0
 
-    def handle(server, size, limit=of_address):
-        return counted(server, size, limit)
+    def handle(server, size, **more):
+        return counted(server, size, of_address, **more)
 
     counted = pages.counted
     monkeypatch.setattr(pages, "counted", handle)

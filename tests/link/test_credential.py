@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -24,7 +25,7 @@ ANN = Credential("basement", "ann", ("lab-host:9190", "[fd00::1]:9190"), PINS, T
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for name in ("RPCSYS_LAB", "RPCSYS_CREDENTIAL", "CREDENTIALS_DIRECTORY"):
+    for name in ("RPCSYS_LAB", "RPCSYS_CREDENTIAL", "CREDENTIALS_DIRECTORY", "STATE_DIRECTORY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(credential, "FILE_OF_BOARD", str(tmp_path / "etc" / "lab.json"))
     return tmp_path
@@ -40,7 +41,7 @@ def kept(one: Credential = ANN) -> str:
 def test_a_credential_is_read_back_and_its_owners_alone(home: Path) -> None:
     path = kept()
     assert path == str(home / "rpcsys" / "labs" / "basement.json")
-    assert credential.read(path) == ANN
+    assert credential.read(path) == ANN._replace(path=path)
     assert os.stat(path).st_mode & 0o777 == 0o600
     assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
     credential.write(path, ANN._replace(member="bo"))
@@ -56,6 +57,19 @@ def test_a_file_that_others_may_read_is_refused_with_what_to_type(mode: int) -> 
         credential.read(path)
 
 
+def test_a_check_reads_nothing(home: Path) -> None:
+    """A server checks before it forks, and reads behind that."""
+    path = kept()
+    credential.check(path)
+    Path(path).write_text("{")
+    credential.check(path)
+    os.chmod(path, 0o640)
+    with pytest.raises(ConfigError, match=f"type chmod 600 {path}"):
+        credential.check(path)
+    with pytest.raises(ConfigError, match="No such file or directory; check its path"):
+        credential.check(str(home / "none.json"))
+
+
 def test_systemds_own_rights_are_accepted_in_its_folder_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = kept()
     os.chmod(path, 0o440)
@@ -63,7 +77,7 @@ def test_systemds_own_rights_are_accepted_in_its_folder_only(home: Path, monkeyp
     with pytest.raises(ConfigError, match="others may read"):
         credential.read(path)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", os.path.dirname(path) + "/")
-    assert credential.read(path) == ANN
+    assert credential.read(path) == ANN._replace(path=path)
 
 
 def test_no_file_and_no_right_to_read_it_are_told(home: Path) -> None:
@@ -85,7 +99,9 @@ def test_a_file_that_is_cut_short_is_refused(length: int) -> None:
     [
         {"lab": ""}, {"lab": 3}, {"member": "a\nb"}, {"member": "a" * 257}, {"version": 0}, {"version": None},
         {"trackers": []}, {"trackers": "lab-host:9190"}, {"trackers": ["lab-host"]}, {"trackers": ["lab-host:99999"]},
-        {"pins": []}, {"pins": [PINS[0][7:]]}, {"pins": [*PINS, PINS[0]]}, {"token": TOKEN[:-1]}, {"token": None},
+        {"pins": []}, {"pins": [PINS[0]]}, {"pins": [PINS[0], PINS[1][7:]]}, {"pins": [*PINS, PINS[0]]},
+        {"token": TOKEN[:-1]}, {"token": None},
+        {"next_token": TOKEN[:-1]}, {"next_token": ""}, {"next_token": None},
     ],
 )  # fmt: skip
 def test_fields_of_another_form_are_refused_without_the_token(change) -> None:
@@ -126,8 +142,43 @@ def test_a_full_disk_leaves_the_old_file() -> None:
             credential.write(path, ANN._replace(member="bo"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert credential.read(path) == ANN
+    assert credential.read(path) == ANN._replace(path=path)
     assert os.listdir(os.path.dirname(path)) == ["basement.json"]
+
+
+def test_a_credential_shows_no_token() -> None:
+    assert repr(ANN) == "<credential of ann in lab basement>"
+    assert TOKEN not in repr([ANN]) + str(ANN)
+
+
+def test_a_next_token_is_kept_beside_the_first(home: Path) -> None:
+    both = ANN._replace(next_token=tokens.new(tokens.HolderKind.PERSON).text)
+    path = kept(both)
+    assert credential.read(path) == both._replace(path=path)
+    assert "next_token" not in ANN.text()
+
+
+def test_a_service_has_its_own_where_the_file_is_read_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is enrolled anew: then the ID of its token is another."""
+    path, state = kept(), home / "state"
+    held = credential.read(path)
+    renewed = held._replace(pins=PINS[::-1], token=tokens.parse(TOKEN)._replace(secret=tokens.new_secret()).text)
+    written = credential.write
+
+    def closed(where: str, changed: Credential) -> None:
+        if where == path:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        written(where, changed)
+
+    monkeypatch.setattr(credential, "write", closed)
+    with pytest.raises(OSError, match="Read-only"):
+        credential.rewrite(renewed)
+    monkeypatch.setenv("STATE_DIRECTORY", f"{state}:/elsewhere")
+    credential.rewrite(renewed)
+    assert credential.read(path) == credential.again(held) == renewed
+    written(path, ANN._replace(token=tokens.new(tokens.HolderKind.PERSON).text))
+    assert credential.again(held).pins == PINS
+    assert credential.again(ANN) == ANN
 
 
 def test_a_credential_is_found_by_any_of_its_addresses() -> None:
@@ -145,6 +196,18 @@ def test_without_any_file_there_is_none(home: Path) -> None:
     assert credential.for_tracker("lab-host", 9190) is None
     (home / "rpcsys").write_text("no folder")
     assert credential.for_tracker("lab-host", 9190) is None
+
+
+def test_all_that_are_held_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert credential.held() == []
+    board = ANN._replace(member="rpi4-3", token=tokens.new(tokens.HolderKind.BOARD).text)
+    credential.write(credential.FILE_OF_BOARD, board)
+    assert [one.member for one in credential.held()] == ["rpi4-3"]
+    kept()
+    kept(ANN._replace(lab="attic", trackers=("attic-host:9190",)))
+    assert [one.lab for one in credential.held()] == ["attic", "basement"]
+    monkeypatch.setenv("RPCSYS_CREDENTIAL", ANN._replace(lab="cellar").text())
+    assert [one.lab for one in credential.held()] == ["cellar"]
 
 
 def test_two_for_one_address_are_told() -> None:
@@ -177,7 +240,7 @@ def test_the_environment_comes_first(home: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_boards_file_comes_last(home: Path) -> None:
     board = ANN._replace(member="rpi4-3", token=tokens.new(tokens.HolderKind.BOARD).text)
     credential.write(credential.FILE_OF_BOARD, board)
-    assert credential.for_tracker("lab-host", 9190) == board
+    assert credential.for_tracker("lab-host", 9190) == board._replace(path=credential.FILE_OF_BOARD)
     assert credential.for_tracker("other", 9190) is None
     kept()
-    assert credential.for_tracker("lab-host", 9190) == ANN
+    assert credential.for_tracker("lab-host", 9190) == ANN._replace(path=credential.path_of("basement"))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ConfigError
 from rpcsys.link import identity
+from rpcsys.wire import pinned_keys
 
 #: RFC 8032, section 7.1: private and public keys.
 VECTORS = [
@@ -68,7 +69,7 @@ def test_an_identity_is_read_back(seed: bytes) -> None:
 def test_each_identity_is_another() -> None:
     pins = {identity.new().pin for _ in range(20)}
     assert len(pins) == 20
-    assert all(identity.is_pin(pin) for pin in pins)
+    assert all(pinned_keys.is_pin(pin) for pin in pins)
 
 
 def test_openssl_reads_the_certificate_and_keeps_its_bytes(tmp_path: Path) -> None:
@@ -101,9 +102,3 @@ def test_what_is_no_key_is_refused(change) -> None:
 def test_any_text_is_refused_in_one_way(text: str) -> None:
     with pytest.raises(ConfigError):
         identity.parse(text)
-
-
-def test_what_is_a_pin() -> None:
-    assert identity.is_pin("0" * 64)
-    for text in ("0" * 63, "0" * 65, "G" * 64, "A" * 64, "0" * 64 + "\n", b"0" * 64, None):
-        assert not identity.is_pin(text)

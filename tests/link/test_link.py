@@ -20,8 +20,7 @@ from rpcsys.errors import (
     UnknownKey,
     WaitTimeout,
 )
-from rpcsys.link.link import Link, TvmCommands, error_of
-from rpcsys.wire import tracker as wire
+from rpcsys.link.link import Link, error_of
 from tests.scripted_peers import MAGIC, WELCOME, exactly
 
 
@@ -322,42 +321,3 @@ def test_unsent_messages_are_sent_later():
 
 
 # --- TVM's commands, whose replies carry no id ----------------------------------------------------
-
-
-PUT, PENDING = wire.Put("k", 1, "k:1"), wire.GetPending()
-
-
-class Sent(list):
-    """A link that accepts all messages."""
-
-    send = list.append
-
-
-def given(*commands):
-    sent, made = Sent(), TvmCommands()
-    for command in commands:
-        made.give(sent, command)
-    assert sent == list(commands)
-    assert len(made.unanswered) == len(commands)
-    return made
-
-
-def test_replies_answer_commands_in_order():
-    commands = given(PUT, PENDING, wire.UpdateInfo("server:k", None, 1))
-    assert commands.answered(wire.SUCCESS) == (wire.Put, ())
-    assert commands.answered(["k:1"]) == (wire.GetPending, ("k:1",))
-    assert commands.answered(wire.SUCCESS) == (wire.UpdateInfo, ())
-    with pytest.raises(ProtocolError, match="without a command"):
-        commands.answered(wire.SUCCESS)
-
-
-@pytest.mark.parametrize("reply", [0, None, "k:1", [1], {"k": 1}])
-def test_match_keys_are_a_list_of_texts(reply):
-    with pytest.raises(ProtocolError, match="GetPending"):
-        given(PENDING).answered(reply)
-
-
-@pytest.mark.parametrize("reply", [-1, [], None])
-def test_a_refused_command_is_a_tracker_error(reply):
-    with pytest.raises(TrackerError, match="refused Put"):
-        given(PUT).answered(reply)

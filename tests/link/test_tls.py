@@ -112,6 +112,23 @@ def test_small_pieces_share_a_record() -> None:
     assert len(client.outgoing()) == 1000 + 22
 
 
+def test_a_piece_is_sealed_and_received_in_one_step_each() -> None:
+    client, server = opened()
+    space = memoryview(bytearray(100))
+    sealed = client.seal(b"piece")
+    assert client.outgoing() == b""
+    assert server.receive(sealed[:10], space) == 0  # half a record
+    assert server.receive(sealed[10:], space) == 5
+    assert server.drained
+    assert space[:5] == b"piece"
+    last = client.seal(b"last")
+    client.close()
+    assert server.receive(last + client.outgoing(), space) == 4
+    assert not server.drained  # the end is to be read
+    with pytest.raises(EOFError):
+        server.read_into(space)
+
+
 def test_an_end_that_closes_is_told_from_one_that_is_cut() -> None:
     client, server = opened()
     client.write([b"last"])

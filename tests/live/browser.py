@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ PHONE, DESKTOP = (390, 844), (1280, 900)
 
 
 class Browser:
-    """One browser with one page. ``folder`` holds its profile and the driver's log."""
+    """One browser with one page. ``folder`` holds its profile and the driver's log; ``flags`` are Chromium's."""
 
-    def __init__(self, folder: Path, size: tuple[int, int] = DESKTOP) -> None:
+    def __init__(self, folder: Path, size: tuple[int, int] = DESKTOP, flags: Sequence[str] = ()) -> None:
         driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
         missing = [name for name, path in (("chromium-driver", driver), ("chromium", chromium)) if path is None]
         assert not missing, f"the page's tests need a browser; type: sudo apt-get install {' '.join(missing)}"
@@ -41,7 +42,7 @@ class Browser:
         self._process = subprocess.Popen([driver, "--port=0"], stdout=self._log, stderr=subprocess.STDOUT)
         try:
             self._url = f"http://127.0.0.1:{wait_until(self._port, START_S, 'chromedriver is up')}/session"
-            options = {"binary": chromium, "args": [*FLAGS, f"--user-data-dir={folder / 'profile'}"]}
+            options = {"binary": chromium, "args": [*FLAGS, *flags, f"--user-data-dir={folder / 'profile'}"]}
             wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
             made = self._post("", {"capabilities": {"alwaysMatch": wanted}})
             self._url += "/" + made["sessionId"]

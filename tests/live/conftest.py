@@ -17,6 +17,8 @@ from tests.live.artefacts import Artefacts, compiled
 from tests.live.board_cli import BoardCli
 from tests.live.daemons import Daemons
 from tests.live.fault_lab import KINDS, FaultLab
+from tests.live.lab_site import LabSite
+from tests.live.ways import DEFAULT, SECURE
 
 #: The modules whose tests run with the C library and without it.
 BOTH_PATHS = {
@@ -70,21 +72,27 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         assert not invariant.settled(left), "the test, or one beside it, has left something"
 
 
+@pytest.fixture(scope="module")
+def way() -> str:
+    """How TVM's clients reach trackers (`tests.live.ways`); a parameter of tests that go several ways."""
+    return DEFAULT
+
+
 @pytest.fixture
-def daemons(tmp_path: Path) -> Iterator[Daemons]:
+def daemons(tmp_path: Path, way: str) -> Iterator[Daemons]:
     """Starts daemons for one test; they are stopped after it."""
-    started = Daemons(tmp_path)
+    started = Daemons(tmp_path, way)
     yield started
     started.stop()
 
 
 @pytest.fixture(scope="module")
-def module_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Daemons]]:
+def module_daemons(tmp_path_factory: pytest.TempPathFactory, way: str) -> Iterator[Callable[..., Daemons]]:
     """Makes sets of daemons that run until the last test of the module has ended."""
     made: list[Daemons] = []
 
-    def make() -> Daemons:
-        made.append(Daemons(tmp_path_factory.mktemp("daemons")))
+    def make(way: str = way) -> Daemons:
+        made.append(Daemons(tmp_path_factory.mktemp("daemons"), way))
         return made[-1]
 
     yield make
@@ -122,6 +130,13 @@ def artefacts(shared: Path) -> Artefacts:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Every test of this folder is live."""
     item.add_marker("live")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests of open labs where trackers serve closed ones."""
+    marker = item.get_closest_marker("open_lab")
+    if SECURE and marker is not None:
+        pytest.skip(f"of an open lab: {marker.args[0]}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -184,3 +199,12 @@ def newer_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rpcsys, "__version__", "9.9.9")
         return build.pack("x86_64-linux-gnu", folder / "newer.tar.xz").path
+
+
+@pytest.fixture
+def site(tmp_path: Path, daemons: Daemons) -> LabSite:
+    """A closed lab whose tracker runs, and its people."""
+    made = LabSite(tmp_path, daemons)
+    made.init()
+    made.start()
+    return made

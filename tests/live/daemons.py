@@ -24,14 +24,19 @@ from typing import Any, TypeVar
 
 import psutil
 
+from rpcsys.secure_lab import hold_port
 from tests.live import invariant
+from tests.live.flavours import GATEWAY, PROXIES, SERVERS, TRACKERS, Flavour
 from tests.live.leftovers import Watched
-from tests.live.probe import TrackerProbe
+from tests.live.probe import TrackerProbe, asker
 from tests.live.processes import alive, descendants, is_init
+from tests.live.ways import ALLOWED, CONNECTED, DEFAULT, OPEN
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 60.0  # importing tvm takes two seconds, and more where many tests run at once
+_HELD: list[socket.socket] = []
 STOP_S = 15.0
+LEAD = ("--tracker", "--next")  # the flags that name a tracker, or a proxy on the way to one
 Address = tuple[str, int]
 Found = TypeVar("Found")
 
@@ -98,49 +103,9 @@ def anonymous_mb(pids: Iterable[int]) -> float:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, for daemons that cannot choose one themselves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-# --- flavours ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Flavour:
-    """One way to run a tracker, a proxy or a device server.
-
-    ``features``:
-
-    ``listdir``  TVM's client can list the session's directory
-    ``jail``     paths outside the session's directory are refused
-    ``ready``    it prints our ready line and accepts ``--port 0``
-    """
-
-    name: str
-    command: tuple[str, ...]
-    features: frozenset[str] = frozenset()
-
-
-def _module(name: str, *flags: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", name, *flags)
-
-
-TRACKERS = {
-    "tvm": Flavour("tvm", _module("tvm.exec.rpc_tracker")),
-    "ours": Flavour("ours", _module("rpcsys.tracker"), frozenset({"ready"})),
-}
-PROXIES = {
-    "tvm": Flavour("tvm", _module("tvm.exec.rpc_proxy", "--web-port", "0")),
-    "ours": Flavour("ours", _module("rpcsys.proxy"), frozenset({"ready"})),
-}
-SERVERS = {
-    "tvm": Flavour("tvm", _module("tvm.exec.rpc_server")),
-    "ours": Flavour("ours", _module("rpcsys.server", "--tvm", "python"), frozenset({"ready", "listdir", "jail"})),
-    "ctypes": Flavour("ctypes", _module("rpcsys.server", "--tvm", "ctypes"), frozenset({"ready", "listdir", "jail"})),
-    "bare": Flavour("bare", _module("tests.live.bareboard"), frozenset({"ready", "listdir", "jail"})),
-}
+    """A port for a daemon that is told its number: nobody else is given it while this process runs."""
+    _HELD.append(hold_port("127.0.0.1"))
+    return _HELD[-1].getsockname()[1]
 
 
 # --- daemons -----------------------------------------------------------------------------------
@@ -262,13 +227,30 @@ class Daemon:
             raise AssertionError(f"{self.name} ended with status {self.process.returncode}:\n{self.stderr()}")
 
 
-class Daemons:
-    """Starts daemons, keeps their files in ``folder``, and stops all of them together."""
+@dataclass
+class Desk(Daemon):
+    """``rpcsys connect``, at whose address TVM's clients find ``tracker``. Flags of daemons name the tracker itself."""
 
-    def __init__(self, folder: Path) -> None:
+    tracker: Daemon | None = None
+
+    @property
+    def where(self) -> str:
+        return self.tracker.where
+
+
+class Daemons:
+    """Starts daemons, keeps their files in ``folder``, and stops all of them together.
+
+    ``way``: how TVM's clients reach trackers (`tests.live.ways`). In all but the open one trackers serve a closed lab,
+    whose keeper is the test, and whose boards are the servers (`tests.live.labs`).
+    """
+
+    def __init__(self, folder: Path, way: str = DEFAULT) -> None:
         self.folder = folder
+        self.way = way
         self.started: list[Daemon] = []
         self._numbers = itertools.count()
+        self._labs: dict[int, Any] = {}  # by the ports of their trackers, and of proxies that lead there
 
     def launch(self, name: str, command: Sequence[str], **popen: Any) -> Daemon:
         """Start any command as a daemon; returns at once."""
@@ -295,18 +277,48 @@ class Daemons:
 
     def tracker(self, *flags: str, flavour: str = "ours", port: int = 0, **popen: Any) -> Daemon:
         """A tracker on loopback that answers; at ``port``, or at any free one."""
+        lab = None
+        if self.way != OPEN and flavour == "ours" and "--lab" not in flags:
+            lab = self._lab(port)
+            flags, port = (*flags, "--lab", str(lab.path)), lab.port
         daemon = self._serve("tracker", TRACKERS[flavour], flags, port, popen)
         TrackerProbe(daemon.address).close()
-        return daemon
+        return self.desk(daemon, lab.desk) if lab is not None and self.way == CONNECTED else daemon
+
+    def desk(self, tracker: Daemon, environment: dict[str, str], *flags: str) -> Desk:
+        """A forwarder to a lab's tracker, ready."""
+        command = (sys.executable, "-m", "rpcsys.forward", "--listen", "127.0.0.1:0", "--tracker", tracker.where)
+        launched = self.launch("connect", (*command, *flags), env=environment)
+        desk = Desk(launched.name, launched.process, launched.stdout_path, launched.stderr_path, tracker=tracker)
+        self.started[-1] = desk
+        desk.await_ready_line()
+        return desk
+
+    def lab_tracker(self, *flags: str, port: int) -> Daemon:
+        """The tracker of a lab on loopback at ``port``."""
+        return self._serve("tracker", TRACKERS["ours"], flags, port, {})
 
     def proxy(self, *flags: str, flavour: str = "ours", port: int = 0, **popen: Any) -> Daemon:
-        """A proxy on loopback; at ``port``, or at any free one."""
-        return self._serve("proxy", PROXIES[flavour], flags, port, popen)
+        """A proxy on loopback; at ``port``, or at any free one. Ours is a member of its tracker's lab."""
+        proxy = self._serve("proxy", PROXIES[flavour], flags, port, popen)
+        lab = self._lab_of(flags)
+        if lab is not None:
+            self._labs[proxy.address[1]] = lab
+            lab.reached_at(proxy.address[1])
+        return proxy
+
+    def gateway(self, *flags: str, port: int = 0, **popen: Any) -> Daemon:
+        """An inference gateway on loopback: HTTP at ``port`` or any, gRPC at any (its ready line's ``grpc_port``)."""
+        if "--grpc-port" not in flags:
+            flags = (*flags, "--grpc-port", str(free_port()))
+        return self._serve("gateway", GATEWAY, flags, port, popen)
 
     def behind(self, proxy: Daemon, key: str, *flags: str, flavour: str = "tvm", **popen: Any) -> Daemon:
         """A device server that connects to the proxy; returns at once."""
         where = ("--host", proxy.address[0], "--port", str(proxy.address[1]), "--through-proxy")
-        return self.launch(f"server-{key}", (*SERVERS[flavour].command, *where, "--key", key, *flags), **popen)
+        flags = ("--key", key, *flags)
+        flags = (*flags, *self._membership(SERVERS[flavour], flags, self._labs.get(proxy.address[1])))
+        return self.launch(f"server-{key}", (*SERVERS[flavour].command, *where, *flags), **popen)
 
     def server(
         self,
@@ -319,6 +331,8 @@ class Daemons:
         **popen: Any,
     ) -> Daemon:
         """A device server on loopback, at ``port`` or any; with a tracker, wait until ``offers`` slots are free."""
+        if isinstance(tracker, Desk):
+            tracker = tracker.tracker
         if tracker is not None:
             flags = (*flags, "--tracker", tracker.where)
         daemon = self._serve(f"server-{key}", SERVERS[flavour], ("--key", key, *flags), port, popen)
@@ -331,25 +345,61 @@ class Daemons:
         """A device server with ``flags``, at ``port`` or behind the proxy at ``port``; ready."""
         return self._serve(name, SERVERS[flavour], flags, port, {})
 
+    def as_other(self, tracker: Daemon) -> contextlib.AbstractContextManager[None]:
+        """This process is bob, where the tracker has a lab: what a client calls itself counts for nothing there."""
+        lab = self._labs.get(tracker.address[1])
+        return contextlib.nullcontext() if lab is None else lab.as_other()
+
     def stop(self) -> None:
         """Stop all daemons and wait for their end. AssertionError if one of them has left something."""
         try:
             left = invariant.stopped([daemon.process for daemon in self.started])
         finally:
+            for lab in {*self._labs.values()}:
+                lab.close()
+            self._labs.clear()
             for daemon in reversed(self.started):
                 daemon.destroy()
             logs = "".join(daemon.stderr()[-1000:] for daemon in self.started[:8])
             self.started.clear()
         assert not left, "left behind: " + "; ".join(left) + "\n" + logs
 
+    def _lab(self, port: int) -> Any:
+        """The closed lab of the tracker at ``port``, a new one at any port for 0."""
+        from tests.live.labs import LabOfTests
+
+        clear = self.way == ALLOWED
+        lab = self._labs.get(port) or LabOfTests(self.folder / f"lab-{next(self._numbers)}", port, clear)
+        self._labs[lab.port] = lab
+        return lab
+
+    def _lab_of(self, flags: Sequence[str], port: int = 0) -> Any:
+        """The lab of the tracker that flags lead to, or that is reached at ``port``."""
+        ports = [int(value.rpartition(":")[2]) for flag, value in itertools.pairwise(flags) if flag in LEAD]
+        return self._labs.get(ports[0] if ports else port)
+
+    def _membership(self, flavour: Flavour, flags: Sequence[str], lab: Any) -> tuple[str, ...]:
+        """The flags with which a server or proxy of ours comes in to its lab. A gateway has this process's own."""
+        if lab is None or "--lab" in flags or "ready" not in flavour.features:
+            return ()
+        if flavour in (*TRACKERS.values(), GATEWAY):
+            return ()
+        if flavour in PROXIES.values():
+            return ("--lab", lab.proxy_file(f"proxy-{next(self._numbers)}")) if "--tracker" in flags else ()
+        name = flags[flags.index("--name") + 1] if "--name" in flags else f"board-{next(self._numbers)}"
+        # Users of sessions' own could not read this Python in root's home, which isolated sessions have open.
+        own = ("--session-user", "none") if "--no-isolation" in flags else ()
+        return ("--lab", lab.board_file(name, flags[flags.index("--key") + 1]), *own)
+
     def _serve(self, name: str, flavour: Flavour, flags: Sequence[str], port: int, popen: dict[str, Any]) -> Daemon:
+        flags = (*flags, *self._membership(flavour, flags, self._lab_of(flags, port)))
         command = (*flavour.command, "--host", "127.0.0.1", *flags, "--port")
         if "ready" in flavour.features:
             last = (str(port), "--port-end", str(port + 1)) if port else ("0",)
             daemon = self.launch(name, (*command, *last), **popen)
             daemon.await_ready_line()
             return daemon
-        port = port or free_port()
+        port = port or hold_port("127.0.0.1").getsockname()[1]  # let go at once: TVM's daemons cannot share it
         last = (str(port), "--port-end", str(port + 1))
         daemon = self.launch(f"tvm-{name}", (*command, *last), **popen)
         daemon.await_listening(port)
@@ -358,7 +408,7 @@ class Daemons:
 
 def queue(tracker: Daemon, key: str) -> dict[str, int]:
     """The tracker's ``{"free": n, "pending": n}`` of a key; zeros for an unknown key."""
-    with TrackerProbe(tracker.address) as probe:
+    with asker(tracker.address) as probe:
         return probe.summary()["queue_info"].get(key, {"free": 0, "pending": 0})
 
 

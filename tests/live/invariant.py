@@ -56,10 +56,10 @@ class Running:
 
     def links(self) -> Callable[[int], int]:
         """A function of a pid: the number of its connections to another of these daemons."""
-        ends: dict[tuple[int, int], int] = {}
-        for pid in [*self.watched, *(pid for one in [*self.others] for pid in (one, *descendants(one)))]:
-            ends.update((pair, pid) for pair in _connections(pid))
-        counts = collections.Counter(pid for (near, far), pid in ends.items() if (far, near) in ends)
+        pids = [pid for one in [*self.watched, *self.others] for pid in (one, *descendants(one))]
+        ends = [*_connections(dict.fromkeys(pids))]
+        known = {pair for pair, _ in ends}
+        counts = collections.Counter(pid for (near, far), pid in ends if (far, near) in known)
         return counts.__getitem__
 
     def left(self, pids: Iterable[int]) -> Iterator[str]:
@@ -119,19 +119,30 @@ def _of_ended(watched: Iterable[Watched], below: Iterable[int]) -> Iterator[str]
     yield from (f"{folder} of an ended server" for one in watched for folder in one.folders())
 
 
-def _connections(pid: int) -> list[tuple[int, int]]:
-    """The local and the remote port of each TCP connection of a process, in any network namespace."""
-    own = sockets(pid)
-    found = []
+def _connections(pids: Iterable[int]) -> Iterator[tuple[tuple[int, int], int]]:
+    """The local and the remote port of each TCP connection of these processes, in any network namespace, and whose."""
+    tables: dict[str, list[tuple[str, tuple[int, int]]]] = {}  # reading one takes long on a busy machine
+    for pid in pids:
+        try:
+            network = os.readlink(f"/proc/{pid}/ns/net")
+        except OSError:
+            continue  # it ended meanwhile
+        if network not in tables:
+            tables[network] = [*_tcp_table(pid)]
+        own = sockets(pid)
+        yield from ((pair, pid) for inode, pair in tables[network] if inode in own)
+
+
+def _tcp_table(pid: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The inode and the ports of each connection in the network namespace of a process."""
     for table in ("tcp", "tcp6"):
         try:
             rows = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
         except OSError:
             continue  # it ended meanwhile, or has no IPv6
         for _, near, far, *more in map(str.split, rows):
-            if more[6] in own and _port(far):
-                found.append((_port(near), _port(far)))
-    return found
+            if _port(far):
+                yield more[6], (_port(near), _port(far))
 
 
 def _port(address: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from tests.live.probe import TrackerProbe
+from tests.live.probe import KEEPERS, asker
 from tests.live.processes import is_init, is_tvm_zygote
 
 ANSWER_S = 10.0
@@ -126,13 +126,24 @@ class Watched:
         hosts = 0 if self.deployed is None else len([*self.deployed.glob("*/current")])
         for inits, waiting in self._below_zygotes():
             slots = self.slots if self.forks else 2 * self.slots  # then the one zygote makes TVM's children, too
-            if len(waiting) > slots + hosts:
+            fronts = sum(one.name() == "rpcsys-front" for one in waiting)
+            deployers = sum(map(_deploys, waiting))
+            if len(waiting) > slots + hosts + min(fronts, 1) + deployers:
                 yield f"{len(waiting)} processes where {self.slots} slots and {hosts} modules need one each"
             if len(inits) > len(waiting) + 1:  # one of them is their parent
                 yield f"{len(inits) - 1} inits where {len(waiting)} processes wait"
             for child in (*inits, *waiting):
                 for one in _children(child.pid):
                     yield f"process {one.pid} ({_command(one)[:80]}) below one that waits for a session"
+
+
+def _deploys(process: psutil.Process) -> bool:
+    """Whether a process serves a client that may deploy, and still there: a gateway looks at its server's modules."""
+    try:
+        connections = process.net_connections("tcp") if process.name() == "rpcsys-deployer" else []
+    except psutil.Error:
+        return False  # it has ended meanwhile
+    return any(one.status == psutil.CONN_ESTABLISHED for one in connections)
 
 
 def _second_zygotes(zygote: int) -> list[psutil.Process]:
@@ -159,8 +170,9 @@ def _more(what: str, now: collections.Counter[str], idle: collections.Counter[st
 
 
 def _left_at_tracker(address: tuple[str, int]) -> Iterator[str]:
-    with TrackerProbe(address, ANSWER_S) as probe:
-        probe.ask([1, {"op": "hello", "version": "0.1.0"}])
+    with asker(address, ANSWER_S) as probe:
+        if address[1] not in KEEPERS:
+            probe.ask([1, {"op": "hello", "version": "0.1.0"}])
         after: Any = None
         while True:
             page = probe.ask({"op": "summary", "id": 1, "after": after})

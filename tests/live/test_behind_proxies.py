@@ -17,6 +17,7 @@ import rpcsys
 from rpcsys import errors
 from rpcsys.wire import handshake
 from tests.live.daemons import START_S, Daemon, Daemons, descendants, queue, wait_free, wait_until
+from tests.live.ways import every_way
 from tests.scripted_peers import MAGIC, WELCOME, framed
 
 KEY = "lab:5:board"
@@ -72,6 +73,7 @@ def test_two_slots_are_leased_through_a_tracker(daemons: Daemons, proxies: str, 
     assert len(client.summary().get("leases", [])) <= 2
 
 
+@pytest.mark.open_lab("in a closed lab, such boards are not offered")
 def test_the_boards_of_a_proxy_without_proxy_from_are_offered_without_limits(daemons: Daemons):
     tracker = daemons.tracker("--proxy-from", "192.0.2.1")
     proxy = daemons.proxy("--tracker", tracker.where)
@@ -89,6 +91,7 @@ def test_the_boards_of_a_proxy_without_proxy_from_are_offered_without_limits(dae
     assert "--proxy-from" in server.stderr()
 
 
+@every_way
 @pytest.mark.parametrize("trackers", [None, "ours"])
 def test_tvms_client_uses_a_server_behind_our_proxy(daemons: Daemons, trackers: str | None):
     key = "board"  # TVM's summary does not count keys with a colon

@@ -1,6 +1,6 @@
 """The units, the Debian packages and install.sh under a real systemd: process 1 of a machine that the test boots.
 
-Tracker and proxy are installed from their Debian packages, the servers by ``install.sh``.
+Tracker, proxy and gateway are installed from their Debian packages, the servers by ``install.sh``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRACKER = ("127.0.0.1", 9190)
 KEY, EDGE = "lab:rpi4", "edge"
 SERVER, BEHIND = "rpcsys-server@lab-rpi4", "rpcsys-server@edge"
 INSTALL = "/tmp/rpcsys-device/install.sh"
-DAEMONS = ["rpcsys-tracker", "rpcsys-proxy"]
+DAEMONS = ["rpcsys-tracker", "rpcsys-proxy", "rpcsys-gateway"]
 START_S = 60.0
 STOP_S = 90.0
 WATCHDOG_S = 60.0  # the longest WatchdogSec
@@ -48,7 +48,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lab(machine: Booted, shared: Path, old: Path) -> Booted:
-    """The machine with tracker, proxy and two servers: one that clients connect to, one behind the proxy."""
+    """The machine with tracker, proxy, gateway and two servers: one that clients connect to, one behind the proxy."""
     machine.run("dpkg", "--install", *machine.copy(*debian.packages(shared)))
     install(machine, old, "--key", KEY, "--host", "127.0.0.1", "--port", "9000", "--tracker", "127.0.0.1:9190")
     install(machine, old, "--key", EDGE, "--through-proxy", "--host", "127.0.0.1", "--port", "9090")
@@ -232,7 +232,7 @@ def test_install_sh_upgrades_drains_and_leaves_nothing(lab: Booted, old: Path, t
 
     lab.run("/opt/rpcsys/current/install.sh", "--uninstall")
     assert lab.run("systemctl", "list-units", "--all", "--plain", "--no-legend", "rpcsys-server*") == ""
-    lab.run("dpkg", "--purge", "rpcsys-tracker", "rpcsys-proxy", "rpcsys")
+    lab.run("dpkg", "--purge", *DAEMONS, "rpcsys")
     assert lab.run("systemctl", "list-units", "--all", "--plain", "--no-legend", "rpcsys*") == ""
     assert traces(lab) == set()
 

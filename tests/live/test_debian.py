@@ -16,7 +16,7 @@ from tests.live import debian
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-PACKAGES = ["rpcsys", "rpcsys-proxy", "rpcsys-tracker"]
+PACKAGES = ["rpcsys", "rpcsys-gateway", "rpcsys-proxy", "rpcsys-tracker"]
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,12 @@ def test_commands_have_manual_pages_and_completions(packages: dict[str, Path]) -
 def test_only_the_package_with_the_compiled_library_is_for_one_processor(packages: dict[str, Path]) -> None:
     here = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True).stdout.strip()
     processors = {name: path.stem.rpartition("_")[2] for name, path in packages.items()}
-    assert processors == {"rpcsys": here, "rpcsys-proxy": "all", "rpcsys-tracker": "all"}
+    assert processors == dict.fromkeys(PACKAGES, "all") | {"rpcsys": here}
     assert "/usr/lib/python3/dist-packages/rpcsys/speedups.abi3.so" in contents(packages["rpcsys"])
     assert "libc6 (>= " in control(packages["rpcsys"], "control")
 
 
-@pytest.mark.parametrize("daemon", ["tracker", "proxy"])
+@pytest.mark.parametrize("daemon", ["tracker", "proxy", "gateway"])
 def test_services_have_a_unit_and_a_settings_file(daemon: str, packages: dict[str, Path]) -> None:
     package = packages[f"rpcsys-{daemon}"]
     settings = f"/etc/rpcsys/{daemon}.environment"

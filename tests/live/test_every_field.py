@@ -173,6 +173,8 @@ TRUTH = {
     "limit": {"id": 1, "lease": "L", "epoch": 1, "limit_s": 1.0},
     "end": {"id": 1, "lease": "L", "epoch": 1, "reason": "released"},
     "drain": {"id": 1, "server": None},
+    "admit": {"id": 1, "secret": "0" * 32, "what": "serve", "modules": ["m"], "member": "u", "until_s": 1.0},
+    "unadmit": {"id": 1, "what": "serve", "modules": ["m"], "member": "u", "why": ""},
     "keepalive": {"id": 1},
     "": {"id": 1, "ok": True, "server": "s", "error": "", "message": ""},  # an answer
 }

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live.daemons import Daemons, queue, wait_free, wait_until
 from tests.live.fault_lab import KEY, FaultLab, all_gone, busy
-from tests.live.probe import MISMATCH, SessionProbe, TrackerProbe
+from tests.live.probe import MISMATCH, SessionProbe, TrackerProbe, asker
 
 SOON_S = 2.0  # the documented limit is a second; a busy machine needs more
 LOST_S = 5.0
@@ -59,7 +59,7 @@ def test_a_killed_waiting_client_leaves_no_trace(lab: FaultLab):
 @pytest.mark.parametrize("kind", ["rpcsys"], indirect=True)
 def test_the_lease_of_a_client_killed_before_its_session_ends_at_once(lab: FaultLab, record_property):
     """The tracker sees the closed connection and does not wait until the match key counts as unused."""
-    with TrackerProbe(lab.tracker.address) as probe:
+    with asker(lab.tracker.address) as probe:
         assert probe.ask([1, {"op": "hello", "version": "0.1.0"}])["ok"]
         granted = probe.ask({"op": "request", "id": 1, "key": KEY})
         assert granted["ok"], granted

@@ -35,10 +35,10 @@ def stopped(daemon: Daemon) -> Iterator[None]:
         os.kill(daemon.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_a_stopped_server_is_not_offered_until_it_resumes(daemons: Daemons, way: str):
+@pytest.mark.parametrize("route", ["direct", "proxied"])
+def test_a_stopped_server_is_not_offered_until_it_resumes(daemons: Daemons, route: str):
     tracker = daemons.tracker()
-    if way == "direct":
+    if route == "direct":
         server = daemons.server(KEY, *FLAGS, tracker=tracker)
     else:
         server = daemons.behind(daemons.proxy("--tracker", tracker.where), KEY, *FLAGS, flavour="ours")

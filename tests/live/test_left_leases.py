@@ -13,7 +13,7 @@ import pytest
 import rpcsys
 from rpcsys.client import connection as client
 from tests.live.daemons import START_S, Address, Daemon, Daemons, free_port, queue, wait_until
-from tests.live.probe import TrackerProbe, opening
+from tests.live.probe import TrackerProbe, asker, opening
 
 KEY = "board"
 SLOTS = 2
@@ -27,7 +27,7 @@ class AbandoningClient:
     """A client, ours or TVM's, with a granted lease."""
 
     def __init__(self, tracker: Address, kind: str) -> None:
-        self.probe = TrackerProbe(tracker)
+        self.probe = TrackerProbe(tracker) if kind == "tvm" else asker(tracker)
         self.server: socket.socket | None = None
         self.lease = ""
         if kind == "tvm":

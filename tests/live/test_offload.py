@@ -237,7 +237,7 @@ def test_the_tracker_finds_another_server_when_one_is_lost(daemons: Daemons, tmp
     with module.remote(serve="scale", tracker=tracker.where) as scale:
         assert scale(3) == 6
         first = scale._server.current.where
-        by_port[int(first.rpartition(":")[2])].kill()
+        by_port[int(first.partition(" ")[0].rpartition(":")[2])].kill()
         assert scale(4) == 8
         assert scale._server.current.where != first
     with pytest.raises(UnknownKey, match="no such"):

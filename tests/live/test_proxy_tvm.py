@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.live.daemons import START_S, Daemons, free_port, wait_free, wait_until
+from tests.live.ways import every_way
 
 tvm = pytest.importorskip("tvm")
 rpc = pytest.importorskip("tvm.rpc")
@@ -49,6 +50,7 @@ def test_a_session_without_a_tracker(proxies: str, daemons: Daemons) -> None:
         gc.collect()
 
 
+@every_way
 @pytest.mark.parametrize("trackers", ["tvm", "ours"])
 def test_a_session_with_a_tracker(proxies: str, trackers: str, daemons: Daemons) -> None:
     tracker = daemons.tracker(flavour=trackers)

@@ -17,6 +17,7 @@ import pytest
 from rpcsys.client import connect_tracker
 from rpcsys.errors import WaitTimeout
 from tests.live.daemons import ROOT, free_port, wait_until
+from tests.live.labs import peer
 from tests.live.probe import TrackerProbe
 
 KILLED_S = 1.0
@@ -70,13 +71,11 @@ class Load(threading.Thread):
 
 
 def hello(tracker, user):
-    probe = TrackerProbe(tracker.address)
-    assert probe.ask([1, {"op": "hello", "version": "0", "user": user}])["ok"]
-    return probe
+    return peer(tracker, user)
 
 
 def register(tracker, name, key="rpi4", **fields):
-    probe = hello(tracker, "")
+    probe = peer(tracker, name, key)
     asked = {"op": "register", "id": 1, "key": key, "name": name, "port": 9090, **fields}
     assert probe.ask(asked)["ok"]
     return probe
@@ -264,6 +263,7 @@ def test_a_second_tracker_in_the_same_directory_is_refused_in_one_line(daemons, 
     daemons.tracker("--state-dir", str(tmp_path / "state"))  # the lock of a killed tracker is free
 
 
+@pytest.mark.open_lab("a lab's audit log tells of the full disk, too")
 def test_a_file_size_limit_stops_only_history(daemons, tmp_path):
     state = tmp_path / "state"
     tracker = daemons.tracker("--state-dir", str(state), "--silent")

@@ -60,7 +60,8 @@ def test_the_least_busy_server_comes_first(daemons, tmp_path):
     assert [row["workers"] for row in rows] == [1, 1]
     ports = {server.address[1]: factor for server, factor in zip(servers, (2.0, 3.0), strict=True)}
     busy = rows[0]
-    with rpcsys.connect(busy["host"], busy["port"], serve="scale") as one:
+    place = next(place for place in client.places("scale") if place.port == busy["port"])
+    with rpcsys.connect(*place, serve="scale") as one:
         nap = one["nap"].submit(60.0)
         wait_until(lambda: client.resolve("scale")[0]["port"] != busy["port"], START_S, "the idle server comes first")
         with client.serve("scale") as idle:

@@ -224,7 +224,7 @@ def test_sessions_do_not_see_each_other(lab, tmp_path):
         one.call(name)
     seen = two.call("seen")["value"]
     assert (seen["shm"], seen["system_v"], seen["tmp"]) == ([], [0, 0, 0], [])
-    assert seen["homes"] == [os.path.basename(os.path.dirname(two.workdir))]
+    assert {*seen["homes"]} <= {os.path.basename(os.path.dirname(two.workdir))}
     if more:
         both = [client.call("seen")["value"]["cpus"] for client in (one, two)]
         assert sorted(both) == [[cpus[0]], [cpus[1]]]

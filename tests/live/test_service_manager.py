@@ -14,7 +14,7 @@ import pytest
 import rpcsys
 from tests.live.daemons import ROOT, START_S, Daemon, Daemons, wait_until
 
-KINDS = ["tracker", "proxy", "server"]
+KINDS = ["tracker", "proxy", "gateway", "server"]
 WATCHDOG_S = 1.5
 
 
@@ -77,7 +77,8 @@ def manager() -> Iterator[Manager]:
 def start(daemons: Daemons, kind: str, **environment: str) -> Daemon:
     if kind == "server":
         return daemons.server("cpu", "--tvm", "off", env=environment)
-    return getattr(daemons, kind)(env=environment)
+    flags = ("--server", "127.0.0.1:1", "--grpc-port", "0") if kind == "gateway" else ()
+    return getattr(daemons, kind)(*flags, env=environment)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -152,6 +152,7 @@ def test_a_client_that_never_reads_its_events_delays_no_other(tracker: Daemon, p
     check(others, "beside a client with 4,000 requests that never reads", record_property)
 
 
+@pytest.mark.open_lab("a lab keeps few silent strangers of one address, and those in it wait for nobody")
 def test_ten_thousand_idle_connections_delay_no_other(daemons, record_property):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     many = min(10_000, (1 << 20 if hard == resource.RLIM_INFINITY else hard) - 500)

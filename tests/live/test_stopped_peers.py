@@ -39,9 +39,9 @@ def queued(pid: int) -> tuple[int, int]:
     return sum(int(unsent, 16) for unsent, _ in both), sum(int(unread, 16) for _, unread in both)
 
 
-def start(lab: FaultLab, way: str) -> list[int]:
+def start(lab: FaultLab, route: str) -> list[int]:
     """Start a board with four slots; the pids, beside the sessions', that send to clients."""
-    if way == "direct":
+    if route == "direct":
         lab.start(4)
         return []
     lab.tracker = lab.daemons.tracker()
@@ -69,9 +69,9 @@ def stop_inside_a_result(client: Client, size: int, senders: list[int]) -> None:
     wait_until(lambda: any(queued(pid)[0] for pid in senders), START_S, "the client does not read")
 
 
-@pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_sessions_survive_stopped_clients_and_boards(fault_lab: FaultLab, way: str):
-    senders = start(fault_lab, way)
+@pytest.mark.parametrize("route", ["direct", "proxied"])
+def test_sessions_survive_stopped_clients_and_boards(fault_lab: FaultLab, route: str):
+    senders = start(fault_lab, route)
     large, small, stuck = (fault_lab.client().leased() for _ in range(3))
     for client, size in ((small, SMALL), (large, LARGE)):
         client.call("put", 1)

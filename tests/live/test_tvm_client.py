@@ -22,6 +22,7 @@ import pytest
 
 from tests.live.artefacts import LENGTH, Artefacts, relax_weights
 from tests.live.daemons import SERVERS, Daemon, Daemons, queue, wait_free, wait_until
+from tests.live.ways import ALLOWED, CONNECTED, DEFAULT, OPEN
 
 tvm = pytest.importorskip("tvm")
 rpc = pytest.importorskip("tvm.rpc")
@@ -33,13 +34,14 @@ FREE_AGAIN_S = 15.0
 
 @dataclass(frozen=True)
 class Target:
-    """The tracker and the server of a scenario."""
+    """The tracker and the server of a scenario, and how the client reaches them."""
 
     tracker: str
     server: str
+    way: str = DEFAULT
 
     def __str__(self) -> str:
-        return f"{self.tracker}-tracker+{self.server}-server"
+        return f"{self.tracker}-tracker+{self.server}-server" + (f"+{self.way}" if self.way != OPEN else "")
 
 
 TARGETS = [
@@ -49,12 +51,16 @@ TARGETS = [
     Target("tvm", "ours"),
     Target("ours", "ctypes"),
     Target("ours", "bare"),
+    *(Target("ours", server, way) for way in (ALLOWED, CONNECTED) for server in ("ours", "tvm", "ctypes", "bare")),
 ]
+#: In slow tests only: TVM's server at TVM's tracker, which shows what the tests expect of ours, and most of the ways.
+OTHER_WAYS = {target for target in TARGETS if target.way != OPEN} - {Target("ours", "ours", CONNECTED)}
+SLOW = {Target("tvm", "tvm"), *OTHER_WAYS}
 
 
 def rows(targets: list[Target]) -> list[Any]:
-    """The targets; TVM's server at TVM's tracker, which shows what the tests expect of ours, only in slow tests."""
-    return [pytest.param(each, marks=pytest.mark.slow) if each == Target("tvm", "tvm") else each for each in targets]
+    """The targets as parameters."""
+    return [pytest.param(each, marks=pytest.mark.slow) if each in SLOW else each for each in targets]
 
 
 def targets_with(feature: str) -> pytest.MarkDecorator:
@@ -71,23 +77,20 @@ class TargetLab:
         self.daemons = daemons
         self.artefacts = artefacts
         self.features = SERVERS[target.server].features
+        self.tracker: Daemon | None = None
 
     @property
     def started(self):
         return self.daemons.started
 
-    @property
-    def tracker(self) -> Daemon:
-        return self.started[0]
-
     def make_ready(self) -> None:
         """Wait until both run and the server is free; restart them if needed."""
         if not self._idle():
             self.daemons.stop()
-            tracker = self.daemons.tracker(flavour=self.target.tracker)
+            self.tracker = self.daemons.tracker(flavour=self.target.tracker)
             # The library has TVM's rpc.test.* functions, for servers without TVM's Python package.
             flags = ("--load-library", str(self.artefacts.testing))
-            self.daemons.server(KEY, *flags, tracker=tracker, flavour=self.target.server)
+            self.daemons.server(KEY, *flags, tracker=self.tracker, flavour=self.target.server)
 
     def _idle(self) -> bool:
         if not self.started or not all(daemon.running() for daemon in self.started):
@@ -114,7 +117,7 @@ class TargetLab:
 
 @pytest.fixture(scope="module", params=rows(TARGETS), ids=str)
 def shared_lab(request: pytest.FixtureRequest, module_daemons, artefacts) -> Iterator[TargetLab]:
-    lab = TargetLab(request.param, module_daemons(), artefacts)
+    lab = TargetLab(request.param, module_daemons(request.param.way), artefacts)
     yield lab
     lab.daemons.stop()
 

@@ -18,9 +18,10 @@ import rpcsys
 from tests.live.artefacts import LENGTH
 from tests.live.daemons import SERVERS, START_S, TRACKERS, Daemons, wait_free
 from tests.live.tvm_release import CLIENT, RELEASES
+from tests.live.ways import every_way
 
 pytest.importorskip("tvm")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [every_way, pytest.mark.slow, pytest.mark.timeout(900)]
 
 KEY = "board"
 USE_S = 200.0

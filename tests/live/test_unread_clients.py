@@ -52,11 +52,11 @@ def flood(probe: SessionProbe, piece: bytes) -> None:
             probe.socket.sendall(piece)
 
 
-def served(daemons: Daemons, way: str) -> Callable[[], SessionProbe]:
+def served(daemons: Daemons, route: str) -> Callable[[], SessionProbe]:
     tracker = daemons.tracker()
     flags = ("--tvm", "off", "--preload", "none")
     entrance = tracker
-    if way == "direct":
+    if route == "direct":
         daemons.server(KEY, *flags, tracker=tracker)
     else:
         entrance = daemons.proxy("--tracker", tracker.where)
@@ -77,10 +77,10 @@ def served(daemons: Daemons, way: str) -> Callable[[], SessionProbe]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["direct", "proxied"])
+@pytest.mark.parametrize("route", ["direct", "proxied"])
 @pytest.mark.parametrize("what", FLOODS)
-def test_the_end_of_a_client_that_is_not_read_is_seen(daemons: Daemons, way: str, what: str):
-    lease = served(daemons, way)
+def test_the_end_of_a_client_that_is_not_read_is_seen(daemons: Daemons, route: str, what: str):
+    lease = served(daemons, route)
     probe = lease()
     flood(probe, FLOODS[what])
     probe.close()
@@ -89,9 +89,9 @@ def test_the_end_of_a_client_that_is_not_read_is_seen(daemons: Daemons, way: str
         assert tracker.leases() == []
 
 
-@pytest.mark.parametrize("way", ["direct", "proxied"])
-def test_a_client_that_exceeds_its_window_loses_its_session(daemons: Daemons, way: str):
-    lease = served(daemons, way)
+@pytest.mark.parametrize("route", ["direct", "proxied"])
+def test_a_client_that_exceeds_its_window_loses_its_session(daemons: Daemons, route: str):
+    lease = served(daemons, route)
     with lease() as probe:
         with contextlib.suppress(ConnectionError, TimeoutError):
             flood(probe, frame(CALL, 2, {"f": "testing.echo", "a": ["x" * 4000]}))

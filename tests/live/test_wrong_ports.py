@@ -18,16 +18,17 @@ from tests.live.daemons import ROOT, Daemon, Daemons, free_port, wait_until
 ENDS_S = 60.0
 LOGGED_S = 30.0
 SERVER, PAGE, TRACKER = "a device server or a proxy", r"a page \(HTTP\)", "a tracker"
+WEB = ("tracker's page", "server's page", "proxy's page", "web", "gateway")
 #: What a tracker's client reads at each port that is no tracker's.
 NO_TRACKER = {
     "server": f"that is {SERVER}; give the tracker's own port",
     "proxy": "the proxy has no tracker",
-    **dict.fromkeys(("tracker's page", "server's page", "proxy's page", "web"), f"that is {PAGE}; give the tracker's"),
+    **dict.fromkeys(WEB, f"that is {PAGE}; give the tracker's"),
 }
 #: The same for a session's client.
 NO_SERVER = {
     "tracker": f"is {TRACKER}; give the port of a device server",
-    **dict.fromkeys(("tracker's page", "server's page", "proxy's page", "web"), f"is {PAGE}; give the port of a"),
+    **dict.fromkeys(WEB, f"is {PAGE}; give the port of a"),
 }
 
 
@@ -40,11 +41,12 @@ class Lab(NamedTuple):
 @pytest.fixture(scope="module")
 def lab(module_daemons: Callable[[], Daemons]) -> Lab:
     daemons = module_daemons()
-    pages = {name: free_port() for name in ("tracker's page", "server's page", "proxy's page", "web")}
+    pages = {name: free_port() for name in WEB}
     tracker = daemons.tracker("--http-port", str(pages["tracker's page"]))
     server = daemons.server("board", "--preload", "none", "--http-port", str(pages["server's page"]))
     web = ("--web-port", str(pages["web"]))
     proxy = daemons.proxy("--http-port", str(pages["proxy's page"]), *web)
+    daemons.gateway("--tracker", tracker.where, "--grpc-port", "0", port=pages["gateway"])
     own = {"tracker": tracker.address[1], "server": server.address[1], "proxy": proxy.address[1]}
     return Lab(daemons, {**own, **pages}, tracker)
 

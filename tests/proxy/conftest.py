@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.conftest import daemons  # noqa: F401 (a fixture)
+from tests.live.conftest import daemons, way  # noqa: F401 (fixtures)
 
 
 @pytest.fixture

@@ -70,3 +70,15 @@ def test_every_flag() -> None:
 def test_a_bad_flag_is_refused(line: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse(line.split())
+
+
+def test_admitted_networks_are_parsed():
+    assert parse([]).admit == ()
+    assert parse(["--admit", "203.0.113.0/24,any"]).admit == ("203.0.113.0/24", "any")
+
+
+def test_metrics_are_opened_in_a_lab_only():
+    flags = ["--http-port", "80", "--http-open", "10.0.0.5,10.1.0.0/16"]
+    assert parse([*flags, "--lab", "/x"]).http_open == ("10.0.0.5", "10.1.0.0/16")
+    with pytest.raises(UsageError, match="--http-open needs --lab and --http-port"):
+        parse(flags)

@@ -10,11 +10,11 @@ import urllib.request
 import pytest
 from prometheus_client import CollectorRegistry
 
+from rpcsys.daemon.relay import BUFFER, BufferPool, Pair, Relay
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.proxy.config import ProxyConfig
 from rpcsys.proxy.events import StreamOpened
 from rpcsys.proxy.metrics import LINK, MAX_KEYS, OTHER, SESSION, ProxyMetrics
-from rpcsys.proxy.relay import BUFFER, BufferPool, Pair, Relay
 from rpcsys.proxy.state import ProxyState
 from tests.live.daemons import free_port, wait_until
 from tests.proxy.streams import Stream, joined

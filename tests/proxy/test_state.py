@@ -30,6 +30,17 @@ def test_a_server_is_joined_with_a_waiting_client(transcript: ProxyTranscript) -
     assert transcript.pairs == [(client, server)]
 
 
+@pytest.mark.parametrize("secret", ["", "-" + "cd" * 16])
+def test_of_a_pinned_match_key_the_public_name_counts(transcript: ProxyTranscript, secret: str) -> None:
+    """A client in the clear says its secret; its server decides whether that is allowed."""
+    name = "board:t1-" + "ab" * 32
+    server = transcript.server(name)
+    client = transcript.client(name + secret)
+    early = transcript.client("rpi4:t1-" + "ab" * 32 + secret)
+    late = transcript.server("rpi4:t1-" + "ab" * 32)
+    assert transcript.pairs == [(client, server), (early, late)]
+
+
 def test_a_key_is_compared_whole(transcript: ProxyTranscript) -> None:
     transcript.server("10.0.0.9:5555:board")
     transcript.client("10.0.0.9:5555")

@@ -103,7 +103,7 @@ def test_a_stream_may_end_early(ends: Ends, data: bytes) -> None:
         (b"G", ProtocolError),
         (b"q\xf2\x02\x01", ProtocolError),
         (b"q\xf2\x03", ProtocolError),
-        (b"\x16\x03\x01", ProtocolError),
+        (b"\x16\x03\x02", ProtocolError),
         (opening("peer:k"), ProtocolError),
         (struct.pack("<ii", 0xFF271, -1), ProtocolError),
         (struct.pack("<ii", 0xFF271, MAX_GREETING + 1), LimitExceeded),
@@ -126,3 +126,12 @@ def test_random_bytes_are_an_opening_or_an_error(data: bytes, start: bytes, step
     assert len(ends.stream.raw) <= 8 + MAX_GREETING
     assert (start + data).startswith(bytes(ends.stream.raw))
     assert whole or ends.stream.greeting is None
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 100])
+def test_a_link_that_begins_with_tls_is_told_apart_and_no_byte_is_lost(ends: Ends, step: int) -> None:
+    hello = b"\x16\x03\x01\x02\x00" + bytes(100)
+    assert ends.feed(hello, step)
+    assert ends.stream.encrypted
+    assert ends.stream.greeting is None
+    assert bytes(ends.stream.raw) + ends.rest() == hello

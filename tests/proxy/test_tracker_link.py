@@ -66,7 +66,7 @@ class RecordedLink:
     def __init__(self, address: tuple[str, int]) -> None:
         self.events: list[Any] = []
         self.link = ProxyTrackerLink(
-            address, lambda: self.events.append("up"), lambda: self.events.append("down"), self.events.append
+            address, None, lambda: self.events.append("up"), lambda: self.events.append("down"), self.events.append
         )
 
 

@@ -10,7 +10,7 @@ import pytest
 from rpcsys.client import connect_tracker
 from rpcsys.errors import TrackerError
 from rpcsys.tracker.store import HistoryStore
-from tests.live.conftest import daemons  # noqa: F401 (a fixture)
+from tests.live.conftest import daemons, way  # noqa: F401 (fixtures)
 from tests.live.probe import TrackerProbe
 from tests.tracker import entries
 

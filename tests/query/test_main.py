@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.live.conftest import daemons  # noqa: F401 (a fixture)
+from tests.live.conftest import daemons, way  # noqa: F401 (fixtures)
 from tests.live.daemons import ROOT, free_port
 from tests.live.probe import TrackerProbe
 

@@ -7,6 +7,8 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -230,3 +232,69 @@ def test_importing_the_cache_imports_no_large_module():
     code = "import sys; before = set(sys.modules); import rpcsys.server.cache; print(*(set(sys.modules) - before))"
     out = subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {"hashlib", "shutil", "fcntl", "zlib"} & set(out.stdout.split()) == set()
+
+
+AS_USER = """
+import fcntl, hashlib, sys  # while this Python can be read
+from rpcsys.server.cache import Cache
+from rpcsys.server.sandbox import session_user
+uid, group, folder, what, name, *rest = sys.argv[1:]
+session_user.become(session_user.User(int(uid), int(uid), (int(group),)), "/")
+cache = Cache(folder, 10 << 20)
+if what == "place":
+    print(cache.place(name, rest[0]))
+else:
+    part = cache.resume(name)
+    print(cache.offset(name, 100))
+    part.rewind(cache.offset(name, 100), bytes)
+    part.write(rest[0].encode())
+    part.finish() if what == "finish" else part.leave()
+"""
+
+
+@pytest.fixture
+def open_folder():
+    """A folder in which all users may write; those of pytest are closed to others."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        os.chmod(path, 0o777)
+        yield Path(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_users_of_sessions_share_it(open_folder):
+    group, folder = 1879048300, open_folder / "cache"
+    data = b"begun by one, finished by another"
+    name = digest(data)
+
+    def run(uid, what, *rest, name=name):
+        arguments = [str(uid), str(group), str(folder), what, name, *rest]
+        done = subprocess.run(
+            [sys.executable, "-c", AS_USER, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert not done.stderr, done.stderr
+        return done.stdout.strip()
+
+    old = add(Cache(str(folder), MB), b"of root", open_folder / "old")
+    Cache(str(folder), MB).share(group)
+    assert run(1879048201, "leave", "begun by one, ") == "0"
+    assert run(1879048202, "finish", "finished by another") == "14"
+    for uid in (1879048201, 1879048203):
+        assert run(uid, "place", str(open_folder / str(uid))) == "True"
+        assert run(uid, "place", str(open_folder / "old"), name=old) == "True"
+        os.unlink(open_folder / "old")
+    assert (open_folder / "1879048203").read_bytes() == data
+    (folder / "objects" / name).chmod(0o444)  # its owner may do this, and only slows the next use
+    assert run(1879048202, "place", str(open_folder / "again")) == "True"
+    assert [each.stat().st_mode & 0o777 for each in sorted(folder.iterdir())] == [0o770, 0o770]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_file_with_a_second_name_is_not_shared(tmp_path):
+    cache = Cache(str(tmp_path / "cache"), MB)
+    (tmp_path / "secret").write_text("of root")
+    (tmp_path / "secret").chmod(0o600)
+    os.link(tmp_path / "secret", tmp_path / "cache" / "objects" / ("0" * 64))
+    (tmp_path / "cache" / "partial" / ("1" * 64)).symlink_to(tmp_path / "secret")
+    cache.share(1879048300)
+    found = (tmp_path / "secret").stat()
+    assert (found.st_gid, found.st_mode & 0o777) == (os.getegid(), 0o600)

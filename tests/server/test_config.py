@@ -1,5 +1,6 @@
 """The device server's flags: their values, and the errors for invalid ones."""
 
+import os
 import subprocess
 import sys
 
@@ -81,6 +82,13 @@ def test_every_flag(tmp_path):
         (["--tracker", "nonsense", "--key", "k"], "nonsense"),
         (["--host", "10.0.0.7:9300", "--port", "9301"], "10.0.0.7:9300 has another port than 9301"),
         (["--host", "10.0.0.7:http"], "'10.0.0.7:http' is no address"),
+        (["--lab", "/x"], "--lab is for a server of a tracker"),
+        (["--http-port", "80", "--http-open", "10.0.0.5"], "--http-open needs --lab and --http-port"),
+        (["--standing-key", "/x"], "--standing-key needs --key"),
+        (
+            ["--standing-key", "/x", "--key", "k", "--tracker", "t:1"],
+            "--standing-key is for a server without a tracker",
+        ),
         (["--custom-addr", "board.lab:http"], "'board.lab:http' is no address"),
         (["--key", "a b"], "no space, comma or bracket"),
         (["--load-library", "/no/such.so"], "there is no such file"),
@@ -93,6 +101,7 @@ def test_every_flag(tmp_path):
         (["--tvm-library", "/no/such/folder"], "there is no libtvm_ffi"),
         (["--cache-size", "2G"], "--cache-size needs --cache DIR"),
         (["--read-only", "--no-isolation"], "--read-only needs mounts"),
+        (["--session-network", "none", "--no-isolation"], "--session-network none needs namespaces"),
         (["--cache", "/x", "--cache-size", "0"], "leave out --cache"),
         (["--cpus", "0-1"], "there is no CPU 1 here; this server may use 0, 2, 3, 8"),
         (["--cpus", "0,2"], "2 sets of CPUs for 1 slots"),
@@ -208,3 +217,22 @@ def test_how_tvms_clients_are_served(monkeypatch, tmp_path):
     library.use(None)
     with pytest.raises(ConfigError, match="there is no libtvm_runtime"):
         parse(["--tvm-library", str(tmp_path)])
+
+
+def test_admitted_networks_are_parsed():
+    assert parse([]).admit == ()
+    assert parse(["--admit", "203.0.113.0/24,2001:db8::1"]).admit == ("203.0.113.0/24", "2001:db8::1")
+
+
+def test_the_users_of_sessions(tmp_path, monkeypatch):
+    plain = ["--tvm", "off", "--preload", "none"]
+    lab = [*plain, "--lab", str(tmp_path / "lab.json"), "--tracker", "h:1", "--key", "k"]
+    assert parse(plain).session_user == "none"
+    assert parse([*plain, "--session-user", "auto", "--session-groups", "video,gpio"]).session_groups == (
+        "video",
+        "gpio",
+    )
+    for user, default in ((0, "auto"), (1000, "none")):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert parse(lab).session_user == default
+        assert parse([*lab, "--session-user", "none"]).session_user == "none"

@@ -6,12 +6,17 @@ import dataclasses
 import json
 from enum import Enum
 
+from rpcsys.server.models.store import Version
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.records import Policy
 from rpcsys.server.supervisor.state import DeviceServerState
 
 QUIET = (do.Log,)
+#: A pinned match key: its pin, secret, private key, public name and text.
+PIN, SECRET, SEED = "1f" * 32, "5c" * 16, "2e" * 32
+NAME = f"k:t1-{PIN}"
+WHOLE = f"{NAME}-{SECRET}"
 
 
 class Transcript:
@@ -100,13 +105,42 @@ class Transcript:
         assert snapshot(again) == snapshot(self.state)
 
 
+def pinned_server():
+    """A server in a lab, with one slot, that has offered `WHOLE`."""
+    script = Transcript(tracked=True, pinned=True)
+    script.boot()
+    assert script.post(ev.LinkUp, True) == [do.RegisterServer()]
+    assert script.post(ev.Registered) == [do.Offer()]
+    script.post(ev.KeyMade, WHOLE, SEED)
+    return script
+
+
+FRONT = f"k:t1-{'3d' * 32}"
+SECRETS = ("4a" * 16, "4b" * 16)
+
+
+def modules_server(**policy):
+    """A server in a lab with deployed modules, registered, with no slot free."""
+    script = Transcript(tracked=True, pinned=True, in_lab=True, deploy=True, front=FRONT, front_seed=SEED, **policy)
+    script.boot()
+    script.post(ev.LinkUp, True)
+    script.post(ev.Registered)
+    return script
+
+
 def copied(item):
     """A copy of an event or an action, made through JSON."""
     plain = json.loads(json.dumps(dataclasses.asdict(item)))
+    if "versions" in plain:
+        plain["versions"] = [Version(*version) for version in plain["versions"]]
+    if "version" in plain:
+        plain["version"] = Version(*plain["version"])
     return type(item)(**{name: tuples(value) for name, value in plain.items()})
 
 
 def tuples(value):
+    if isinstance(value, Version):
+        return value
     return tuple(tuples(item) for item in value) if isinstance(value, list) else value
 
 
@@ -131,5 +165,5 @@ def only(actions, kind):
     return [action for action in actions if isinstance(action, kind)]
 
 
-def taken(script, key="k:1", lease="L1", epoch=1, limit_s=None):
-    return script.post(ev.KeyTaken, lease, epoch, key, "user", "10.0.0.1", limit_s)
+def taken(script, key="k:1", lease="L1", epoch=1, limit_s=None, **rights):
+    return script.post(ev.KeyTaken, lease, epoch, key, "user", "10.0.0.1", limit_s, **rights)

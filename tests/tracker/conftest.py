@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from tests.live.conftest import daemons  # noqa: F401 (a fixture)
+from tests.live.conftest import daemons, module_daemons, way  # noqa: F401 (fixtures)
 from tests.live.probe import TrackerProbe
 from tests.tracker.stores import opened  # noqa: F401 (a fixture)
 from tests.tracker.transcripts import Scene

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import audit
-from rpcsys.tracker.audit import AuditEntry, AuditLog, verify
+from rpcsys.tracker.audit import AuditEntry, AuditLog, AuditReader, verify
 
 ENTRIES = [
     AuditEntry(1_800_000_000.1234, "ann", "10.0.0.7", "login"),
@@ -144,6 +145,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 WRITES = """
 import sys
+import threading
 from rpcsys.tracker.audit import AuditLog, AuditEntry
 log = AuditLog(sys.argv[1])
 for number in range(100_000):
@@ -165,3 +167,47 @@ def test_a_kill_loses_no_line_that_was_written(tmp_path: Path) -> None:
         found = verify(lines(log))
         assert found.broken == 0
         assert found.lines in (reported + 1, reported + 2)
+
+
+def test_pages_have_all_lines_once(log: AuditLog) -> None:
+    log.write(AuditEntry(float(number), "ann", "10.0.0.7", "x" * (number % 1000)) for number in range(1000))
+    written = [line.decode().rstrip("\n") for line in lines(log)]
+    reader = AuditReader(log.path.parent)
+    for limit in (1000, 7, 1):
+        found, start = reader.page(1, limit)
+        for _ in range(2000):
+            if not start:
+                break
+            more, start = reader.page(start, limit)
+            found += more
+        assert found == written
+    assert reader.page(500, 3) == (written[499:502], 503)
+    assert reader.page(1000, 3) == (written[999:], 0)
+    assert reader.page(1001, 3) == reader.page(2**53, 3) == ([], 0)
+
+
+def test_a_page_is_of_bounded_size_and_keeps_what_is_no_text(log: AuditLog) -> None:
+    damaged = [b"\xff" * 10, b"y" * (audit.MAX_LINE * 3), b"z" * audit.MAX_LINE, b"", b"cut"]
+    log.path.write_bytes(b"\n".join(damaged))
+    reader, found, start = AuditReader(log.path.parent), [], 1
+    while start:
+        page, start = reader.page(start, 1000)
+        assert len(json.dumps(page)) < 800_000
+        found += page
+    assert [line.encode("utf-8", "surrogateescape") for line in found] == [
+        damaged[0], damaged[1][: audit.MAX_LINE + 1], damaged[2], b"",
+    ]  # fmt: skip
+
+
+def test_two_threads_write_one_chain(log: AuditLog) -> None:
+    def write() -> None:
+        for entry in ENTRIES * 20:
+            log.write([entry])
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = verify(lines(log))
+    assert (found.lines, found.broken, found.head) == (320, 0, log.head)

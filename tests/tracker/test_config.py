@@ -26,6 +26,12 @@ def test_an_invalid_address_is_refused(text):
         parse(["--proxy-from", text])
 
 
+def test_admitted_networks_are_parsed():
+    assert parse([]).admit == ()
+    assert parse(["--admit", "203.0.113.0/24,2001:db8::/32"]).admit == ("203.0.113.0/24", "2001:db8::/32")
+    assert parse(["--admit", "any"]).admit == ("any",)
+
+
 @pytest.mark.parametrize("text", ["rpi4", "rpi4=", "=600", "rpi4=0", "rpi4=-1", "rpi4=nan", "rpi4=1e99", "a b=1"])
 def test_an_invalid_limit_is_refused(text):
     with pytest.raises(UsageError, match="write KEY=SECONDS"):
@@ -51,3 +57,18 @@ def test_the_end_of_the_ports_moves_along(port, end):
 def test_a_mistyped_flag_suggests_the_right_one(flags, words):
     with pytest.raises(UsageError, match=re.escape(words)):
         parse(flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--http-key", "k"], "--http-key is that of a certificate: give --http-cert FILE, too"),
+        (["--http-cert", "c"], "--http-cert is for the page: give --http-port N, too"),
+        (["--http-cert", "", "--http-port", "80"], "the value is empty"),
+    ],
+)
+def test_a_certificate_is_that_of_a_page(flags, problem):
+    with pytest.raises(UsageError, match=problem):
+        parse(flags)
+    found = parse(["--http-port", "80", "--http-cert", "c", "--http-key", "k"])
+    assert (found.http_cert, found.http_key) == ("c", "k")

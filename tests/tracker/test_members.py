@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from rpcsys.errors import ConfigError, Forbidden, Unauthorized
-from rpcsys.tracker.members import INVITED_S, Member, Members
+from rpcsys.tracker.lab_view import Member
+from rpcsys.tracker.members import INVITED_S, Invited, Members
 from rpcsys.wire import tokens
 from rpcsys.wire.tokens import HolderKind, Token
 
@@ -96,7 +97,9 @@ def test_an_invitation_is_for_a_day_and_its_secret(members: Members) -> None:
 
 def test_a_later_invitation_replaces_the_one_that_waits(members: Members) -> None:
     old = members.invite("ann", HolderKind.PERSON, NOW)
-    new = members.invite("ann", HolderKind.PERSON, NOW)
+    with pytest.raises(Forbidden, match=r"ann has an invitation since 2 min, .*: --again replaces it"):
+        members.invite("ann", HolderKind.PERSON, NOW + 120)
+    new = members.invite("ann", HolderKind.PERSON, NOW, again=True)
     with pytest.raises(Unauthorized):
         members.join(*old, tokens.hash_of("x"), NOW)
     assert members.join(*new, tokens.hash_of("x"), NOW).name == "ann"
@@ -149,7 +152,10 @@ def test_a_renewed_token_ends_the_old_one_when_it_is_used(members: Members) -> N
     with pytest.raises(Unauthorized):
         members.authenticate(new, NOW)
     members.replace("ann", new.hash)
+    members.note_uses({"ann": (old.hash, NOW)})
     assert members.authenticate(old, NOW).name == "ann"
+    assert members.authenticate(new, NOW).name == "ann"
+    members.note_uses({"ann": (new.hash, NOW)})
     assert members.authenticate(new, NOW).hash == new.hash
     assert members.authenticate(new, NOW).next_hash is None
     with pytest.raises(Unauthorized):
@@ -157,11 +163,32 @@ def test_a_renewed_token_ends_the_old_one_when_it_is_used(members: Members) -> N
 
 
 def test_the_last_use_is_written_once_a_minute(members: Members) -> None:
-    joined(members, "ann")
+    token = joined(members, "ann")
     for second in (0.0, 59.0, 60.0, 61.0):
-        members.used("ann", NOW + second)
+        members.note_uses({"ann": (token.hash, NOW + second), "nobody": (token.hash, NOW)})
     assert members.by_name["ann"].used == NOW + 60
-    members.used("nobody", NOW)
+
+
+def test_a_board_is_enrolled_at_once(members: Members) -> None:
+    enrolled = members.enrol("rpi4-3", HolderKind.BOARD, tokens.hash_of("x"), NOW, device_keys=["rpi4"])
+    assert members.authenticate(Token(HolderKind.BOARD, enrolled.token, "x"), NOW) == enrolled
+    assert members.enrol("rpi4-3", HolderKind.BOARD, tokens.hash_of("x"), NOW, device_keys=["rpi4"]) == enrolled
+    for kind, secret in ((HolderKind.PROXY, "x"), (HolderKind.BOARD, "y")):
+        with pytest.raises(Forbidden, match="member already"):
+            members.enrol("rpi4-3", kind, tokens.hash_of(secret), NOW)
+    members.revoke("rpi4-3", NOW)
+    assert members.enrol("rpi4-3", HolderKind.BOARD, tokens.hash_of("x"), NOW + 1).token != enrolled.token
+
+
+def test_invitations_that_wait_are_known(members: Members) -> None:
+    members.invite("rpi4-3", HolderKind.BOARD, NOW, device_keys=["rpi4"])
+    members.invite("bo", HolderKind.PERSON, NOW + 5, groups=["desk"])
+    joined(members, "ann")
+    assert members.invited(NOW + 5) == [
+        Invited("bo", HolderKind.PERSON, (), ("desk",), NOW + 5 + INVITED_S),
+        Invited("rpi4-3", HolderKind.BOARD, ("rpi4",), (), NOW + INVITED_S),
+    ]
+    assert [each.name for each in members.invited(NOW + INVITED_S)] == ["bo"]
 
 
 def test_another_process_changes_are_seen(folder: Path, members: Members) -> None:
@@ -201,15 +228,28 @@ def test_what_is_no_file_of_members_is_told(folder: Path) -> None:
     with pytest.raises(ConfigError, match="rpcsys lab init makes one"):
         Members(folder / "none")
     (folder / "lab.sqlite").write_bytes(b"garbage " * 1000)
-    with pytest.raises(ConfigError, match=r"cannot use .*lab\.sqlite: file is not a database"):
+    with pytest.raises(ConfigError, match=r"cannot use .*lab\.sqlite: file is not a database; restore it"):
         Members(folder)
 
 
 def test_a_newer_file_is_told(folder: Path, members: Members) -> None:
     with contextlib.closing(sqlite3.connect(members.path)) as file:
-        file.execute("PRAGMA user_version = 2")
+        file.execute("PRAGMA user_version = 4")
     with pytest.raises(ConfigError, match="newer rpcsys"):
         Members(folder)
+
+
+def test_a_file_of_the_first_version_is_brought_up_to_date(folder: Path, members: Members) -> None:
+    token = joined(members, "ann")
+    with contextlib.closing(sqlite3.connect(members.path)) as file:
+        file.execute("ALTER TABLE members DROP COLUMN renew")
+        file.execute("ALTER TABLE members DROP COLUMN subject")
+        file.execute("PRAGMA user_version = 1")
+    for attempt in range(2):
+        with contextlib.closing(Members(folder)) as again:
+            assert again.by_name["ann"].renew is (attempt > 0)
+            assert again.renew("ann", NOW) == 1
+            assert again.authenticate(token, NOW).renew is True
 
 
 def test_a_full_disk_leaves_the_lab_as_it_was(members: Members) -> None:
@@ -254,3 +294,77 @@ def test_a_kill_leaves_whole_members(folder: Path) -> None:
         assert names <= set(members.by_name) <= names | {f"m{reported + 1}"}
         for number in range(reported + 1):
             assert members.by_name[f"m{number}"].hash == tokens.hash_of(f"secret {number}")
+
+
+ISSUED = "https://id.example u-1"
+
+
+def signed_in(members: Members, secret: str = "s", now: float = NOW, **changed) -> Member:
+    fields = {"name": "ann", "subject": ISSUED, "digest": tokens.hash_of(secret), "groups": ["compiler"], **changed}
+    return members.sign_in(
+        fields.pop("name"), fields.pop("subject"), fields.pop("digest"), now, lasts_s=3600.0, **fields
+    )
+
+
+def holds(members: Members, member: Member, secret: str, now: float = NOW) -> bool:
+    with contextlib.suppress(Unauthorized):
+        return members.authenticate(Token(HolderKind.PERSON, member.token, secret), now).name == member.name
+    return False
+
+
+def test_one_signs_in_for_a_while_and_again(members: Members) -> None:
+    ann = signed_in(members)
+    assert (ann.groups, ann.expires, ann.subject) == (("compiler",), NOW + 3600, ISSUED)
+    assert signed_in(members) == ann, "the same again has the same result"
+    assert holds(members, ann, "s")
+    assert not holds(members, ann, "s", NOW + 3600)
+    later = signed_in(members, "t", NOW + 1800, groups=["desk"])
+    assert (later.token, later.groups, later.expires) == (ann.token, ("desk",), NOW + 5400)
+    assert holds(members, later, "s", NOW + 1801)
+    assert holds(members, later, "t", NOW + 1801)
+    members.note_uses({"ann": (tokens.hash_of("t"), NOW + 1801)})
+    assert not holds(members, later, "s", NOW + 1802)
+    assert holds(members, later, "t", NOW + 5399)
+    afterwards = signed_in(members, "u", NOW + 9000)
+    assert afterwards.token != ann.token
+    assert holds(members, afterwards, "u", NOW + 9001)
+
+
+def test_a_sign_in_takes_no_name_of_another(members: Members) -> None:
+    joined(members, "bo")
+    joined(members, "cy", lasts_s=10.0)
+    members.invite("di", HolderKind.PERSON, NOW)
+    ann = signed_in(members)
+    for name, now in (("bo", NOW), ("cy", NOW + 100)):
+        with pytest.raises(Forbidden, match=f"{name} is a member that this sign-in is not for: ask a keeper"):
+            signed_in(members, name=name, now=now)
+    with pytest.raises(Forbidden, match="di is invited"):
+        signed_in(members, name="di")
+    with pytest.raises(Forbidden, match="ann is a member that this sign-in is not for"):
+        signed_in(members, "x", subject="https://id.example u-2")
+    with pytest.raises(ConfigError, match="'a b' is no name"):
+        signed_in(members, name="a b")
+    assert members.by_name["ann"] == ann
+
+
+def test_who_was_revoked_signs_in_no_more_until_invited(members: Members) -> None:
+    signed_in(members)
+    members.revoke("ann", NOW + 1)
+    with pytest.raises(Forbidden, match="ann was revoked: ask a keeper for an invitation"):
+        signed_in(members, "t", NOW + 2)
+    token = joined(members, "ann", now=NOW + 3)
+    assert members.authenticate(token, NOW + 4).subject is None
+    with pytest.raises(Forbidden):
+        signed_in(members, "t", NOW + 5)
+
+
+def test_a_file_of_before_signing_in_is_taken_over(folder: Path) -> None:
+    with contextlib.closing(Members(folder)) as members:
+        joined(members, "ann")
+        before = members.by_name["ann"]
+    with contextlib.closing(sqlite3.connect(folder / "lab.sqlite")) as file:
+        file.execute("ALTER TABLE members DROP COLUMN subject")
+        file.execute("PRAGMA user_version = 2")
+        file.commit()
+    with contextlib.closing(Members(folder)) as members:
+        assert members.by_name["ann"] == before

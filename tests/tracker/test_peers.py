@@ -1,6 +1,10 @@
 """The tracker's decisions, as transcripts: what ends with a connection."""
 
+from rpcsys.tracker import policy
+from rpcsys.tracker.events import LabChanged
+from rpcsys.tracker.lab_view import LabView
 from rpcsys.tracker.records import GRACE_S
+from tests.tracker.closed_lab import ClosedLab
 from tests.tracker.transcripts import Scene
 
 
@@ -59,3 +63,40 @@ def test_stop_needs_the_stop_key():
     assert not open_.stopped
     assert open_.say(open_.connect(), [2, "open sesame"]) == [0]
     assert open_.stopped
+
+
+def test_a_lab_that_is_closed_ends_what_those_in_the_clear_offer_and_wait_for():
+    lab = ClosedLab()
+    access = lab.state.records.lab.access
+    lab.apply(LabChanged(lab.now, LabView(access, "lab-host:9190", (), open=True)))
+    server, holder, old, silent = (lab.connect() for _ in range(4))
+    lab.say(server, {"op": "register", "id": 1, "key": "free", "name": "old", "port": 9091})
+    lab.say(server, [3, "free", [9091, "free:1"], None])
+    assert lab.say(holder, {"op": "request", "id": 1, "key": "rpi4"})[0]["leases"]
+    assert lab.say(holder, {"op": "request", "id": 2, "key": "rpi4"})[0]["event"] == "queued"
+    assert lab.say(old, [4, "rpi4", "", 1]) == []
+    ann = lab.come("ann")
+    assert lab.say(ann, {"op": "request", "id": 1, "key": "rpi4"})[0]["event"] == "queued"
+    lab.apply(LabChanged(lab.now, LabView(access, "lab-host:9190", ())))
+    why = "lab basement wants a credential for this: ask its keeper for an invitation, then type: rpcsys login"
+    assert lab.heard[holder] == [{"id": 2, "ok": False, "error": "Unauthorized", "message": why}]
+    assert lab.heard[old] == [[-1, why]]
+    assert lab.closed == [server]
+    records = lab.state.records
+    assert [lease.key for lease in records.leases.values()] == ["rpi4"]
+    assert [request.user for request in records.waiting.values()] == ["ann"]
+    assert silent in records.peers, "it may be about to say who it is"
+    assert "no server offers 'free' now" in str(lab.say(lab.come("bo"), {"op": "request", "id": 1, "key": "free"}))
+
+
+def test_those_of_allowed_networks_stay_where_a_lab_is_closed():
+    lab = ClosedLab()
+    rules = policy.parse('[tvm]\nfrom = ["10.0.0.0/8"]\n', "basement")
+    lab.apply(LabChanged(lab.now, LabView(rules, "lab-host:9190", (), open=True)))
+    server, waits = lab.connect(), lab.connect()
+    lab.say(server, [3, "free", [9091, "free:1"], None])
+    lab.say(waits, [4, "rpi4", "", 1])
+    lab.say(waits, [4, "rpi4", "", 1])
+    lab.apply(LabChanged(lab.now, LabView(rules, "lab-host:9190", ())))
+    assert lab.closed == []
+    assert len(lab.state.records.waiting) == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import policy
-from rpcsys.tracker.access import Access, Right, Rule
+from rpcsys.tracker.access import Access, Oidc, Right, Rule
 
 WHOLE = """\
 [groups]
@@ -42,6 +44,12 @@ from = ["10.1.0.0/16", "10.2.0.7"]
 
 [page]
 open = ["127.0.0.0/8"]
+
+[oidc]
+issuer       = "https://id.example/realms/lab"
+client_id    = "rpcsys"
+groups_claim = "groups"
+lasts        = "8h"
 """
 
 
@@ -58,7 +66,8 @@ def test_a_whole_file() -> None:
         Rule(("keepers",), rights=rights, modules=("*",)),
     )
     networks = (ip_network("10.1.0.0/16"), ip_network("10.2.0.7/32"))
-    expected = Access("basement", groups, rules, networks, (ip_network("127.0.0.0/8"),))
+    oidc = Oidc("https://id.example/realms/lab", "rpcsys", "email", "groups", 8 * 3600.0)
+    expected = Access("basement", groups, rules, networks, (ip_network("127.0.0.0/8"),), oidc)
     assert policy.parse(WHOLE, "basement", {"ann": (), "mo": ()}) == expected
 
 
@@ -102,6 +111,14 @@ def test_durations(text: str, seconds: float) -> None:
         ("10.1.0.0/16", "lab-host", 24, "from must be addresses and networks"),
         ('open = ["127', 'opened = ["127', 27, "opened must be one of open"),
         ("[page]", "[pages]", 26, "pages must be one of groups, allow"),
+        ("https://id", "http://id", 30, 'issuer must be a URL such as "https://id.example/realms/lab"'),
+        ("realms/lab", "realms/lab/", 30, "issuer must be a URL"),
+        ("realms/lab", "?realm=lab", 30, "issuer must be a URL"),
+        ("id.example", "ann:pw@id.example", 30, "issuer must be a URL"),
+        ('"rpcsys"', '""', 31, "client_id must be a text"),
+        ('"rpcsys"', "7", 31, "client_id must be a text"),
+        ("client_id", "client", 31, "client must be one of issuer, client_id, name_claim"),
+        ('"8h"', '"8 hours"', 33, 'lasts must be a duration such as "90s"'),
         ('keepers = ["mo"]', "keepers = []", 3, "keepers must be a list of members: nobody is in it"),
         ('keepers = ["mo"]', 'keepers = ["everybody"]', 3, r"no part of itself \(keepers > everybody > keepers"),
         ('keepers = ["mo"]', 'bo = ["mo"]', 3, "bo must be no member's name, too: rename the group"),
@@ -126,7 +143,7 @@ def test_a_mistake_is_told_with_its_line(old: str, new: str, line: int, words: s
         ("[allow]\nwho = ['a']", r"line 1: allow must be tables"),
         ("groups = 7", r"line 1: groups must be a table: write \[groups\]"),
         ("a = " + "[" * 100_000, "is no TOML"),
-        ("#" * 10_000_000, "has 10,000,000 characters; 1,048,576 at most"),
+        ("#" * 10_000_000, "has more than 1,048,576 characters: use groups"),
     ],
     ids=range(7),
 )
@@ -135,7 +152,24 @@ def test_what_is_no_policy_is_refused(text: str, words: str) -> None:
         policy.parse(text, "basement")
 
 
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    with pytest.raises(ConfigError, match=r"cannot read .*policy\.toml: No such file or directory; restore"):
+        policy.load(path, "basement")
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=r"policy\.toml is no file: put the lab's rules there"):
+        policy.load(path, "basement")
+
+
 @given(st.text("[]alowh=\"'k*{}.,\n0- groupstvmpe", max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ConfigError):
         policy.parse(text, "basement")
+
+
+def test_an_issuer_needs_two_fields_and_may_be_on_this_machine() -> None:
+    found = policy.parse('[oidc]\nissuer = "http://127.0.0.1:8080"\nclient_id = "c"\n', "x").oidc
+    assert found == Oidc("http://127.0.0.1:8080", "c", "email", "", 12 * 3600.0)
+    for text in ('[oidc]\nissuer = "https://id.example"\n', '[oidc]\nclient_id = "c"\n', "oidc = {}\n"):
+        with pytest.raises(ConfigError, match="line 1: "):
+            policy.parse(text, "x")

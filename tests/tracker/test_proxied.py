@@ -6,7 +6,11 @@ import json
 
 import pytest
 
+from rpcsys.tracker.events import Authenticated, Disconnected
+from rpcsys.tracker.lab_view import Member
 from rpcsys.tracker.peers import MAX_NOT_NAMED, MAX_PROXIES
+from rpcsys.wire.tokens import HolderKind
+from tests.tracker.closed_lab import ClosedLab
 from tests.tracker.transcripts import Scene
 
 PROXY, BOARD = "10.0.0.3", "192.168.7.20"
@@ -190,3 +194,53 @@ def test_by_default_proxies_on_the_trackers_machine_are_trusted():
 def test_the_summary_is_json(scene):
     board(scene)
     json.dumps(scene.summary())
+
+
+# ---------------------------------------------------------------- in a lab
+
+
+@pytest.fixture
+def lab():
+    return ClosedLab()
+
+
+def behind(lab, address, *ways):
+    """The address that counts of a peer of ``address`` behind ``ways``."""
+    conn = lab.connect()
+    lab.state.records.peers[conn].address = address
+    for way in ways:
+        assert lab.say(conn, way) == []
+    return lab.state.records.peers[conn].address
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "127.0.0.1", "10.0.0.9"])
+def test_in_a_closed_lab_a_stranger_is_not_believed_where_it_is(lab, address):
+    """The tracker's own machine is no exception."""
+    assert behind(lab, address, via("10.1.0.7")) == address
+    assert not lab.state.records.proxies_at
+
+
+def test_a_proxy_that_has_proven_its_token_is_believed_until_it_leaves(lab):
+    proxy = lab.come("gate", HolderKind.PROXY)
+    address = f"10.0.0.{proxy}"
+    assert behind(lab, address, via("10.1.0.7")) == "10.1.0.7"
+    assert behind(lab, "10.0.0.9", via("10.1.0.7")) == "10.0.0.9"
+    assert behind(lab, address, via("10.1.0.7"), via("10.2.0.7")) == "10.1.0.7"  # which has proven nothing
+    lab.apply(Disconnected(lab.now, proxy))
+    assert behind(lab, address, via("10.1.0.7")) == address
+
+
+def test_boards_and_people_are_no_proxies(lab):
+    for kind in (HolderKind.BOARD, HolderKind.PERSON):
+        address = f"10.0.0.{lab.come('ann', kind)}"
+        assert behind(lab, address, via("10.1.0.7")) == address
+
+
+def test_a_board_behind_a_stranger_is_told_what_its_keeper_types(lab):
+    conn = lab.connect()
+    lab.say(conn, via("10.1.0.7"))
+    member = Member("board-2", HolderKind.BOARD, "aaaaaaaa", "", None, ("rpi4",), (), 0.0, None, None, None)
+    lab.apply(Authenticated(lab.now, conn, member))
+    (answer,) = lab.say(conn, {"op": "register", "id": 1, "key": "rpi4", "name": "board-2", "port": None})
+    assert answer["error"] == "NoControlLink"
+    assert "rpcsys lab enrol --proxy NAME" in answer["message"]

@@ -4,6 +4,7 @@ import pytest
 
 from rpcsys.tracker.requests import TICKET_S
 from rpcsys.tracker.scheduler import GATHER_S
+from tests.tracker.closed_lab import ClosedLab
 from tests.tracker.transcripts import Scene
 
 
@@ -425,3 +426,19 @@ def test_why_explains_a_wait(scene):
     scene.ask(client, "drain", 7, server="board")
     (answer,) = scene.ask(client, "why", 8, key="rpi4")
     assert "board is drained by ann: type rpcsys enable board" in answer["why"]["reasons"]
+
+
+# In a lab.
+
+
+def test_a_member_is_told_of_a_tvm_server_that_it_speaks_in_the_clear() -> None:
+    """And nobody else: what TVM's client gets in an allowed network is what TVM's tracker sends."""
+    lab = ClosedLab()
+    request = [4, "rpi4", "", 1]
+    assert lab.say(lab.come("ann"), request) == [[0, ["10.0.0.1", 9090, "rpi4:1"]]]
+    server = lab.connect()
+    lab.say(server, [5, {"key": "server:rpi4", "addr": [None, 9091]}])
+    lab.say(server, [3, "rpi4", [9091, "rpi4:2"], None])
+    lab.say(server, [3, "rpi4", [9091, "rpi4:3"], None])
+    assert lab.say(lab.come("bo"), request) == [[0, ["10.0.0.3", 9091, "rpi4:2"], {"plain": True}]]
+    assert lab.say(lab.connect(), request) == [[0, ["10.0.0.3", 9091, "rpi4:3"]]]

@@ -3,6 +3,10 @@
 import pytest
 
 from rpcsys.tracker import records
+from rpcsys.tracker.events import Disconnected
+from rpcsys.tracker.heartbeats import MISSES
+from rpcsys.wire.tokens import HolderKind
+from tests.tracker.closed_lab import ClosedLab
 
 
 def test_pending_match_keys_are_those_not_granted(scene):
@@ -209,3 +213,43 @@ def test_the_servers_that_are_gone_are_bounded(scene):
     for number in range(records.MAX_GONE + 3):
         scene.leave(scene.server(name=f"n{number}", port=None))
     assert len(scene.state.records.gone) == records.MAX_GONE
+
+
+# ---------------------------------------------------------------- in a lab
+
+
+@pytest.fixture
+def lab():
+    return ClosedLab()
+
+
+def second(lab, identity=""):
+    """Another server comes with the credential of ``board-1``; what it is told."""
+    conn = lab.come("board-1", HolderKind.BOARD, "rpi4")
+    fields = {"key": "rpi4", "name": "board-1", "port": 9091, "identity": identity}
+    return lab.say(conn, {"op": "register", "id": 1, **fields})[0]
+
+
+def test_a_second_server_with_a_boards_credential_is_told_and_the_first_serves_on(lab):
+    told = second(lab)
+    assert not told["ok"]
+    assert told["message"].startswith("board board-1 serves already, from 10.0.0.1: a credential is for one server")
+    assert lab.closed == []
+    assert [row["name"] for row in lab.say(lab.come("bo"), {"op": "summary", "id": 1})[0]["summary"]["servers"]] == [
+        "board-1"
+    ]
+
+
+def test_a_board_that_has_begun_anew_takes_the_place_of_its_connection_that_is_silent(lab):
+    lab.state.records.peers[1].keepalive = True
+    lab.state.records.peers[1].unanswered = MISSES - 1
+    assert not second(lab)["ok"]
+    lab.state.records.peers[1].unanswered = MISSES
+    assert second(lab) == {"id": 1, "ok": True, "server": "board-1"}
+    assert lab.closed == [1]
+
+
+def test_the_same_server_registers_again(lab):
+    lab.apply(Disconnected(lab.now, 1))
+    assert second(lab, "secret")["ok"]
+    assert second(lab, "secret")["ok"]

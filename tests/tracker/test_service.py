@@ -15,7 +15,7 @@ import pytest
 
 from rpcsys.client import connect_tracker
 from rpcsys.wire.labels import MAX_LABELS
-from tests.live.daemons import ROOT, queue, rss_mb, wait_until
+from tests.live.daemons import ROOT, free_port, queue, rss_mb, wait_until
 from tests.live.probe import TrackerProbe
 
 pytestmark = pytest.mark.live
@@ -28,13 +28,14 @@ def raw(value):
     return struct.pack("<i", len(data)) + data
 
 
-def run_tracker(*flags):
+def run_tracker(*flags, **popen):
     return subprocess.run(
         [sys.executable, "-m", "rpcsys.tracker", *flags],
         capture_output=True,
         text=True,
         timeout=60,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        **popen,
     )
 
 
@@ -45,6 +46,15 @@ def connections(tracker):
 
 
 # --- start and end -----------------------------------------------------------------------------
+
+
+def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path):
+    (tmp_path / "page.pem").write_text("no certificate")
+    for file, problem in (("absent", "cannot read absent: No such file"), ("page.pem", "are no certificate with")):
+        done = run_tracker("--port", "0", "--http-port", str(free_port()), "--http-cert", file, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert problem in line
 
 
 def test_it_prints_a_ready_line_and_ends_on_a_signal(daemons):

@@ -23,6 +23,8 @@ plain = st.recursive(st.none() | st.booleans() | st.integers(-(2**60), 2**60) | 
 numbers = st.floats(-1e9, 1e9) | st.integers(-(2**53), 2**53)
 hellos = st.builds(control.Hello, texts, st.lists(texts, max_size=3).map(tuple), maybe(texts))
 modules = st.builds(control.DeployedModule, texts, texts, st.booleans(), counts, ids, ids, ids)
+pins, secrets = (st.text("0123456789abcdef", min_size=size, max_size=size) for size in (64, 32))
+uses = (st.sampled_from(("serve", "deploy")), st.lists(texts, max_size=3).map(tuple), texts)
 running = st.builds(control.Running, texts, ids, spans)
 cleaned = st.dictionaries(texts, ids | st.lists(texts, max_size=3), max_size=3)
 readings = st.dictionaries(texts, plain, max_size=3)
@@ -55,7 +57,8 @@ TO_TRACKER = st.one_of(
     st.builds(control.Cancel, ids, ids),
     st.builds(control.Renew, ids, texts, maybe(spans)),
     st.builds(control.Release, ids, texts, texts),
-    st.builds(control.Resolve, ids, texts),
+    st.builds(control.Resolve, ids, texts, st.booleans()),
+    st.builds(control.AskAdmission, ids, st.just("deploy"), texts),
     st.builds(control.Summary, ids),
     st.builds(
         control.History, ids, maybe(keys), maybe(texts), maybe(texts), maybe(spans), maybe(spans), counts, maybe(ids)
@@ -77,6 +80,9 @@ TO_TRACKER = st.one_of(
         st.lists(texts, max_size=3).map(tuple),
         st.lists(running, max_size=3).map(tuple),
         texts,
+        texts,
+        pins | st.just(""),
+        st.lists(st.builds(control.ModuleUse, *uses), max_size=3).map(tuple),
     ),
     st.builds(control.LeaseStarted, ids, texts, ids, texts),
     st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(outcomes.OUTCOMES), cleaned, texts, texts),
@@ -92,6 +98,8 @@ FROM_TRACKER = st.one_of(
     st.builds(control.Limit, ids, texts, ids, maybe(spans)),
     st.builds(control.End, ids, texts, ids, texts),
     st.builds(control.Drain, ids, maybe(texts)),
+    st.builds(control.Admit, ids, secrets, *uses, spans),
+    st.builds(control.Unadmit, ids, *uses, texts),
     st.builds(control.Keepalive, ids),
     st.builds(
         control.Queued,

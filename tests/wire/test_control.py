@@ -53,3 +53,22 @@ def test_a_request_with_too_many_labels_is_refused() -> None:
     wanted = {f"l{number}": "x" for number in range(MAX_WANTED + 1)}
     with pytest.raises(ProtocolError, match=f"labels must be an object of at most {MAX_WANTED} entries"):
         control.Request.from_json({"op": "request", "id": 1, "labels": wanted})
+
+
+@pytest.mark.parametrize(
+    "more", [{"what": "all"}, {"secret": "5c" * 15}, {"secret": 5}, {"modules": "head"}, {"until_s": -1}]
+)
+def test_an_admission_of_another_form_is_refused_without_its_secret(more):
+    use = {"what": "serve", "modules": ["head"], "member": "ann", "secret": "5c" * 16, "until_s": 600}
+    assert control.Admit.from_json({"id": 1, **use}).secret == "5c" * 16
+    with pytest.raises(ProtocolError) as caught:
+        control.Admit.from_json({"id": 1, **use, **more})
+    assert "5c5c" not in str(caught.value)
+
+
+@pytest.mark.parametrize("pin", ["1f", "1F" * 32, "1f" * 33, None])
+def test_a_pin_of_another_form_is_refused(pin):
+    card = {"id": 1, "key": "rpi4", "name": "board"}
+    assert control.Register.from_json({**card, "pin": "1f" * 32}).pin == "1f" * 32
+    with pytest.raises(ProtocolError, match="pin must be 64 hexadecimal digits"):
+        control.Register.from_json({**card, "pin": pin})

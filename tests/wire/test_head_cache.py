@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -80,7 +81,7 @@ def test_heads_of_common_arguments_are_cached(arg):
     "arg",
     [1.5, "text", b"bytes", [1], np.ones((2, 3)).T, np.ones(2, ">f4"), np.array(["a"]), np.array(["a"], object),
      np.ones(2, "M8[s]"), Tensor("strings", (1,), ["a"]), Tensor("uint8", (1,), b"x", "gpu:0"),
-     np.float32(2)],
+     np.float32(2), np.zeros((), ml_dtypes.float8_e5m2)],
 )  # fmt: skip
 def test_heads_that_depend_on_more_are_not_cached(arg):
     assert not remembered([arg])

@@ -52,3 +52,21 @@ def test_what_is_shown_of_a_match_key_opens_no_session():
     assert pinned_keys.shown(made.text) == pinned_keys.shown(made.name) == "rpi4:t1-1f2e…"
     assert pinned_keys.shown(keys.new_match_key("rpi4")) == "rpi4:…"
     assert pinned_keys.shown("rpi4") == "rpi4"
+
+
+def test_a_match_key_that_was_pasted_twice_is_shown_without_its_secret() -> None:
+    key = "lab:5:rpi4:t1-" + "1f" * 32 + "-" + "5c" * 16
+    for text in (key, key * 2, f"{key}:more", f"{key} "):
+        assert pinned_keys.shown(text) == "lab:5:rpi4:t1-1f1f…"
+
+
+def test_what_is_a_pin() -> None:
+    assert pinned_keys.is_pin("0" * 64)
+    for text in ("0" * 63, "0" * 65, "G" * 64, "A" * 64, "0" * 64 + "\n", b"0" * 64, None):
+        assert not pinned_keys.is_pin(text)
+
+
+def test_what_is_a_secret() -> None:
+    assert pinned_keys.is_secret("0" * 32)
+    for text in ("0" * 31, "0" * 33, "G" * 32, "0" * 32 + "\n", b"0" * 32, None):
+        assert not pinned_keys.is_secret(text)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys.errors import ConfigError
+from rpcsys.errors import ConfigError, UsageError
 from rpcsys.wire import tokens
 from rpcsys.wire.tokens import HolderKind
 
@@ -22,6 +22,26 @@ def test_a_token_is_read_back(kind):
     assert made.text.startswith(f"rpcsys_{kind.value}_{made.id}_")
     assert made.hash == tokens.hash_of(made.secret) == tokens.parse(made.text).hash
     assert len(made.secret) == 43
+
+
+def test_a_token_is_found_in_a_text():
+    made = tokens.new(HolderKind.PERSON)
+    for text in (made.text, f"/page?token={made.text}&x=y", f"a {made.text} rpcsys_p_"):
+        assert tokens.occurs(text)
+        assert tokens.first(text) == made
+    assert tokens.occurs("/page?token=rpcsys_x_abc")
+    assert not tokens.occurs("/page?token=rpcsys_server_info")
+    with pytest.raises(ConfigError, match="this is no token"):
+        tokens.first("/page?token=rpcsys_x_abc")
+
+
+def test_a_secret_among_a_commands_arguments_is_refused_without_its_text():
+    tokens.refuse_visible(["--key", "rpi4", "rpcsys_p_abc", "/home/rpcsys_b_board_1/lab.json"])
+    for secret in (tokens.new(HolderKind.BOARD).text, INVITATION.text):
+        for argument in (secret, f"--lab={secret}", f"http://lab-host/?token={secret}"):
+            with pytest.raises(UsageError, match="visible to everybody") as caught:
+                tokens.refuse_visible(["--tracker", argument])
+            assert secret not in str(caught.value)
 
 
 def test_each_token_is_another():

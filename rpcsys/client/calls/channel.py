@@ -18,7 +18,7 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, Optional, Sequenc
 from rpcsys.client.calls.flusher import Flusher
 from rpcsys.client.calls.receiver import GRACE_S, TICK_S, OnLog, PendingCall, Receiver
 from rpcsys.errors import Cancelled, DeadlineExceeded, RpcsysError, SessionClosed, one_line
-from rpcsys.stream import NOT_BLOCKING, Ended, Stream
+from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame, FrameTemplate, HeadCache
 
@@ -48,6 +48,7 @@ class Channel:
         self._send_lock = stream.new_lock()
         self._held: Dict[int, bytes] = {}  # calls that wait to be sent in a batch, by id
         self._freed: Deque[int] = deque()
+        self._handed_over = False
         self._on_full = functools.partial(self._while_full, self._receiver.drain)
         self._flusher = Flusher(self._receiver, self._held, self.flush)
         self.futures_lock = threading.RLock()
@@ -378,19 +379,32 @@ class Channel:
 
     def close(self) -> None:
         """Send GOODBYE if possible, then close. Calls under way end with `SessionClosed`."""
+        if self._handed_over:
+            return
         was_open = self._receiver.broken is None
         # First: the device's answer to GOODBYE is the connection's end, which another thread may read at once.
         self._receiver.break_(SessionClosed("the session is closed; open a new one"))
         if was_open and self._send_lock.acquire(timeout=1.0):
             try:
                 with contextlib.suppress(OSError):  # the end of the connection has the same effect
-                    goodbye = frames.encode(frames.GOODBYE, 0, {})
-                    self._stream.socket.sendmsg(goodbye, (), NOT_BLOCKING)
+                    self._stream.send_at_once(frames.encode(frames.GOODBYE, 0, {}))
             finally:
                 self._send_lock.release()
         self._receiver.hang_up()
         self._stream.close()
         self._flusher.wake()
+
+    def hand_over(self) -> Stream:
+        """Give the stream to another owner, who closes it. Nothing is under way; calls here end with `SessionClosed`.
+
+        Raises the error that ended the session, if it has ended.
+        """
+        if self._receiver.broken is not None:
+            raise self._receiver.broken
+        self._receiver.break_(SessionClosed("the session's connection has another owner"))
+        self._flusher.wake()
+        self._handed_over = True
+        return self._stream
 
     @property
     def broken(self) -> Optional[RpcsysError]:

@@ -365,6 +365,9 @@ class Receiver:
 
     def lost(self, end: Ended) -> RpcsysError:
         """End the session after the end of its connection. Returns the error for users."""
+        said = self._stream.last_frame()
+        if said is not None:
+            return self.break_(answers.error_of(said))
         why = f"the session with {self._peer} is gone ({end}): its process or the board died, or the server stopped"
         return self.break_(SessionLost(why + "; request a device again"))
 

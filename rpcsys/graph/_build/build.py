@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rpcsys.client.inference import urls
 from rpcsys.errors import UsageError, one_line
+from rpcsys.graph._build import repository
 from rpcsys.graph._build.codec import Codec, stage_entry
+from rpcsys.graph._build.decoding import decoding
 from rpcsys.graph._build.leased_module import LeasedModule, StageLibrary
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
 from rpcsys.graph._ir import models
@@ -36,6 +39,28 @@ class Offload:
 
     device: Module  # runs the whole model: its own stages here, each other stage by a call to its server
     parts: Mapping[str, Module]  # the module to deploy for each remote stage, by the stage's name
+    models: Mapping[str, ServedModel]  # the same as models for inference servers; without those that functions decode
+
+    def save_repository(self, folder: PathLike) -> None:
+        """Write each part as a model that Triton, OpenVINO Model Server and MLServer load: ``FOLDER/NAME/VERSION/…``.
+
+        NAME and VERSION are those of its URL; else NAME is what the deployed module, or the stage, is called.
+        Raises `UsageError` for a part that functions decode, and for tensors that these servers do not take.
+        """
+        for name in self.parts.keys() - self.models.keys():
+            raise UsageError(
+                f"functions decode {name!r}, which no ONNX file has: encode its tensors as float16 or int8"
+            )
+        for model in self.models.values():
+            repository.write_model(folder, *model)
+
+
+class ServedModel(NamedTuple):
+    """A part as an inference server has it."""
+
+    name: str
+    version: str
+    stage: Stage
 
 
 def build(stages: Stage | Stages, target: Target | str | Mapping[str, AnyTarget] | None = None) -> Module:
@@ -87,7 +112,22 @@ def offload(stages: Stages, targets: Mapping[str, AnyTarget], served: Target | s
         raise UsageError("no stage is for a server; give one graph.Remote(...) as its target")
     device = build(stages, targets)
     codecs = {name: Codec(remote, signature_of(stages[name])) for name, remote in remotes.items()}
-    return Offload(device, {name: codec.there(name, build(stages[name], served)) for name, codec in codecs.items()})
+    there = {name: _decoding(stages[name], codec) for name, codec in codecs.items()}
+    parts = {name: codec.there(name, build(there[name], served)) for name, codec in codecs.items()}
+    models = {name: _served_model(remotes[name], there[name]) for name, codec in codecs.items() if not codec.pairs}
+    return Offload(device, parts, models)
+
+
+def _decoding(stage: Stage, codec: Codec) -> Stage:
+    """What the server runs of a stage: the stage, with the decoding that is its model's own."""
+    return decoding(stage, codec.ways) if codec.in_model and codec.ways else stage
+
+
+def _served_model(remote: Remote, stage: Stage) -> ServedModel:
+    if not remote.is_url:
+        return ServedModel(remote.serve or stage.name, "1", stage)
+    url, *_ = urls.parse_urls(remote.function)
+    return ServedModel(url.model, url.version if url.version.isdecimal() else "1", stage)
 
 
 def create(

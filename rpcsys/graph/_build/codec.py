@@ -14,7 +14,7 @@ from rpcsys.graph._build.targets import Coder, Remote
 from rpcsys.graph._ir.stage import Signature, TensorSpec
 from rpcsys.module import Module, graph, python
 from rpcsys.module.kinds.graph import Stage
-from rpcsys.module.kinds.remote import ways
+from rpcsys.module.kinds.remote import check_decodable, ways
 
 
 class CoderPair(NamedTuple):
@@ -38,6 +38,20 @@ class Codec:
         #: By tensor name: the encoding that the wire applies, and the pair that encodes it.
         self.ways = ways(words, tensors)
         self.pairs = {} if isinstance(given, str) else _pairs(given, {value["name"] for value in tensors})
+        #: Whether the part's own model decodes: an inference server has nothing else that does.
+        self.in_model = remote.is_url
+        if self.in_model:
+            self._check_decodable()
+
+    def _check_decodable(self) -> None:
+        """Give outputs, and scalars, the one encoding that they have in a model."""
+        for name in self.pairs:
+            raise UsageError(f"an inference server has no function to decode {name!r}: encode it as float16 or int8")
+        check_decodable(self.ways)
+        outputs = [value["name"] for value in self._signature.outputs]
+        scalars = [value["name"] for value in self._signature.inputs if value.get("shape") == []]
+        for name in {*outputs, *scalars} & self.ways.keys():
+            self.ways[name] = "float16"
 
     @property
     def crossing(self) -> Signature:

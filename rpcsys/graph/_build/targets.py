@@ -59,13 +59,15 @@ class Remote:
 
     Attributes
     ----------
-    function : its name; by default ``main`` of the deployed module
+    function : its name; by default ``main`` of the deployed module. Or the URL of the stage as a model on an inference
+        server, or several: ``http://HOST:PORT/v2/models/NAME``, ``grpc://HOST:PORT/NAME`` (`rpcsys.module.remote`)
     serve : the name of the deployed module (``rpcsys deploy``); "" for a function of the server's sessions
     key, tracker, address : the server: at ``address`` (``host:port``), or one that ``tracker`` knows; a function of
         sessions is leased there by ``key``
     encode : how the stage's inputs and outputs cross, by name: ``{"features": "int8+zlib"}``; or one encoding for all
         tensors that it applies to. Encodings: float16, int8, zlib, zstd, and one that rounds plus one that compresses.
-        For `graph.offload`, also a pair of functions or modules: the first encodes here, the second decodes there
+        For `graph.offload`, also a pair of functions or modules: the first encodes here, the second decodes there.
+        For a URL float16 and int8: `graph.offload` writes the decoding into the part's model. Outputs go as float16
     fallback : the target to build the stage for, to run it here while the server is away; None: calls wait instead
     wait_s : seconds that a call waits for a server to be free, or to come back
     deadline_s : seconds that a call may run there; 0 for no limit
@@ -82,6 +84,11 @@ class Remote:
     fallback: OnnxRuntime | Reference | Tvm | str | None = None
     deadline_s: float = 0.0
     repeatable: bool = True
+
+    @property
+    def is_url(self) -> bool:
+        """Whether it is a model on an inference server."""
+        return "://" in self.function
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from rpcsys.client.reconnect import WAIT_S, Endpoint, OpenConnection, ReconnectingConnection, open_at
+from rpcsys.client.reconnect import WAIT_S, Endpoint, OpenConnection, ReconnectingConnection, open_at, open_url
 from rpcsys.errors import (
     DeadlineExceeded,
     RemoteError,
@@ -80,7 +80,10 @@ class RemoteFunctionModule(Module):
         self._sent = _positions(self.inputs, self.encode)
         self._returned = {str(at): how for at, (_, how) in _positions(self.outputs, self.encode).items()}
         self._options = {"deadline_s": endpoint.deadline_s} if endpoint.deadline_s else {}
-        opening = functools.partial(open_at, endpoint, self._returned, list(self.encode.values()))
+        if endpoint.url:
+            opening = functools.partial(open_url, endpoint, self.inputs, self.outputs)
+        else:
+            opening = functools.partial(open_at, endpoint, self._returned, list(self.encode.values()))
         self._server = ReconnectingConnection(opening, endpoint.wait_s, str(endpoint))
         self._lock = threading.Lock()  # guards all below
         self._workers: Optional[concurrent.futures.ThreadPoolExecutor] = None
@@ -190,7 +193,8 @@ class RemoteFunctionModule(Module):
             if position >= len(args):
                 continue
             began = time.perf_counter()
-            value = sent[position] = encoding.encode(args[position], how, f"input {name!r}")
+            always = bool(self.endpoint.url)  # its model decodes in any case
+            value = sent[position] = encoding.encode(args[position], how, f"input {name!r}", always)
             took = time.perf_counter() - began
             tensor = as_tensor(args[position])
             assert tensor is not None  # it was encoded, so it is an array
@@ -217,6 +221,12 @@ def remote(
     ``function`` is a function of that module, by default ``main``. Without ``serve`` it is a function of the server's
     sessions, and a session is opened for it: leased by ``key`` if there is a tracker.
 
+    ``function`` may be the URL of a model on an inference server (Triton, MLServer, KServe and others), or several,
+    separated by spaces: ``http://HOST:PORT/v2/models/NAME[/versions/V]`` or ``grpc://HOST:PORT/NAME[/V]``, with
+    ``https`` and ``grpcs`` for TLS. ``main`` takes and gives its tensors in the order of ``inputs`` and ``outputs``; by
+    default of the server's own description. There ``encode`` is float16 or int8, and the model itself decodes
+    (`rpcsys.graph.offload` makes one that does).
+
     ``encode``: how tensors cross (`rpcsys.wire.encoding`), by the names of inputs and outputs, or one encoding for
     all that it applies to. ``fallback``: runs calls while the server is away, or is busy for over a second. ``wait_s``:
     without a fallback, seconds that a call waits for a server. ``deadline_s``: seconds that a call may run there, 0
@@ -225,12 +235,27 @@ def remote(
     With ``inputs`` and ``outputs`` (dicts with name, dtype and shape) it can be run by names. Raises `UsageError`.
     """
     function = function or ("main" if serve else "")
-    endpoint = Endpoint(function, key, _text(tracker), _text(address), wait_s, serve, deadline_s, repeatable)
+    function, url = ("", function) if "://" in function else (function, "")
+    endpoint = Endpoint(function, key, _text(tracker), _text(address), wait_s, serve, deadline_s, repeatable, url)
     complaint = endpoint.complaint()
     if complaint:
         raise UsageError(complaint)
     imports = [fallback] if fallback is not None else []
-    return RemoteFunctionModule(endpoint, inputs, outputs, imports, ways(encode, [*inputs, *outputs]))
+    return RemoteFunctionModule(endpoint, inputs, outputs, imports, _ways(endpoint, encode, [*inputs, *outputs]))
+
+
+def _ways(endpoint: Endpoint, encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
+    chosen = ways(encode, tensors)
+    if endpoint.url:
+        check_decodable(chosen)
+    return chosen
+
+
+def check_decodable(chosen: Mapping[str, str]) -> None:
+    """Raise `UsageError` for an encoding that no ONNX model decodes: an inference server has no other decoder."""
+    for name, how in chosen.items():
+        if how not in encoding.ROUNDING:
+            raise UsageError(f"{name!r} as {how}: an inference server decodes {' and '.join(encoding.ROUNDING)} alone")
 
 
 def ways(encode: Encode, tensors: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
@@ -279,7 +304,7 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     try:
         if not isinstance(encode, dict):
             raise UsageError("encode is no mapping")
-        return RemoteFunctionModule(endpoint, inputs, outputs, encode=ways(encode, [*inputs, *outputs]))
+        return RemoteFunctionModule(endpoint, inputs, outputs, encode=_ways(endpoint, encode, [*inputs, *outputs]))
     except UsageError as error:
         raise FormatError(f"is broken ({error})") from None
 

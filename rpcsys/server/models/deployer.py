@@ -14,6 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
+from fnmatch import fnmatchcase
 from typing import Any, Callable
 
 from rpcsys import stream as streams
@@ -21,7 +22,7 @@ from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunc
 from rpcsys.module import external
 from rpcsys.server.capabilities import capabilities
 from rpcsys.server.models.store import SUFFIXES, Store, Version, is_name
-from rpcsys.server.sandbox import messages
+from rpcsys.server.sandbox import messages, processes
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
 from rpcsys.server.session.calls import listed
@@ -39,6 +40,7 @@ FRESH_S = 5.0  # a folder is locked within this time after it was made
 
 def serve(sock: socket.socket, job: Job, control: socket.socket) -> str:
     """Serve one client that deploys; return the outcome."""
+    processes.set_name("rpcsys-deployer")
     _sweep(job.workdir)
     folder = tempfile.mkdtemp(dir=job.workdir)
     lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -71,6 +73,7 @@ class Deployer:
         self._job = job
         self._control = control
         self._store = Store(job.options["deploy"])
+        self._modules: tuple[str, ...] = tuple(job.options.get("modules", ("*",)))
         self._stream = streams.open(sock, Limits(max_body=frames.MAX_CHUNK))
         self._out = Outgoing(self._stream)
         self._files = Files(self._out, Directory(folder), job.options.get("cache"))
@@ -134,6 +137,7 @@ class Deployer:
         if not is_name(name):
             form = "letters, digits, dot, _ and -, at most 100, a letter or digit first"
             raise RemoteFileError(f"{str(name)[:100]!r} is no name for a module: {form}")
+        self._check_allowed(name)
         if not file.isprintable():
             raise RemoteFileError(f"{printable(file)}: a file to deploy has a name that can be printed; rename it")
         if not file.endswith(SUFFIXES):
@@ -175,12 +179,21 @@ class Deployer:
         """The deployments: name, version, file, sha256; state, numbers of running calls, waiting calls and clients."""
         states: dict[str, list[Any]] = self._ask("states", {"states": True})
         fields, unknown = ("state", "running", "waiting", "clients"), ["", 0, 0, 0]
-        served = self._store.current()
+        served = [version for version in self._store.current() if self._allowed(version.name)]
         return [{**one._asdict(), **dict(zip(fields, states.get(one.name, unknown)))} for one in served]
 
+    def _allowed(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._modules)
+
+    def _check_allowed(self, name: str) -> None:
+        if not self._allowed(name):
+            allowed = ", ".join(self._modules)
+            raise RemoteFileError(f"the rules of the lab do not let you deploy {name[:100]!r}; they allow: {allowed}")
+
     def _check_deployed(self, name: str) -> None:
+        self._check_allowed(str(name))
         if not is_name(name) or self._store.find(name) is None:
-            has = ", ".join(version.name for version in self._store.current()) or "nothing"
+            has = ", ".join(one.name for one in self._store.current() if self._allowed(one.name)) or "nothing"
             raise RemoteFileError(f"no module {str(name)[:100]!r} is deployed here; it has {has}")
 
     def _remove(self, name: str) -> None:

@@ -253,7 +253,10 @@ class ModelHost(WorkerPool):
         self._epoll.unregister(connection.descriptor)
 
     def _add_client(self, sock: socket.socket, order: dict[str, Any]) -> None:
-        """Add a client from the supervisor; ``reply`` in ``order``: the handshake's answer, if it was not sent yet."""
+        """Add a client from the supervisor; ``reply`` in ``order``: the handshake's answer, if it was not sent yet.
+
+        A client that another host has greeted before gets HELLO again: what it knows is of the version before.
+        """
         connection = ClientConnection(sock, str(order["client"]), self._pool, self._window_bytes)
         connection.greeted = order["greeted"]
         if not connection.greeted:
@@ -261,9 +264,9 @@ class ModelHost(WorkerPool):
         self._connections[connection.descriptor] = connection
         connection.watched = READ
         self._epoll.register(connection.descriptor, READ)
-        if order["reply"] is not None:
-            connection.send([order["reply"].encode("latin-1"), *self._hello])
-            self._rewatch(connection)
+        reply = order["reply"].encode("latin-1") if order["reply"] is not None else b""
+        connection.send([reply, *self._hello] if reply else self._hello)
+        self._rewatch(connection)
 
     def _take_order(self) -> None:
         try:
@@ -275,10 +278,16 @@ class ModelHost(WorkerPool):
         order = json.loads(data)
         self._next_due = 0.0
         if descriptor is not None:
+            self._confirm(order["conn"])
             self._add_client(socket.socket(fileno=descriptor), order)
         elif "leave" in order:
             self._leaving, self._succeeded = True, order["leave"] == "successor"
             self._send(leaving=True)  # later clients go to the successor
+
+    def _confirm(self, conn: int) -> None:
+        """Say that this host has a connection, before it is used: until then the supervisor can hand it to another."""
+        while not self._send(took=conn):
+            select.select([], [self._control], [])
 
     def _send(self, descriptor: Optional[int] = None, **fields: Any) -> bool:
         try:

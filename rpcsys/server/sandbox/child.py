@@ -18,18 +18,20 @@ from rpcsys.server.sandbox import (
     launch,
     limits,
     messages,
+    network_namespace,
     pid_namespace,
     preload,
     privileges,
     processes,
+    session_user,
     work_folders,
 )
-from rpcsys.server.sandbox.messages import DEPLOYER, HOST, RPCSYS, TVM_END, Job
+from rpcsys.server.sandbox.messages import DEPLOYER, FRONT, HOST, RPCSYS, TVM_END, Job
 from rpcsys.server.sandbox.mount_namespace import MountNamespace
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
-    """Run a child in a fresh interpreter (``--no-fork``). ``settings["parent"]``: the PID of its parent."""
+    """Run a child in a fresh interpreter (``--no-fork``)."""
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
     try:
@@ -42,7 +44,7 @@ def main(settings: dict[str, Any]) -> NoReturn:
         os._exit(1)
     except (BrokenPipeError, ConnectionResetError):
         os._exit(1)  # the supervisor is gone
-    run(control, settings, settings["parent"], namespace)
+    run(control, settings, namespace)
 
 
 def enter_namespaces(settings: dict[str, Any]) -> MountNamespace | None:
@@ -50,27 +52,34 @@ def enter_namespaces(settings: dict[str, Any]) -> MountNamespace | None:
     if not settings["isolate"]:
         return None
     processes.note_host_pid()
-    pid_namespace.leave(pid_namespace.MOUNTS)
-    wanted = ("host_mounts", "folder", "keep", "memory", "shared", "read_only", "own_pids")
+    pid_namespace.leave(pid_namespace.MOUNTS | (pid_namespace.NETWORK if settings["no_network"] else 0))
+    if settings["no_network"]:
+        network_namespace.raise_loopback()
+    wanted = ("host_mounts", "folder", "keep", "memory", "shared", "read_only", "own_pids", "secret", "closed")
     namespace = MountNamespace(*(settings[name] for name in wanted))
     cgroups.hide(settings["cgroups"])
     return namespace
 
 
-def run(control: socket.socket, settings: dict[str, Any], parent: int, namespace: MountNamespace | None) -> NoReturn:
-    """Wait for a job, do it, report its outcome, and exit without Python's exit handlers."""
+def run(control: socket.socket, settings: dict[str, Any], namespace: MountNamespace | None) -> NoReturn:
+    """Wait for a job, do it, report its outcome, and exit without Python's exit handlers.
+
+    ``settings["parent"]``: the PID of this process's parent.
+    """
     from rpcsys.server.session import session
 
     status = 1
     try:
         limits.set_oom_score(limits.OOM_FIRST)
         if not settings["own_pids"]:
-            processes.die_with_parent(parent)
+            processes.die_with_parent(settings["parent"])
             processes.become_subreaper()
         processes.exit_without_destructors()
         os.setsid()
         if settings["rehearse"]:
             session.rehearse()
+            preload.rehearse_opening(settings)
+            _rehearse(settings)
         messages.send_json(control, ready=True)
         data, descriptor = messages.receive(control)
         status = _do(Job.from_bytes(data), descriptor, control, settings, namespace) if data else 0
@@ -93,8 +102,7 @@ def _do(
     except OSError as error:  # the folder is gone: the server was killed, or the folder removed
         sys.stderr.write(f"rpcsys-server: no place for a session: {error}\n")
         return 1
-    if settings["confined"]:
-        privileges.drop(privileges.kept(settings["read_only"]))
+    _restrict(job, settings)
     outcome = _serve(descriptor, job, control)
     messages.send_json(control, outcome=outcome)  # at once, so that the zygote already makes the next child
     removed = ipc_cleanup.seen(settings) if namespace else []
@@ -105,7 +113,7 @@ def _do(
 
 def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace | None) -> None:
     """Enter the job's directory and set a session's memory limit; the supervisor sets its CPUs."""
-    if job.kind in (HOST, DEPLOYER):
+    if job.kind in (HOST, DEPLOYER, FRONT):
         os.chdir(job.workdir)
         return
     if namespace is not None and job.kind != TVM_END:
@@ -121,11 +129,35 @@ def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace 
         limits.allow_memory(settings["memory"])
 
 
+def _restrict(job: Job, settings: dict[str, Any]) -> None:
+    """Take the job's user, or drop the capabilities that a session of root, or in a user namespace, does not need."""
+    if job.user is not None:
+        home = "/tmp" if job.kind == HOST else work_folders.temporary(job.workdir)
+        session_user.become(session_user.User(*job.user), home)
+        if not settings["own_pids"]:
+            processes.die_with_parent(settings["parent"])
+    elif settings["confined"]:
+        privileges.drop(privileges.kept(settings["read_only"]) if os.geteuid() == 0 else frozenset())
+
+
+def _rehearse(settings: dict[str, Any]) -> None:
+    """Do ahead what :func:`_restrict` does, as far as it changes nothing: in a new process each first time is slow."""
+    if settings["confined"]:
+        privileges.drop(privileges.ALL)
+    if settings["user"] is not None:
+        session_user.prepare(session_user.User(*settings["user"]))
+        processes.set_dumpable(True)
+
+
 def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
     if job.kind == HOST:
         from rpcsys.server.models import host
 
         return host.serve(control, job)
+    if job.kind == FRONT:
+        from rpcsys.server import front
+
+        return front.serve(control)
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(True)
     if job.kind == DEPLOYER:

@@ -35,13 +35,15 @@ class ChildKind(str, Enum):
     TVM = "tvm"  # for a session of TVM's protocol, where only these children have TVM's Python
     HOST = "host"
     DEPLOYER = "deployer"
+    FRONT = "front"
 
     @property
     def of_session(self) -> bool:
         return self in (ChildKind.SESSION, ChildKind.TVM)
 
 
-RPCSYS, TVM, TVM_END, HOST, DEPLOYER = "rpcsys/1", "tvm", "tvm-end", "host", "deployer"  # kinds of jobs
+#: Kinds of jobs.
+RPCSYS, TVM, TVM_END, HOST, DEPLOYER, FRONT = "rpcsys/1", "tvm", "tvm-end", "host", "deployer", "front"
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,11 @@ class Job:
     """What the supervisor sends a waiting child, beside a client's connection.
 
     ``kind``: a session of ``rpcsys/1`` or ``tvm``; ``tvm-end``, which sends a TVM client ``words``, the reason for the
-    end of its session; a model ``host``, which has no client yet; ``deployer``. ``reply``: the handshake's answer, sent
-    first. ``limit_s``: seconds that the session may last, ``longest_s``: that any of its key may, None for no limit.
-    ``options``: settings of the server.
+    end of its session; a model ``host`` and a ``front``, which have no client yet; ``deployer``. ``reply``: the
+    handshake's answer, sent first. ``limit_s``: seconds that the session may last, ``longest_s``: that any of its key
+    may, None for no limit. ``options``: settings of the server. ``seed`` (hexadecimal), ``matchkey``: the private key
+    of an encrypted session, and the pinned match key that its client must say. ``user``: as
+    `rpcsys.server.sandbox.session_user.User`, None for the server's.
     """
 
     kind: str
@@ -64,6 +68,9 @@ class Job:
     options: dict[str, Any] = field(default_factory=dict)
     words: str = ""
     longest_s: float | None = None
+    matchkey: str = ""
+    seed: str = ""
+    user: tuple[Any, ...] | None = None
 
     def to_bytes(self) -> bytes:
         """Encode the job as one message to a child."""
@@ -147,11 +154,28 @@ OF_SERVICE: Dict[str, Check] = {
     "load": _several(integer(0, _MOST), 3),
     "stuck": flag,
     "leaving": flag,
+    "took": integer(1, _MOST),  # a client's connection; the supervisor's number of it
     "moved": text,
     "greeted": flag,
     "try": _several(text, 4),
     "changed": flag,
     "states": flag,
+}
+
+#: The same for the front.
+OF_FRONT: Dict[str, Check] = {
+    "importing": _line,
+    "ready": flag,
+    "failed": _line,
+    "secured": integer(1, _MOST),  # the connection, with the descriptor of its plain side
+    "session": text,  # with `serve` and `timeout_s`: the options of the greeting inside
+    "serve": text,
+    "timeout_s": seconds,
+    "said": text,
+    "refused": integer(1, _MOST),
+    "why": _line,
+    "closed": integer(1, _MOST),
+    "took": flag,
 }
 
 
@@ -169,7 +193,7 @@ def parse(data: bytes, fields: Mapping[str, Check]) -> Dict[str, Any]:
 class Allowance:
     """How many messages a child may still send: in all or, with ``span_s``, in each such time."""
 
-    def __init__(self, now: float, most: int, span_s: float = math.inf) -> None:
+    def __init__(self, now: float, most: float, span_s: float = math.inf) -> None:
         self._most = self._left = most
         self._span_s = span_s
         self._until = now + span_s

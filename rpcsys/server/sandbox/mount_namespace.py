@@ -75,16 +75,19 @@ class MountNamespace:
     ``host``: the mount namespace that the process has left. ``folder``: the directories of all sessions; only that of
     :meth:`open` is visible. ``keep``: paths that stay visible. ``size``: bytes of each file system in memory, half of
     the machine's memory by default. ``read_only``: no disk can be written to, except the directories of :meth:`open`
-    and ``shared``. ``own_pids``: the process is in a PID namespace of its own, too. Raises OSError.
+    and ``shared``. ``own_pids``: the process is in a PID namespace of its own, too. ``secret``: paths that are empty
+    inside. ``closed``: folders that sessions' users may not enter (:func:`closed_above`): they become file systems in
+    memory, too, with those of ``keep``. Raises OSError.
     """
 
     def __init__(
         self, host: int, folder: str, keep: Sequence[str] = (), size: int | None = None,
-        shared: str | None = None, read_only: bool = False, own_pids: bool = False,
+        shared: str | None = None, read_only: bool = False, own_pids: bool = False, secret: Iterable[str] = (),
+        closed: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._folder = folder
         self._read_only = read_only
-        self._in_shared = _below_shared(os.path.realpath(folder))
+        self._in_shared = bool(hidden([folder], closed))
         if pid_namespace.mounts() == host:
             raise OSError("these are still the host's own mounts")
         _mount(None, "/", _REC | _SLAVE)
@@ -95,13 +98,15 @@ class MountNamespace:
         _limit_kernel_memory(size)
         # Opened by its parent: the folder itself may be made anew while this process waits.
         self._parent = _path_descriptor(os.path.dirname(folder))
-        kept = [(path, _path_descriptor(path)) for path in sorted(set(hidden(keep))) if os.path.exists(path)]
+        kept = [(path, _path_descriptor(path)) for path in hidden(keep, closed) if os.path.exists(path)]
         if read_only:
             _close_disks()
             _close_kernel()
         for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
             limit = "50%" if size is None else str(size)
             _mount("tmpfs", place, _NOSUID | _NODEV, "tmpfs", f"mode=1777,size={limit}")
+        for place in closed:
+            _mount("tmpfs", place, _NOSUID | _NODEV, "tmpfs", "mode=755,size=64k")
         for path, descriptor in kept:
             _make_mount_point(path, f"/proc/self/fd/{descriptor}")
             _mount(f"/proc/self/fd/{descriptor}", path, _BIND | _REC)
@@ -109,6 +114,8 @@ class MountNamespace:
         if read_only and shared and os.path.isdir(shared):
             _mount(shared, shared, _BIND)
             make_read_only(shared, 0)
+        for path in secret:
+            _hide(path)
         if self._in_shared:
             self._cover()
 
@@ -127,16 +134,31 @@ class MountNamespace:
 
     def _cover(self) -> None:
         os.makedirs(self._folder, 0o700, exist_ok=True)
-        _mount("tmpfs", self._folder, _NOSUID | _NODEV, "tmpfs", "mode=700,size=64k")
+        _mount("tmpfs", self._folder, _NOSUID | _NODEV, "tmpfs", "mode=711,size=64k")
 
 
-def hidden(paths: Iterable[str]) -> list[str]:
-    """Those of ``paths`` that are below a directory of `SHARED`."""
-    return [path for path in map(os.path.realpath, filter(None, paths)) if _below_shared(path)]
+def hidden(paths: Iterable[str], closed: Sequence[str] = ()) -> list[str]:
+    """Those of ``paths``, as given and without links, that are below a directory of `SHARED` or ``closed``."""
+    above = tuple(place + "/" for place in (*SHARED, *closed))
+    both = {form for path in paths if path for form in (os.path.abspath(path), os.path.realpath(path))}
+    return sorted(path for path in both if path.startswith(above) and path not in closed)
 
 
-def _below_shared(path: str) -> bool:
-    return path.startswith(tuple(place + "/" for place in SHARED))
+def closed_above(paths: Iterable[str]) -> list[str]:
+    """The uppermost folders above ``paths`` that their owners alone may enter, such as /root; not below `SHARED`."""
+    found = set()
+    for path in {os.path.realpath(path) for path in paths if path} - set(hidden(paths)):
+        names = path.split("/")
+        for above in ("/".join(names[:count]) for count in range(2, len(names))):
+            if is_closed(above):
+                found.add(above)
+                break
+    return sorted(found)
+
+
+def is_closed(path: str) -> bool:
+    """Whether ``path`` is a folder that not all users may enter."""
+    return os.path.isdir(path) and not os.stat(path).st_mode & stat.S_IXOTH
 
 
 def _limit_kernel_memory(size: int | None) -> None:
@@ -173,6 +195,14 @@ def make_read_only(path: str, flag: int = _RDONLY) -> None:
     """Make the mount at ``path`` read-only or, with ``flag`` 0, writable. Raises OSError."""
     bits = os.statvfs(path).f_flag
     _mount(None, path, _REMOUNT | _BIND | flag | sum(kept for bit, kept in _BITS.items() if bits & bit))
+
+
+def _hide(path: str) -> None:
+    """Make a folder or a file empty, if it is there. Raises OSError."""
+    if os.path.isdir(path):
+        _mount("tmpfs", path, _RDONLY | _NOSUID | _NODEV | _NOEXEC, "tmpfs", "mode=555,size=4k")
+    elif os.path.exists(path):
+        _mount("/dev/null", path, _BIND)
 
 
 def _close_disks() -> None:

@@ -24,9 +24,9 @@ from rpcsys.link.tcp import NO_SIGNAL
 from rpcsys.server.sandbox import messages, privileges, processes
 from rpcsys.server.sandbox.processes import LIBC, check, fork, fork_sibling
 
-_NEWNS, _NEWIPC, _NEWUSER, _NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
-#: Namespaces that a process can leave: of mounts and IPC objects; and of PIDs, for its later children.
-MOUNTS, PIDS = _NEWNS | _NEWIPC, _NEWPID
+_NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
+#: Namespaces that a process can leave: of mounts and IPC objects; of networks; and of PIDs, for its later children.
+MOUNTS, NETWORK, PIDS = _NEWNS | _NEWIPC, _NEWNET, _NEWPID
 
 
 def mounts() -> int:

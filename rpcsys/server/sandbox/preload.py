@@ -19,6 +19,8 @@ from rpcsys.server.sandbox import messages, processes
 THREAD_COUNTS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 #: The modules that every session uses.
 OWN = ("rpcsys.server.session.session", "rpcsys.server.session.tvm_session")
+#: The module that encrypted sessions use, too.
+SECURE = "rpcsys.server.session.secure_opening"
 #: For a package to preload, the module that sessions use.
 TVM = "tvm.rpc.server"
 PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": TVM}
@@ -29,7 +31,7 @@ _MADV_DONTNEED = 4
 def own(settings: dict[str, Any]) -> None:
     """Import the modules that every session uses; none of them is large."""
     library.use(settings["tvm_library"])
-    for name in OWN:
+    for name in (*OWN, SECURE) if settings["secure"] else OWN:
         importlib.import_module(name)
 
 
@@ -51,6 +53,13 @@ def ahead(settings: dict[str, Any]) -> None:
     capabilities.warm()
     for _ in range(REHEARSALS):
         session.rehearse()
+    rehearse_opening(settings)
+
+
+def rehearse_opening(settings: dict[str, Any]) -> None:
+    """Open a tunnel, where sessions are encrypted."""
+    if settings["secure"]:
+        importlib.import_module(SECURE).rehearse()
 
 
 def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:

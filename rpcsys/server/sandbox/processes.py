@@ -25,7 +25,7 @@ _CLONE_PARENT = 0x8000
 #: The number of the system call clone, by processor and bits; on all of them its first argument are the flags.
 _CLONE = {("x86_64", 64): 56, ("aarch64", 64): 220, ("riscv64", 64): 220}
 _CLONE_32 = ("x86_64", "aarch64", "i386", "i486", "i586", "i686", "armv6l", "armv7l", "armv8l")  # 120 on all
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 _host_pid = 0
 
 
@@ -117,6 +117,14 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     check(prctl(_PR_SET_PDEATHSIG, number))
     if number and os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """Open or close the memory, environment and descriptors of this process to others of its user, and core dumps.
+
+    A copy of this process inherits that; a program that it runs is open. Raises OSError.
+    """
+    check(prctl(_PR_SET_DUMPABLE, int(dumpable)))
 
 
 def note_host_pid() -> None:

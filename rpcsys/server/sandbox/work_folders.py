@@ -103,6 +103,13 @@ def state(files: str) -> list[tuple[int, ...]]:
     return [(one.st_ino, one.st_mode, one.st_uid, one.st_gid, one.st_nlink, one.st_ctime_ns) for one in stats]
 
 
+def give(files: str, uid: int, gid: int) -> None:
+    """Make a user the owner of a session's directory, and of those beside and above it. Raises OSError."""
+    for place in (os.path.dirname(files), files, temporary(files)):
+        if os.stat(place, follow_symlinks=False).st_uid != uid:
+            os.chown(place, uid, gid, follow_symlinks=False)
+
+
 def put_back(files: str, number: int) -> str:
     """Make an untouched session's directory one for a later session, as :func:`make_ahead` does. Raises OSError."""
     for place in (files, temporary(files)):  # a change so soon after the last one that ctime is the same
@@ -146,15 +153,17 @@ def left_in(root: str) -> str:
 def removal(root: str) -> Iterator[None]:
     """Remove a tree, one step with every ``next``. What cannot be removed stays; links are not followed.
 
-    A nested folder is first moved up to ``root``: a session can nest folders deeper than the longest path.
+    A nested folder is first moved up to ``root``: a session can nest folders deeper than the longest path. ``root`` is
+    closed to other users first, and each folder in it, so that no session replaces an entry by a link meanwhile.
     """
+    _quietly(_close, root)
     numbers = itertools.count(1)
     folders: list[str] = []
     large: list[str] = []
 
     def take(entry: os.DirEntry[str]) -> None:
         if entry.is_dir(follow_symlinks=False):
-            os.chmod(entry.path, 0o700)
+            _close(entry.path)
             place = os.path.join(root, f".removing-{next(numbers)}")
             os.rename(entry.path, place)
             folders.append(place)
@@ -178,6 +187,12 @@ def removal(root: str) -> Iterator[None]:
             break
         folder = folders.pop()
     _quietly(os.rmdir, root)
+
+
+def _close(folder: str) -> None:
+    if os.stat(folder, follow_symlinks=False).st_uid != os.geteuid():
+        os.chown(folder, os.geteuid(), -1, follow_symlinks=False)
+    os.chmod(folder, 0o700)
 
 
 def _shrink(path: str) -> Iterator[None]:

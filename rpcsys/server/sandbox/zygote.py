@@ -23,10 +23,12 @@ from rpcsys.server.sandbox import (
     limits,
     messages,
     mount_namespace,
+    network_namespace,
     pid_namespace,
     preload,
     privileges,
     processes,
+    session_user,
     work_folders,
 )
 from rpcsys.server.sandbox.tvm_zygote import TvmZygote
@@ -45,15 +47,35 @@ def main(settings: dict[str, Any]) -> NoReturn:
     if shared and settings["read_only"]:
         messages.send_json(control, failed=f"--read-only: sessions get no mounts of their own here ({shared})")
         os._exit(0)
+    if settings["no_network"] and (why := shared or network_namespace.probe()):
+        messages.send_json(control, failed=f"--session-network none: sessions get no network of their own here ({why})")
+        os._exit(0)
     # Only a subreaper adopts inits: qemu 7 does not support that.
     own_pids = bool(reaper and not shared and not mount_namespace.probe(*where, own_pids=True))
     settings = {**settings, "isolate": not shared, "own_pids": own_pids, "host_mounts": pid_namespace.mounts()}
     zygote = Zygote(control, settings)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         _prepare(settings, control, zygote)
+        if why := _why_no_users(settings):
+            how = f"sessions cannot have users of their own here ({why}); --session-user none does without"
+            messages.send_json(control, failed=f"--session-user: {how}")
+            os._exit(0)
         messages.send_json(control, ready=True, shared=shared)
         zygote.run()
     zygote.leave()
+
+
+def _why_no_users(settings: dict[str, Any]) -> str:
+    """Return why sessions cannot run as other users than the server's; empty if they can, or need not."""
+    if settings["user"] is None:
+        return ""
+    paths = [*session_user.files_of_code(), *settings["needed"]]
+
+    def become() -> None:
+        child.enter_namespaces({**settings, "own_pids": False})
+        session_user.try_out(session_user.User(*settings["user"]), paths)
+
+    return processes.try_in_copy(become)
 
 
 def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -> None:
@@ -254,8 +276,8 @@ class Zygote:
     def _become_child(self, child_control: int, settings: dict[str, Any]) -> NoReturn:
         """In the child, right after the fork: close the zygote's descriptors, then run."""
         try:
-            parent = self._leave_zygote()
-            child.run(socket.socket(fileno=child_control), settings, parent, child.enter_namespaces(settings))
+            settings = {**settings, "parent": self._leave_zygote()}
+            child.run(socket.socket(fileno=child_control), settings, child.enter_namespaces(settings))
         finally:
             os._exit(1)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from typing import Any, Callable, Sequence
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, RemoteFunctionError
@@ -25,6 +26,7 @@ MAX_LISTED = 1000  # objects that `Objects.memory` lists: the head of a RESULT h
 #: The fields of an object that `Objects.memory` reports; its client has received all of them before.
 _LISTED = ("id", "bytes", "is", "kind", "name", "dtype", "shape")
 _PLAIN_CALL = {"f", "a"}
+_MAX_US = (1 << 32) - 1  # the field of a header holds no more
 
 
 class Objects:
@@ -103,19 +105,22 @@ class Calls:
 
         Raises what its function raises, and `RpcsysError` for an invalid call.
         """
-        parsed = frame.parsed
+        parsed, began = frame.parsed, time.perf_counter()
         if parsed.memo is None:
             target = parsed.head.get("f")
             by_name = type(target) is str
             if by_name and target in self.streamed:
                 return self.streamed[target](frame)
             parsed.memo = plain_call(parsed.head, self.resolve, by_name or self.modules_last)
-        return self.result(frame.call_id, parsed.memo(frame)) if parsed.memo else self.run(frame)
+        if not parsed.memo:
+            return self.run(frame)
+        result = parsed.memo(frame)
+        return self.result(frame.call_id, result, took_us(began))
 
     def run(self, frame: Frame) -> list[Buffer]:
         """`answer` a call that is not plain: one that keeps its result, writes or names arguments, or has lists."""
         head, objects, pool = frame.parsed.head, self.objects, self._memory.pool
-        target = head.get("f")
+        target, began = head.get("f"), time.perf_counter()
         written: list[Any] = []
         if "k" in head:
             if type(target) is not list or len(target) != 2 or target[1] != "main":
@@ -126,23 +131,32 @@ class Calls:
             args = listed(head.get("a", ()))
             made = [to_function(values.build(arg, frame.buffers), objects, pool, written) for arg in args]
             result = encoded(self.resolve(target)(*made), frame.get("encode"))
+        took = took_us(began)
         if head.get("keep") is True:
             result = keep_arrays(result, objects)
         elif not written:
-            return self.result(frame.call_id, result)
+            return self.result(frame.call_id, result, took)
         fields = {"r": from_function(result, objects)}
         if written:
             fields["w"] = written
-        return frames.encode(frames.RESULT, frame.call_id, fields)
+        return frames.encode(frames.RESULT, frame.call_id, fields, deadline_ms=took)
 
-    def result(self, call_id: int, result: Any) -> list[Buffer]:
-        """The RESULT of a function that wrote into no argument; the head of one array or scalar is cached."""
+    def result(self, call_id: int, result: Any, took: int) -> list[Buffer]:
+        """The RESULT of a function that wrote into no argument; the head of one array or scalar is cached.
+
+        ``took``: the function's microseconds, which it says in the field of a CALL's deadline.
+        """
         key, buffers = signature(None, (result,))
         template = self.templates.get(key)
         if template is None:
             template, buffers = frames.template(frames.RESULT, {"r": from_function(result, self.objects)})
             self.templates.put(key, template)
-        return template.pieces(call_id, buffers)
+        return template.pieces(call_id, buffers, took)
+
+
+def took_us(began: float) -> int:
+    """Microseconds since ``began`` (`time.perf_counter`), as a RESULT says them: rounded up, because 0 says nothing."""
+    return min(int((time.perf_counter() - began) * 1e6) + 1, _MAX_US)
 
 
 def listed(value: Any) -> Sequence[Any]:

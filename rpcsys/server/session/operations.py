@@ -17,20 +17,24 @@ from rpcsys.wire.checks import shown
 from rpcsys.wire.tensor import as_tensor
 
 #: This Python's minor version, which a pickled function needs: bytecode differs between minor versions.
+MODELS_ONLY = "the lab's rules let you load models in ONNX's format only (code = false)"
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 
 
 class Operations(Calls):
     """All that a client can call in one session, by target."""
 
-    def __init__(self, objects: Objects, memory: ThreadMemory, files: Files, *, allow_pickle: bool) -> None:
+    def __init__(
+        self, objects: Objects, memory: ThreadMemory, files: Files, *, allow_pickle: bool, models_only: bool = False
+    ) -> None:
         super().__init__(objects, memory)
         self.streamed = {"session.upload": files.begin, "session.download": files.download}
         existing = files.directory.existing
-        self._allow_pickle = allow_pickle
+        self._allow_pickle = allow_pickle and not models_only
+        self._models_only = models_only
         self._named: dict[str, Callable[..., Any]] = {}
         self._add("session.has_function", self._has_function, str)
-        self._add("session.load_module", lambda name: load_file(existing(name), name, allow_pickle=allow_pickle), str)
+        self._add("session.load_module", lambda name: self._load(existing(name), name), str)
         self._add("session.listdir", files.directory.listdir, str, optional=1)
         self._add("session.remove", files.directory.remove, str)
         self._add("session.offer", files.offer, str, int, str)
@@ -77,8 +81,15 @@ class Operations(Calls):
     def _time(self, target: Any, args: list[Any], options: dict[str, Any]) -> dict[str, Any]:
         return measure(functools.partial(self.resolve(target), *args), options)
 
+    def _load(self, path: str, name: str) -> Module:
+        if self._models_only and not path.endswith(".onnx"):
+            raise RemoteFunctionError(f"{name}: {MODELS_ONLY}")
+        return load_file(path, name, allow_pickle=self._allow_pickle)
+
     def _run_pickled(self, python: str, pickled: bytes, *args: Any) -> Any:
         """Call the function in ``pickled``, which cloudpickle made in the minor version ``python``."""
+        if self._models_only:
+            raise RemoteFunctionError(MODELS_ONLY)
         if not self._allow_pickle:
             text = "this server runs no functions of its clients; start it with --allow-pickle if they may"
             raise RemoteFunctionError(text)

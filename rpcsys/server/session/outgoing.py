@@ -15,7 +15,7 @@ from typing import Callable, Iterator, List, Optional, Sequence
 from rpcsys import errors
 from rpcsys.errors import NativeError, RemoteError, RpcsysError, one_line
 from rpcsys.server.sandbox import limits
-from rpcsys.stream import NOT_BLOCKING, Stream
+from rpcsys.stream import Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer
 
@@ -82,7 +82,7 @@ class Outgoing:
         """Send the reason for the session's end. The client may be gone or not reading, so the wait is short."""
         with contextlib.suppress(OSError):  # then the client only sees the connection's end
             if self.lock.acquire(timeout=0.3):
-                self._stream.socket.sendmsg([*self.held, *pieces], (), NOT_BLOCKING)
+                self._stream.send_at_once([*self.held, *pieces])
                 self._stream.socket.shutdown(socket.SHUT_WR)
 
 

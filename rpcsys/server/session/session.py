@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import socket
@@ -16,7 +17,7 @@ from rpcsys.errors import ProtocolError
 from rpcsys.server.sandbox import limits
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
-from rpcsys.server.session.calls import Objects, ThreadMemory
+from rpcsys.server.session.calls import Objects, ThreadMemory, took_us
 from rpcsys.server.session.directory import Directory
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.incoming import WINDOW_CALLS, Incoming
@@ -24,7 +25,7 @@ from rpcsys.server.session.operations import Operations
 from rpcsys.server.session.outgoing import Outgoing, error_frame, exception_frame
 from rpcsys.server.session.stdio import OutputForwarder, by_line
 from rpcsys.server.session.watchdog import NO_CALL, Watcher
-from rpcsys.stream import Ended
+from rpcsys.stream import Ended, Stream
 from rpcsys.wire import frames
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.limits import Limits
@@ -44,13 +45,22 @@ Renewal = Callable[[], Optional[Dict[str, Any]]]
 
 
 def serve(sock: socket.socket, job: Job, report: Report, renewal: Renewal = lambda: None) -> str:
-    """Serve one session on a connected stream socket; return its outcome: ``closed``, ``lost`` or ``ended``.
+    """Serve one session on a connected stream socket; return its outcome: closed, lost, ended or unused.
 
     ``report`` sends the supervisor ``{"limit_s": seconds}``, which the client requests; ``{"opened": true}`` after both
     HELLOs; ``{"outcome": word}`` before the process ends itself, with ``why`` for "ended". ``renewal`` returns the
     supervisor's newest ``{"until": monotonic time or null}`` since its last call, None if there is none.
     """
-    return SessionServer(sock, job, report, renewal).run()
+    memory, limits = ThreadMemory(), Limits(max_body=hello.memory())
+    if not job.seed:
+        return SessionServer(streams.open(sock, limits, memory.pool), memory, job, report, renewal).run()
+    from rpcsys.server.session import secure_opening  # only a closed lab's sessions pay for it
+
+    accepted = secure_opening.accept(sock, job, limits, memory.pool)
+    if accepted is None:
+        return "unused"
+    stream, answer = accepted
+    return SessionServer(stream, memory, dataclasses.replace(job, reply=answer), report, renewal).run()
 
 
 def rehearse() -> None:
@@ -64,7 +74,9 @@ def rehearse() -> None:
     with ours, theirs:
         for kind, fields in _REHEARSED:
             theirs.sendmsg(frames.encode(kind, 1, fields))
-        server = SessionServer(ours, job, lambda message: None)
+        memory = ThreadMemory()
+        stream = streams.open(ours, Limits(max_body=hello.memory()), memory.pool)
+        server = SessionServer(stream, memory, job, lambda message: None)
         server.open()
         server.serve()
 
@@ -72,17 +84,19 @@ def rehearse() -> None:
 class SessionServer:
     """Serves one client, in one directory, in one process."""
 
-    def __init__(self, sock: socket.socket, job: Job, report: Report, renewal: Renewal = lambda: None) -> None:
+    def __init__(
+        self, stream: Stream, memory: ThreadMemory, job: Job, report: Report, renewal: Renewal = lambda: None
+    ) -> None:
         self._job = job
         self._report = report
-        memory = ThreadMemory()
         self._window_bytes = hello.window_bytes()
-        self._stream = streams.open(sock, Limits(max_body=hello.memory()), memory.pool)
+        self._stream = stream
         self._out = Outgoing(self._stream)
         self._incoming = Incoming(self._stream, self._out, self._window_bytes)
         self._objects = Objects()
         self._files = Files(self._out, Directory(job.workdir), job.options.get("cache"))
-        self._calls = Operations(self._objects, memory, self._files, allow_pickle=bool(job.options.get("allow_pickle")))
+        flags = {name: bool(job.options.get(name)) for name in ("allow_pickle", "models_only")}
+        self._calls = Operations(self._objects, memory, self._files, **flags)
         self._quick: set[str] = set()  # targets whose last call was quick
         self._polled = 0.0  # when the socket was last polled for a CANCEL
         self._watcher = Watcher(self._stream, self._incoming, self._out, self._end_process, renewal)
@@ -208,8 +222,12 @@ class SessionServer:
             self._watcher.wake()
         try:
             call = frame.parsed.memo
-            # As `Calls.answer` does, without the cost of its call.
-            pieces = calls.result(frame.call_id, call(frame)) if call else calls.answer(frame)
+            if call:  # as `Calls.answer` does, without the cost of its call
+                began = time.perf_counter()
+                result = call(frame)
+                pieces = calls.result(frame.call_id, result, took_us(began))
+            else:
+                pieces = calls.answer(frame)
         except BaseException as error:  # noqa: BLE001 - a user's function may raise anything
             pieces = self._error_of(frame, error)
         loop.turn += 1
@@ -217,11 +235,11 @@ class SessionServer:
             self._watcher.nudge()
         return pieces
 
-    def _finish(self, frame: Frame, result: Any, error: BaseException | None) -> None:
-        """Answer a call that the library has run, as `_run` does."""
+    def _finish(self, frame: Frame, result: Any, error: BaseException | None, took: int) -> None:
+        """Answer a call that the library has run, in ``took`` microseconds, as `_run` does."""
         try:
             # Not raised again: it would refer to this function's frame, and so to itself and the call's arrays.
-            pieces = self._calls.result(frame.call_id, result) if error is None else self._error_of(frame, error)
+            pieces = self._calls.result(frame.call_id, result, took) if error is None else self._error_of(frame, error)
         except BaseException as problem:  # noqa: BLE001 - a user's function may raise anything
             pieces = self._error_of(frame, problem)
         self._loop.turn += 1

@@ -29,6 +29,9 @@ KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
 #: Seconds that a call has to end after it was stopped by its own means; a client hangs up after two.
 STOP_S = 1.0
+#: Bytes that one key of AES-GCM may encrypt, with some room: RFC 8446, section 5.5, has 388 GB.
+MOST_MOVED = 256 << 30
+TOO_MUCH = "256 GiB have gone one way, and one key encrypts no more"
 _QUIET_POLLS = 50  # polls without any call before the watcher goes to sleep: one second
 _LONGEST_SLEEP_S = 3600.0  # the system's clocks limit a single wait
 
@@ -105,6 +108,8 @@ class Watcher:
             time.sleep(TAKEOVER_S)
             self._check_limit()
             turn = self.loop.turn
+            if not turn & 1:
+                self._check_key()
             if turn != last:
                 last, quiet = turn, 0
             elif turn & 1:
@@ -153,6 +158,8 @@ class Watcher:
         poll = select.poll()
         poll.register(self._wakeup, select.POLLIN)
         if self._incoming.has_room():
+            if self._stream.held:
+                return True
             poll.register(self._stream, select.POLLIN)
         else:
             self._keep_alive()
@@ -205,6 +212,11 @@ class Watcher:
         with contextlib.suppress(Ended):  # the client is gone
             self._out.send(error_frame(self.loop.call.call_id, kind, text), wait_s=1.0)
         self._end_process("ended", "SessionLost", text)
+
+    def _check_key(self) -> None:
+        """End a session between two calls once its key has encrypted enough: nothing changes keys in a session."""
+        if self._stream.moved > MOST_MOVED:
+            self._end_process("ended", "SessionLost", f"the session is over: {TOO_MUCH}; open another one")
 
     def _check_limit(self) -> None:
         if time.monotonic() < self._limit_at:

@@ -56,6 +56,7 @@ class Disconnect(Action): ...  # close the connection to the tracker; no event a
 
 class RegisterServer(Action):  # register this server with the tracker
     running: tuple[tuple[str, int, float], ...] = ()  # lease, epoch, seconds since its start
+    admitted: tuple[tuple[str, tuple[str, ...], str], ...] = ()  # who uses modules: what, modules, member
 
 
 class Offer(Action):  # send a match key to the tracker
@@ -124,6 +125,28 @@ class Start(Action):  # hand a client's connection to a waiting child
     note: bool = False  # first record the shared memory that exists now
     words: str = ""  # the error text to send to a TVM client
     longest_s: float | None = None  # that a session of the key may last
+    pinned: str = ""  # its match key, if it is encrypted
+    seed: str = ""  # the private key for that
+    models_only: bool = False  # whether it may load nothing but models in ONNX's format
+
+
+class BeFront(Action):  # hand a waiting child the job of the front
+    child: int
+
+
+class Secure(Action):  # have the front end TLS on a client's connection: `FrontTook`, `Secured` or `Broken` follow
+    child: int
+    conn: int
+    matchkey: str  # that the client must say; a public name: with any secret
+    seed: str
+    session: bool  # whether the client speaks rpcsys/1
+
+
+class EndSecured(Action):  # have the front end clients' connections
+    child: int
+    conns: tuple[int, ...]
+    matchkey: str  # that the clients have said
+    why: str  # a sentence for them
 
 
 class Extend(Action):  # send a child the new end of its session
@@ -153,6 +176,7 @@ class Finish(Action):  # shut down a session's connection in every process, and 
     error: tuple[str, ...] = ()  # class and text of the error to send to its rpcsys/1 client first
     sweep: str = ""  # where sessions share it, search shared memory too: "idle" if no other session runs, else "busy"
     unanswered: bool = False  # no process has answered the client's greeting
+    pinned: str = ""  # its match key, if it is encrypted: the error becomes its last words
 
 
 class TurnAway(Action):  # send a client an error and close its connection
@@ -160,6 +184,7 @@ class TurnAway(Action):  # send a client an error and close its connection
     kind: str  # the error's class
     text: str
     fresh: bool  # its greeting has no answer yet
+    pinned: str = ""  # as of `Finish`
 
 
 class Park(Action):  # dial a proxy: `Parked`, `Answering`, and `Opened` or `Unparked` follow
@@ -188,14 +213,19 @@ class BeDeployer(Action):  # hand a client that deploys to a waiting child
     child: int
     conn: int
     peer: str
+    modules: tuple[str, ...] = ("*",)  # patterns of those that it may replace
 
 
-class Hand(Action):  # hand a client's connection to a host
+class Hand(Action):  # hand a client's connection to a host: `HandedOver` or `NotTaken` follows, or the host's death
     child: int
     conn: int
     peer: str
     fresh: bool  # its greeting has no answer yet
     greeted: bool  # it has sent its HELLO
+
+
+class CloseHere(Action):  # close a connection here: a host serves it
+    conn: int
 
 
 class SendToChild(Action):  # send a host or a deployer one message

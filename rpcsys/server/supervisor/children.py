@@ -5,6 +5,7 @@ When the zygote dies, its children die too (PR_SET_PDEATHSIG). The supervisor ki
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -25,6 +26,11 @@ from rpcsys.wire.outcomes import OUTCOMES
 
 LEAVE_S = (1.0, 5.0)  # at the server's end: time for the zygote to exit by itself; time until all is killed
 STUCK_S = 1.0  # seconds between two checks of processes that survived a SIGKILL
+_FIELDS = {
+    ChildKind.HOST: messages.OF_SERVICE,
+    ChildKind.DEPLOYER: messages.OF_SERVICE,
+    ChildKind.FRONT: messages.OF_FRONT,
+}
 
 
 @dataclass
@@ -43,13 +49,15 @@ class ChildProcess:
 class Spawner:
     """One zygote at a time, and its ``children`` by number.
 
-    ``on_service(child, message, descriptor)`` receives the messages of hosts and deployers. It returns the descriptor
-    if it does not keep it, and raises `ProtocolError` or KeyError for a message that hosts and deployers never send.
+    ``on_service(child, message, descriptor)`` receives the messages of hosts and deployers, ``on_front`` a front's. It
+    returns the descriptor if it does not keep it, and raises `ProtocolError` or KeyError for a message that they never
+    send.
     """
 
     def __init__(self, loop: Loop, settings: dict[str, Any]) -> None:
         self.children: dict[int, ChildProcess] = {}
         self.on_service: Callable[[int, dict[str, Any], int | None], int | None] | None = None
+        self.on_front: Callable[[int, dict[str, Any], int | None], int | None] | None = None
         self._loop = loop
         self._settings = settings
         self._first = True
@@ -98,8 +106,7 @@ class Spawner:
             self._loop.post(ev.ChildDead, child, 1)
             return
         ours.setblocking(False)
-        allowed = (messages.ALLOWED,) if kind.of_session else (messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)
-        self.children[child] = ChildProcess(kind, ours, messages.Allowance(self._loop.now(), *allowed))
+        self.children[child] = ChildProcess(kind, ours, messages.Allowance(self._loop.now(), *_allowed(kind)))
         self._loop.add(ours.fileno(), lambda: self._read_child(child, ours))
         self._order(theirs.fileno(), spawn=child, kind=kind, at_once=at_once)
         theirs.close()
@@ -212,9 +219,10 @@ class Spawner:
         of_session = process.kind.of_session
         try:
             process.allowance.spend(self._loop.now(), len(data))
-            message = messages.parse(data, messages.OF_CHILD if of_session else messages.OF_SERVICE)
-            if not of_session and self.on_service is not None:
-                extra = self.on_service(child, message, extra)
+            message = messages.parse(data, _FIELDS.get(process.kind, messages.OF_CHILD))
+            hear = self.on_front if process.kind is ChildKind.FRONT else self.on_service
+            if not of_session and hear is not None:
+                extra = hear(child, message, extra)
             elif "printed" in message and extra is not None:
                 extra = self._crashes.keep(child, extra)
             self._take(child, process, message)
@@ -313,6 +321,13 @@ class Spawner:
         while time.monotonic() < by_force and not self._sweep():
             time.sleep(RESCAN_S)
         self._output.close()
+
+
+def _allowed(kind: ChildKind) -> tuple[float, ...]:
+    """How many messages a child may send, and in how many seconds where that is not in all."""
+    if kind is ChildKind.FRONT:  # it runs no code of users, and strangers have it send two for each connection
+        return (math.inf,)
+    return (messages.ALLOWED,) if kind.of_session else (messages.ALLOWED_OF_SERVICE, messages.ALLOWED_S)
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, int | None]:

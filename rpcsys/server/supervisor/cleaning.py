@@ -13,7 +13,8 @@ import queue
 import threading
 
 from rpcsys.server.sandbox import work_folders
-from rpcsys.server.sandbox.ipc_cleanup import IpcCleanup
+from rpcsys.server.sandbox.ipc_cleanup import IpcCleanup, files_of, remove_all_of
+from rpcsys.server.sandbox.session_user import SessionUsers, User
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import Loop
 
@@ -22,17 +23,20 @@ class Cleaner:
     """Removes what sessions leave in ``folder``, and posts `Removed` for each session.
 
     Where sessions do not see each other's directories, those of the next ``ahead`` sessions are made in advance.
+    ``users``: of sessions; None where they have the server's.
     """
 
-    def __init__(self, loop: Loop, folder: str, ahead: int) -> None:
+    def __init__(self, loop: Loop, folder: str, ahead: int, users: SessionUsers | None = None) -> None:
         self._loop = loop
         self._folder = folder
         self._ahead = ahead
+        self._own_users = users is not None and users.own
         self._numbers = itertools.count(1)
         self._ready: collections.deque[str] = collections.deque()
         self._begun: dict[int, tuple[str, list[tuple[int, ...]]]] = {}  # sessions' directories, as they were made
-        self._ipc = IpcCleanup()
-        self._orders: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._users: dict[int, int] = {}  # sessions' users, where each slot has its own
+        self._ipc = IpcCleanup(users.uids if users else ())
+        self._orders: queue.SimpleQueue[tuple[int, str, int]] = queue.SimpleQueue()
         self._results: collections.deque[tuple[int, tuple[str, ...], str]] = collections.deque()
         self._reading, self._writing = os.pipe()
         loop.add(self._reading, self._collect)
@@ -51,9 +55,12 @@ class Cleaner:
         """Record the IPC objects that exist before the only session starts: it did not make them."""
         self._ipc.note_idle()
 
-    def make_folder(self, session: int) -> str:
-        """The directory of a new session: one made in advance, or a new one. Raises OSError."""
+    def make_folder(self, session: int, user: User | None = None) -> str:
+        """The directory of a new session, and of its ``user``: made in advance, or a new one. Raises OSError."""
         files = self._take(session) or work_folders.make(self._folder, session)
+        if user is not None:
+            work_folders.give(files, user.uid, user.gid)
+            self._users[session] = user.uid if self._own_users else 0
         self._begun[session] = files, work_folders.state(files)
         return files
 
@@ -68,10 +75,12 @@ class Cleaner:
     def start(self, session: int, sweep: str) -> None:
         """Begin to remove what a session left; ``sweep`` as in :class:`rpcsys.server.supervisor.actions.Finish`."""
         files, before = self._begun.pop(session, ("", []))
-        if files and not sweep and self._put_back(files, before):
+        user = self._users.pop(session, 0)
+        left = user and next(files_of(user, shared=False), "")
+        if files and not sweep and not left and self._put_back(files, before):
             self._loop.post(ev.Removed, session)
             return
-        self._orders.put((session, sweep))
+        self._orders.put((session, sweep, user))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="rpcsys-cleaner", daemon=True)
             self._thread.start()
@@ -95,10 +104,13 @@ class Cleaner:
 
     def _run(self) -> None:
         while True:
-            session, sweep = self._orders.get()
+            session, sweep, user = self._orders.get()
             home = work_folders.home(self._folder, session)
             try:
-                removed = self._ipc.remove(sweep == "idle") if sweep else ()
+                if user:
+                    removed = remove_all_of(user, shared=bool(sweep))
+                else:
+                    removed = self._ipc.remove(sweep == "idle") if sweep else ()
                 for _ in work_folders.removal(home):
                     pass
                 self._results.append((session, removed, work_folders.left_in(home)))

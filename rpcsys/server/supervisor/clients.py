@@ -11,11 +11,13 @@ import errno
 import socket
 
 from rpcsys.errors import ProtocolError
+from rpcsys.link.admission import Admission, own_address, plain
 from rpcsys.link.tcp import KEEPALIVE_S, NO_SIGNAL, drain_and_close, keep_alive, tune
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
 from rpcsys.wire.first_bytes import SESSION as SERVER_PORT
 from rpcsys.wire.first_bytes import OtherProtocol, answer
+from rpcsys.wire.frames import Buffer
 from rpcsys.wire.handshake import SERVER, SESSION, Greeting, OpeningReader, Options, encode_greeting, encode_mismatch
 
 BURST = 64  # connections accepted in one wake-up, before the loop serves other descriptors
@@ -29,9 +31,10 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Clients:
-    """Connections by number. ``key``: the key in the answer to a greeting."""
+    """Connections by number. ``key``: the key in the answer to a greeting; ``served``: the networks of clients."""
 
-    def __init__(self, loop: Loop, listener: socket.socket | None, key: str) -> None:
+    def __init__(self, loop: Loop, listener: socket.socket | None, key: str, served: Admission) -> None:
+        self._served = served
         self._loop = loop
         self._listener = listener
         self._key = key
@@ -72,13 +75,14 @@ class Clients:
                     self._loop.remove(self._listener.fileno())
                     self._loop.call_at(self._loop.now() + PAUSE_S, self._listen)
                 return  # otherwise the connection broke before it was accepted
-            self._take(sock, f"{address[0]}:{address[1]}")
+            self._take(sock, *address[:2])
 
-    def _take(self, sock: socket.socket, peer: str) -> None:
+    def _take(self, sock: socket.socket, host: str, port: int) -> None:
         sock.setblocking(False)
         tune(sock)
-        conn, reader = self._add(sock), OpeningReader()
-        self._loop.add(sock.fileno(), lambda: self._read(conn, peer, sock, reader))
+        conn, reader, peer = self._add(sock), OpeningReader(), f"{host}:{port}"
+        refusal = self._served.refusal("server", plain(host), own_address(sock))
+        self._loop.add(sock.fileno(), lambda: self._read(conn, peer, sock, reader, refusal))
         self._loop.post(ev.Accepted, conn, peer)
 
     def adopt(self, sock: socket.socket, rpcsys: bool) -> int:
@@ -89,12 +93,15 @@ class Clients:
         return conn
 
     def take_back(self, descriptor: int) -> int:
-        """Add a connection that a model host returns; its number. Raises `ProtocolError` for any other descriptor."""
+        """Add a connection that a model host returns; its number. Raises `ProtocolError` for any other descriptor.
+
+        Those of encrypted clients are the front's: a pair of local sockets.
+        """
         try:
             sock = socket.socket(fileno=descriptor)
         except OSError:
             raise ProtocolError("no socket") from None
-        if sock.type != socket.SOCK_STREAM or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        if sock.type != socket.SOCK_STREAM or sock.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
             sock.detach()
             raise ProtocolError("no connection of a client")
         sock.setblocking(False)
@@ -124,7 +131,7 @@ class Clients:
         if sock is not None:
             sock.close()
 
-    def _read(self, conn: int, peer: str, sock: socket.socket, reader: OpeningReader) -> None:
+    def _read(self, conn: int, peer: str, sock: socket.socket, reader: OpeningReader, refusal: str) -> None:
         greeting = None
         try:
             while greeting is None:
@@ -143,9 +150,21 @@ class Clients:
             self._loop.post(ev.Broken, conn, str(error) if isinstance(error, ProtocolError) else "")
             return
         self._loop.remove(sock.fileno())
+        if refusal:
+            self._turn_stranger_away(conn, greeting, refusal)
+            return
         self._await_end(conn, sock)
         opts = greeting.options
         self._loop.post(ev.Opened, conn, peer, greeting.role, greeting.key, opts.session, opts.serve, opts.timeout_s)
+
+    def _turn_stranger_away(self, conn: int, greeting: Greeting, refusal: str) -> None:
+        """Refuse a client of a network that is not served; TVM's protocol has no sentence for it."""
+        if greeting.options.session:
+            self.send_error(conn, "ServerRefused", refusal, True)
+        else:
+            with contextlib.suppress(OSError):
+                self._sockets[conn].send(encode_mismatch(), socket.MSG_DONTWAIT | NO_SIGNAL)
+        self._loop.post(ev.Broken, conn, refusal)
 
     def _await_end(self, conn: int, sock: socket.socket) -> None:
         self._loop.add(sock.fileno(), lambda: self._gone(conn, sock), GONE)
@@ -153,6 +172,28 @@ class Clients:
     def _gone(self, conn: int, sock: socket.socket) -> None:
         self._loop.remove(sock.fileno())
         self._loop.post(ev.HungUp, conn)
+
+    # The front
+
+    def lend(self, conn: int) -> int:
+        """The descriptor of a connection for the front, which sees its end from now on."""
+        sock = self._sockets[conn]
+        self._loop.remove(sock.fileno())
+        return sock.fileno()
+
+    def secured(self, conn: int, descriptor: int) -> bool:
+        """Put the plain side of a connection in its place: its greeting is read and not answered. Whether it is known.
+
+        Takes ``descriptor`` if it is.
+        """
+        if conn not in self._sockets:
+            return False
+        self._sockets.pop(conn).close()
+        self._adopted.pop(conn, None)
+        sock = self._sockets[conn] = socket.socket(fileno=descriptor)
+        sock.setblocking(False)
+        self._await_end(conn, sock)
+        return True
 
     # Ending connections
 
@@ -177,21 +218,21 @@ class Clients:
             self.send_error(conn, "ServerRefused", REFUSED, False)
         self.drop(conn)
 
-    def turn_away(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
+    def turn_away(self, conn: int, kind: str, text: str, unanswered: bool, pinned: str = "") -> None:
         """Send a client an error as :meth:`send_error` does, then close its connection."""
-        self.send_error(conn, kind, text, unanswered)
+        self.send_error(conn, kind, text, unanswered, pinned)
         self.drop(conn)
 
-    def send_error(self, conn: int, kind: str, text: str, unanswered: bool) -> None:
+    def send_error(self, conn: int, kind: str, text: str, unanswered: bool, pinned: str = "") -> None:
         """Send an rpcsys/1 client an error: its class and text. First answer its greeting, if that is ``unanswered``.
+
+        The client of an encrypted session, with the match key ``pinned``, gets them as its last words.
 
         The session's process is dead. If it died within a frame, the client reads the error as part of that frame,
         and sees a broken connection. If the process sent the error itself, this send fails.
         """
-        from rpcsys.server.session.outgoing import error_frame
-
         greeting = self.answer(conn, True) if unanswered else b""
-        pieces = [greeting, *error_frame(0, kind, text, retryable=kind == "Busy")]
+        pieces = [greeting, *((last_words(pinned, kind, text),) if pinned else _error_frame(kind, text))]
         try:
             self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | NO_SIGNAL)
         except (KeyError, OSError):
@@ -202,3 +243,18 @@ class Clients:
         sock = self._remove(conn)
         if sock is not None:
             drain_and_close(sock, last_words)
+
+
+def _error_frame(kind: str, text: str) -> list[Buffer]:
+    from rpcsys.server.session.outgoing import error_frame
+
+    return error_frame(0, kind, text, retryable=kind == "Busy")
+
+
+def last_words(pinned: str, kind: str, text: str) -> bytes:
+    """What the client of an encrypted connection, with the match key ``pinned``, is told of its end."""
+    from rpcsys.wire import last_words as words  # with hmac, and so OpenSSL: in a lab only
+    from rpcsys.wire import pinned_keys
+
+    match_key = pinned_keys.parse(pinned)
+    return b"" if match_key is None else words.encode(match_key, kind, text)

@@ -7,7 +7,7 @@ the disk, and the supervisor reads the disk again (``Catalogue``). After any cra
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ class DeployerProcess:
 
     conn: int
     peer: str
+    modules: tuple[str, ...]  # patterns of those that it may replace
     changed: bool = False  # it has changed the disk, which is not read yet
     heard_by: float | None = None  # the change is read; by this time old hosts must have begun to leave
     until: float | None = None  # its client hung up; at this time the process is killed
@@ -62,6 +63,8 @@ class Deployments:
         self.hosts = ModelHosts(records, processes)
         self.deployers: dict[int, DeployerProcess] = {}
         self.waiting: list[ModelClient] = []
+        #: Clients by connection, and the host that each was handed to, until that host says that it has it.
+        self.handed: dict[int, tuple[int, ModelClient]] = {}
 
     def handlers(self) -> dict[type, Callable[[Any], list[do.Action]]]:
         hosts = self.hosts
@@ -73,6 +76,7 @@ class Deployments:
             ev.Stuck: hosts.stuck,
             ev.Leaving: hosts.leaving,
             ev.Moved: self._moved,
+            ev.HandedOver: self._handed_over,
             ev.NotTaken: self._not_taken,
             ev.Try: self._try,
             ev.Changed: self._changed,
@@ -81,8 +85,8 @@ class Deployments:
 
     # Clients
 
-    def visit(self, conn: int, peer: str, name: str) -> list[do.Action]:
-        """Admit a client of the module ``name`` or, with an empty name, a client that deploys."""
+    def visit(self, conn: int, peer: str, name: str, modules: tuple[str, ...] = ("*",)) -> list[do.Action]:
+        """Admit a client of the module ``name`` or, with an empty name, one that may deploy ``modules``, patterns."""
         busy = ""
         if len(self.waiting) >= MAX_WAITING:
             busy = f"{MAX_WAITING} clients wait for modules here"
@@ -96,11 +100,13 @@ class Deployments:
         if busy:
             return [do.TurnAway(conn, "Busy", f"{busy}; try again in a moment", True)]
         spawned = self.processes.spawn(ChildKind.DEPLOYER)
-        self.deployers[spawned.child] = DeployerProcess(conn, peer)
+        self.deployers[spawned.child] = DeployerProcess(conn, peer, modules)
         return [spawned]
 
     def hung_up(self, conn: int) -> list[do.Action] | None:
         """Handle a client's hang-up; None if its connection is unknown here."""
+        if self.handed.pop(conn, None) is not None:
+            return [do.Drop(conn)]
         for client in self.waiting:
             if client.conn == conn:
                 self.waiting.remove(client)
@@ -117,41 +123,64 @@ class Deployments:
         if host is None or not host.handed:
             return [do.Drop(event.conn)]
         host.handed -= 1
-        self._wait_again(event, host.version.name, fresh=False)
-        return []
+        client = ModelClient(event.conn, event.peer, host.version.name, 0.0, fresh=False, greeted=event.greeted)
+        return self._wait_again(client)
+
+    def _handed_over(self, event: ev.HandedOver) -> list[do.Action]:
+        return [] if self._handed_to(event) is None else [do.CloseHere(event.conn)]
 
     def _not_taken(self, event: ev.NotTaken) -> list[do.Action]:
-        """A host refused a connection, which waits for another host. Kill the first one, unless it is dead."""
+        """A connection waits for another host. Kill the one that has not taken it, unless it is dead."""
+        client = self._handed_to(event)
+        actions = [] if client is None else self._wait_again(client)
         host = self.hosts.by_child.get(event.child)
-        if host is None:
-            return [do.Drop(event.conn)]
-        self._wait_again(event, host.version.name, event.fresh)
-        if host.state is not SERVING:
-            return []
+        if host is None or host.state is not SERVING:
+            return actions
         host.move(DEAF)
-        return [do.Kill(event.child)]
+        return [*actions, do.Kill(event.child)]
 
-    def _wait_again(self, event: ev.Moved | ev.NotTaken, name: str, fresh: bool) -> None:
-        until = event.now + WAIT_S
-        self.waiting.append(ModelClient(event.conn, event.peer, name, until, fresh, event.greeted))
+    def _handed_to(self, event: ev.HandedOver | ev.NotTaken) -> ModelClient | None:
+        """The client that was handed to a host, which is so no longer."""
+        child, client = self.handed.get(event.conn, (0, None))
+        if child != event.child:
+            return None
+        del self.handed[event.conn]
+        return client
+
+    def _wait_again(self, client: ModelClient) -> list[do.Action]:
+        if self.records.stopping:
+            return [do.Drop(client.conn)]
+        client.until = self.records.now + WAIT_S
+        self.waiting.append(client)
+        return []
+
+    def _take_from(self, children: Collection[int]) -> list[do.Action]:
+        """Have clients wait again whose hosts died before they said that they have them."""
+        found = [client for child, client in self.handed.values() if child in children]
+        for client in found:
+            del self.handed[client.conn]
+        return [action for client in found for action in self._wait_again(client)]
 
     # Processes
 
     def zygote_down(self) -> list[do.Action]:
         deployers, self.deployers = self.deployers, {}
+        actions = self._take_from(self.hosts.by_child)
         self.hosts.by_child.clear()
-        return [*(do.Drop(deployer.conn) for deployer in deployers.values()), do.Reread()]
+        return [*actions, *(do.Drop(deployer.conn) for deployer in deployers.values()), do.Reread()]
 
     def ready(self, child: int) -> list[do.Action]:
         host, deployer = self.hosts.by_child.get(child), self.deployers.get(child)
         if host is not None and host.state is SPAWNED:
             host.move(READY)
             return [do.BeHost(child, host.version)]
-        return [] if deployer is None else [do.BeDeployer(child, deployer.conn, deployer.peer)]
+        return [] if deployer is None else [do.BeDeployer(child, deployer.conn, deployer.peer, deployer.modules)]
 
     def dead(self, child: int, status: int) -> list[do.Action]:
         deployer = self.deployers.pop(child, None)
-        return self.hosts.dead(child, status) if deployer is None else [do.Drop(deployer.conn), do.Reread()]
+        if deployer is not None:
+            return [do.Drop(deployer.conn), do.Reread()]
+        return self._take_from((child,)) + self.hosts.dead(child, status)
 
     # Deploying
 
@@ -243,12 +272,14 @@ class Deployments:
             return client.turn_away("Busy", f"the module {client.name!r} {all_taken}")
         host.given += 1
         host.handed += 1
+        self.handed[client.conn] = child, client
         return do.Hand(child, client.conn, client.peer, client.fresh, client.greeted)
 
     def _unknown(self, name: str) -> str:
         names = sorted(self.hosts.catalogue)
         if not names:
-            return "nothing is deployed on this server; type: rpcsys deploy FILE --to HOST:PORT"
+            where = "NAME --tracker HOST:PORT" if self.records.policy.in_lab else "HOST:PORT"
+            return f"nothing is deployed on this server; type: rpcsys deploy FILE --to {where}"
         near = difflib.get_close_matches(name, names, 3, 0.5) or names[:SHOWN]
         more = ", …" if len(names) > len(near) else ""
         return f"no module {name[:100]!r} is deployed on this server; it has {', '.join(near)}{more}"

@@ -9,6 +9,7 @@ from typing import Any
 from rpcsys.server.config import ServerConfig
 from rpcsys.server.models.store import Store, Version, is_name
 from rpcsys.server.sandbox.messages import DEPLOYER, HOST, Job
+from rpcsys.server.sandbox.session_user import SessionUsers
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.children import Spawner
@@ -17,7 +18,10 @@ from rpcsys.server.supervisor.loop import Loop
 
 
 class DeploymentsIo:
-    """The deployed modules in the folder ``--deploy``. ``report(modules, workers)`` reports them to the tracker."""
+    """The deployed modules in the folder ``--deploy``. ``report(modules, workers)`` reports them to the tracker.
+
+    ``users``: of sessions, and of hosts; None for the server's.
+    """
 
     def __init__(
         self,
@@ -26,6 +30,7 @@ class DeploymentsIo:
         clients: Clients,
         spawner: Spawner,
         report: Callable[[tuple[Any, ...], int], None],
+        users: SessionUsers | None = None,
     ) -> None:
         self._loop = loop
         self._config = config
@@ -35,6 +40,7 @@ class DeploymentsIo:
         self._clients = clients
         self._spawner = spawner
         self._report = report
+        self._users = users
         spawner.on_service = self.hear
         self._reread()
 
@@ -45,6 +51,7 @@ class DeploymentsIo:
             do.BeHost: self._be_host,
             do.BeDeployer: self._be_deployer,
             do.Hand: self._hand,
+            do.CloseHere: self._clients.release,
             do.SendToChild: self._send,
             do.ReportDeployed: lambda modules: self._report(modules, self._workers),
         }
@@ -62,7 +69,9 @@ class DeploymentsIo:
             peer, greeted = message["moved"], message["greeted"]
             post(ev.Moved, child, self._clients.take_back(descriptor), peer, greeted)
             return None
-        if "load" in message:
+        if "took" in message:
+            post(ev.HandedOver, child, message["took"])
+        elif "load" in message:
             post(ev.Load, child, *message["load"])
         elif "unloadable" in message:
             post(ev.Unloadable, child, message["unloadable"])
@@ -82,12 +91,19 @@ class DeploymentsIo:
             "queue": self._config.deploy_queue,
             "allow_pickle": self._config.allow_pickle,
         }
-        job = Job(HOST, b"", os.path.dirname(path), self._config.key, "", options={"deployed": deployed})
+        folder = os.path.dirname(path)
+        try:
+            user = self._users.of_model(folder) if self._users else None
+        except OSError:  # it is removed, or the disk is read-only
+            self._spawner.kill(child)
+            return
+        job = Job(HOST, b"", folder, self._config.key, "", options={"deployed": deployed}, user=user)
         self._give(child, job, None)
 
-    def _be_deployer(self, child: int, conn: int, peer: str) -> None:
+    def _be_deployer(self, child: int, conn: int, peer: str, modules: tuple[str, ...]) -> None:
         folder = os.path.join(self._store.root, "incoming")
-        options = {"deploy": self._store.root, "allow_pickle": self._config.allow_pickle}
+        options: dict[str, Any] = {"deploy": self._store.root, "allow_pickle": self._config.allow_pickle}
+        options["modules"] = modules
         options["cache"] = self._config.cache_options
         job = Job(DEPLOYER, self._clients.answer(conn, True), folder, self._config.key, peer, options=options)
         self._give(child, job, self._clients.descriptor(conn))
@@ -99,13 +115,11 @@ class DeploymentsIo:
             self._spawner.kill(child)  # its death follows
 
     def _hand(self, child: int, conn: int, peer: str, fresh: bool, greeted: bool) -> None:
-        """Hand a client's connection to a host and close it here."""
+        """Hand a client's connection to a host; it stays open here until the host has said that it has it."""
         reply = self._clients.answer(conn, True).decode("latin-1") if fresh else None
-        fields = {"client": peer, "reply": reply, "greeted": greeted}
-        if self._spawner.send_json(child, fields, self._clients.descriptor(conn)):
-            self._clients.release(conn)
-        else:
-            self._loop.post(ev.NotTaken, child, conn, peer, fresh, greeted)
+        fields = {"conn": conn, "client": peer, "reply": reply, "greeted": greeted}
+        if not self._spawner.send_json(child, fields, self._clients.descriptor(conn)):
+            self._loop.post(ev.NotTaken, child, conn)
 
     def _send(self, child: int, word: str, value: Any) -> None:
         """Send a message to a host or a deployer; kill one that does not take it."""

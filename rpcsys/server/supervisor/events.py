@@ -53,6 +53,21 @@ class Opened(Event):  # a client's greeting is whole (:mod:`rpcsys.wire.handshak
     parked: int | None = None  # the connection that waited for it at a proxy
 
 
+class Secured(Event):  # the front has opened a connection: its client has the match key, and gets no answer yet
+    conn: int
+    session: str | None = None  # the options of the greeting inside
+    serve: str | None = None
+    timeout_s: float | None = None
+    said: str = ""  # the match key, where the front takes any secret behind the server's own pin
+
+
+class FrontClosed(Event):  # such a connection has ended
+    conn: int
+
+
+class FrontTook(Event): ...  # the front has taken an order
+
+
 class Broken(Event):  # a connection ended or broke the protocol before its greeting was whole
     conn: int
     why: str = ""  # empty if the client hung up
@@ -159,6 +174,7 @@ class CommandDone(Event):  # ``--health-check`` or ``--recover`` has ended
 
 class LinkUp(Event):  # a tracker answers
     ours: bool  # whether it is rpcsys's, not TVM's
+    open: bool = False  # whether it is that of a lab which still serves everybody
 
 
 class LinkDown(Event):  # the tracker cannot be reached, or the connection to it ended
@@ -172,6 +188,7 @@ class Registered(Event): ...  # the tracker has accepted our registration
 
 class KeyMade(Event):  # a new match key: offered to the tracker or, behind proxies, not yet offered
     matchkey: str
+    seed: str = ""  # of a pinned one: the private key of its session, hexadecimal
 
 
 class Pending(Event):  # TVM's tracker lists this server's match keys that it has not handed out
@@ -184,6 +201,8 @@ class KeyTaken(LeaseReport):  # the tracker has handed out a match key
     address: str  # the client's address
     limit_s: float | None = None
     longest_s: float | None = None  # that a session of the key may last; None: no limit
+    code: bool = True  # whether its session may load more than models in ONNX's format
+    plain: bool = False  # whether its client may come in the clear
 
 
 class LeaseRenewed(LeaseReport):
@@ -193,6 +212,21 @@ class LeaseRenewed(LeaseReport):
 class LeaseRevoked(LeaseReport):
     reason: str  # may be :data:`rpcsys.wire.outcomes.UNUSED`
     why: str = ""  # a sentence for the holder
+
+
+class Admitted(Event):  # the tracker lets a member use deployed modules
+    secret: str
+    what: str  # as of `rpcsys.wire.control.Admit`
+    modules: tuple[str, ...]
+    member: str
+    until_s: float
+
+
+class Unadmitted(Event):  # the tracker ends such a use
+    what: str
+    modules: tuple[str, ...]
+    member: str
+    why: str = ""  # a sentence for the member
 
 
 class EndConfirmed(LeaseReport): ...  # the tracker has recorded the end of the lease
@@ -230,11 +264,12 @@ class Moved(ChildReport):  # a host that leaves returns a client's connection, b
     greeted: bool
 
 
-class NotTaken(ChildReport):  # a host did not take a client of `Hand`: it is dead, or hangs
+class HandedOver(ChildReport):  # a host has a connection of `Hand`, and has not used it yet
     conn: int
-    peer: str
-    fresh: bool
-    greeted: bool
+
+
+class NotTaken(ChildReport):  # a host accepts no connection: it is dead, or hangs
+    conn: int
 
 
 class Try(ChildReport):  # a deployer has made a version and requests a test that it loads

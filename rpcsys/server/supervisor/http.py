@@ -10,7 +10,9 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from rpcsys.link.admission import own_address, plain
 from rpcsys.server.supervisor.loop import Loop
+from rpcsys.server.supervisor.state import DeviceServerState
 from rpcsys.wire.first_bytes import PAGE, answer, kind_of
 from rpcsys.wire.outcomes import OUTCOMES
 
@@ -28,22 +30,38 @@ HELP = {
     "running": "Sessions that run.",
     "clean": "0 for a board that could not be cleaned and accepts no session, else 1.",
     "parked": "Connections that wait for a client at proxies.",
+    "tls_connections": "Sessions inside TLS.",
+    "handshakes_total": "TLS handshakes with the greeting inside, by their outcome.",
+    "unauthorized_total": "Peers that were not let in, by why.",
     "sessions_total": "Sessions that are over, by how they ended.",
     "faults_total": "Sessions that failed by the server's own fault.",
     "session_seconds": "How long sessions last.",
+}
+#: Counters of who came to a server whose sessions are encrypted: the label, and its values.
+COUNTED = {
+    "handshakes": ("outcome", ("done", "failed")),
+    "unauthorized": ("why", ("credential", "clear", "invalid", "silent", "crowd")),
 }
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Web:
-    """Serves ``pages`` by path. Each is a function that returns content type and body. Owns the listening socket."""
+    """Serves ``pages`` by path. Each is a function that returns content type and body. Owns the listening socket.
+
+    ``refusal``: why a request is not answered, by path, the peer's address, this machine's, ``Host`` and ``Origin``.
+    """
 
     def __init__(
-        self, loop: Loop, listener: socket.socket, pages: Mapping[str, Callable[[], tuple[str, bytes]]]
+        self,
+        loop: Loop,
+        listener: socket.socket,
+        pages: Mapping[str, Callable[[], tuple[str, bytes]]],
+        refusal: Callable[[str, str, str | None, str, str], str] | None = None,
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._pages = pages
+        self._refusal = refusal
         #: By connection: the bytes received, and the callback that drops it when its time is over.
         self._asking: dict[socket.socket, tuple[bytearray, Callable[[], None]]] = {}
         loop.add(listener.fileno(), self._accept)
@@ -81,18 +99,22 @@ class Web:
         whole = b"\r\n\r\n" in head or bool(other)
         if whole:
             try:
-                sock.send(other or self._reply(bytes(head)))
+                sock.send(other or self._reply(sock, bytes(head)))
             except OSError:
                 pass  # the client hung up
         if whole or not data or len(head) > MAX_HEAD:
             self._drop(sock)
 
-    def _reply(self, head: bytes) -> bytes:
+    def _reply(self, sock: socket.socket, head: bytes) -> bytes:
+        """The answer to a request. Raises OSError: its sender is gone."""
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
         page = self._pages.get(path)
+        refused = self._refused(sock, path, head)
         if method not in (b"GET", b"HEAD"):
-            status, kind, body = "405 Method Not Allowed", "text/plain", b"only GET\n"
+            status, kind, body = "405 Method Not Allowed", "text/plain", b"only GET and HEAD\n"
+        elif refused:
+            status, kind, body = "403 Forbidden", "text/plain; charset=utf-8", refused.encode() + b"\n"
         elif page is None:
             status, kind, body = "404 Not Found", "text/plain", " ".join(self._pages).encode() + b"\n"
         else:
@@ -108,17 +130,42 @@ class Web:
         )
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if method == b"HEAD" else body)
 
+    def _refused(self, sock: socket.socket, path: str, head: bytes) -> str:
+        if self._refusal is None:
+            return ""
+        host, origin = (_field(head, name) for name in (b"host", b"origin"))
+        return self._refusal(path, plain(sock.getpeername()[0]), own_address(sock), host, origin)
+
     def _drop(self, sock: socket.socket) -> None:
         self._loop.call_at(None, self._asking.pop(sock)[1])
         self._loop.remove(sock.fileno())
         sock.close()
 
 
-class ServerMetrics:
-    """Counters of sessions. ``now`` returns the gauges by name; it is called for each request. ``about``: versions."""
+def _field(head: bytes, name: bytes) -> str:
+    """The value of a header field, empty if there is none."""
+    for line in head.split(b"\r\n")[1:]:
+        found, _, value = line.partition(b":")
+        if found.strip().lower() == name:
+            return value.strip().decode("latin-1")
+    return ""
 
-    def __init__(self, key: str, now: Callable[[], Mapping[str, float]], about: Mapping[str, str]) -> None:
+
+class ServerMetrics:
+    """Counters of sessions. ``now`` returns the gauges by name; it is called for each request. ``about``: versions.
+
+    ``counted``: what others count, by the names in `COUNTED`.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        now: Callable[[], Mapping[str, float]],
+        about: Mapping[str, str],
+        counted: Mapping[str, Mapping[str, int]],
+    ) -> None:
         self._key = key
+        self._counted = counted
         self._about = about
         self._now = now
         self._outcomes: collections.Counter[str] = collections.Counter()
@@ -137,6 +184,9 @@ class ServerMetrics:
         lines = [*_family("info", "gauge", [("", {**key, **self._about}, 1)])]
         for name, value in self._now().items():
             lines += _family(name, "gauge", [("", key, value)])
+        for name, counts in self._counted.items():
+            label, values = COUNTED[name]
+            lines += _family(f"{name}_total", "counter", [("", {**key, label: word}, counts[word]) for word in values])
         words = sorted({*OUTCOMES, *self._outcomes})  # 0 for what has not happened: alerts need it
         outcomes = [("", {**key, "outcome": word}, self._outcomes[word]) for word in words]
         lines += _family("sessions_total", "counter", outcomes)
@@ -151,6 +201,27 @@ class ServerMetrics:
             yield "_bucket", {**key, "le": bound}, below
         yield "_sum", key, self._sum
         yield "_count", key, below
+
+
+def gauges(state: DeviceServerState) -> dict[str, float]:
+    """A server's gauges at this moment, by name."""
+    policy, slots = state.records.policy, state.slots
+    found = {
+        "slots": policy.slots,
+        "free": slots.free,
+        "running": len(slots.sessions),
+        "clean": float(not slots.processes.unclean),
+        "parked": state.parking.waiting,
+    }
+    encrypted = sum(session.encrypted for session in slots.sessions.values())
+    return {**found, "tls_connections": encrypted} if policy.pinned else found
+
+
+def counted(state: DeviceServerState) -> dict[str, Mapping[str, int]]:
+    """What a server counts whose sessions are encrypted, by the names in `COUNTED`."""
+    admission = state.admission
+    found: dict[str, Mapping[str, int]] = {"handshakes": admission.handshakes, "unauthorized": admission.unauthorized}
+    return found if state.records.policy.pinned else {}
 
 
 def _family(name: str, kind: str, samples: Iterable[tuple[str, Mapping[str, str], Any]]) -> Sequence[str]:

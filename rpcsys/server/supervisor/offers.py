@@ -12,8 +12,9 @@ from enum import Enum
 from rpcsys.link.backoff import Backoff
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.records import ServerRecords, earliest
+from rpcsys.server.supervisor.records import ServerRecords, Use, earliest
 from rpcsys.wire.keys import same
+from rpcsys.wire.pinned_keys import public_name
 
 UNUSED_S = 8.0  # an unused taken key expires then, as with TVM's server; clients connect within milliseconds
 POLL_S = 2.0  # between two polls of TVM's tracker for pending match keys, as with TVM's server
@@ -22,6 +23,7 @@ ANSWER_S = 5.0  # longest wait for a tracker's answer to a connection or a regis
 #: attempt fails just before it.
 RETRY_S = (0.1, 2.0)
 SELDOM_S = 20.0  # longest pause between two searches for a tracker behind proxies that never led to one
+MAX_REASONS = 8  # why the tracker cannot be reached, logged until it is back
 LED_S = 30.0  # after the last contact, proxies are still expected to lead to a tracker: it may be restarting
 #: Ends of leases that no tracker has confirmed. A server has at most 256 slots, and none is leased again before its
 #: tracker is back.
@@ -60,6 +62,7 @@ class MatchKey:
     """A match key: offered, then possibly taken under a lease."""
 
     matchkey: str
+    seed: str = ""  # of a pinned one: the private key of its session, hexadecimal
     proxy: int = 0  # the proxy where a connection waits for its client
     put: bool = True  # it is offered to the tracker
     taken_at: float | None = None
@@ -67,6 +70,9 @@ class MatchKey:
     epoch: int = 0
     limit_s: float | None = None
     longest_s: float | None = None
+    code: bool = False  # whether its session may load more than models in ONNX's format
+    plain: bool = False  # whether its client may come in the clear
+    held: bool = False  # a client has said its public name, and the front waits for the rest
 
 
 class Offers:
@@ -86,7 +92,7 @@ class Offers:
         self._begun: list[do.Action] = []
         self._backoff = Backoff(*RETRY_S)
         self._next: float | None = None
-        self._complained = False
+        self._complained: list[str] = []
 
     def _move(self, event: LinkEvent, next_at: float | None) -> None:
         self.link, self._next = TRANSITIONS[self.link][event], next_at
@@ -110,7 +116,9 @@ class Offers:
         self._move(CLOSE, None)
         return [] if was in (DOWN, CLOSED) else [do.Disconnect()]
 
-    def up(self, ours: bool, running: tuple[tuple[str, int, float], ...]) -> list[do.Action]:
+    def up(
+        self, ours: bool, running: tuple[tuple[str, int, float], ...], admitted: tuple[Use, ...] = ()
+    ) -> list[do.Action]:
         """Register with a tracker that has answered."""
         if self.link is not CONNECTING:
             return []
@@ -118,7 +126,7 @@ class Offers:
             return self._foreign()
         self._move(ANSWERED, self.records.now + ANSWER_S)
         self.ours, self._begun = ours, []
-        return [do.RegisterServer(running)]
+        return [do.RegisterServer(running, admitted)]
 
     def _foreign(self) -> list[do.Action]:
         """Keep the link idle: when it ends, another tracker may have replaced this one."""
@@ -134,12 +142,12 @@ class Offers:
         self._move(TAKEN, None if self.ours else self.records.now + POLL_S)
         self._failures = 0
         self._backoff.worked()
-        self._complained = False
+        self._complained.clear()
         owed = (*self._begun, *self.unreported.values()) if self.ours else ()
         return [do.Log("info", "registered with the tracker"), *owed]
 
     def down(self, event: ev.LinkDown) -> list[do.Action]:
-        """The link broke or could not be made: try again after a pause. Log only the first failure in a row."""
+        """The link broke or could not be made: try again after a pause. Log each reason once in a row of failures."""
         if self.link in (DOWN, CLOSED):
             return []
         if self.link is UP:
@@ -149,9 +157,9 @@ class Offers:
         self._move(LOST, event.now + self._next_pause(event.jitter))
         self.asked = 0
         self.keys = {text: key for text, key in self.keys.items() if key.taken_at is not None}
-        if self._complained:
+        if event.why in self._complained or len(self._complained) == MAX_REASONS:
             return []
-        self._complained = True
+        self._complained.append(event.why)
         if self._leads_nowhere:
             text = f"no proxy leads to a tracker of ours ({event.why}): this board waits there under its key"
             return [do.Log("info", text)]
@@ -174,6 +182,8 @@ class Offers:
 
     def plain_at(self) -> list[int]:
         """The proxies at which connections wait under the plain key."""
+        if self.records.policy.pinned:
+            return []
         if self.link is FOREIGN:
             return [self.proxy]
         if self.link not in (DOWN, CONNECTING, REGISTERING) or self._failures < self._proxies:
@@ -210,12 +220,18 @@ class Offers:
         """Record a new match key: offered already, or, behind proxies, to be offered once a connection waits."""
         if self.asked:
             self.asked -= 1
-            self.keys[event.matchkey] = MatchKey(event.matchkey, self.proxy, put=not self._proxies)
+            self.keys[event.matchkey] = MatchKey(event.matchkey, event.seed, self.proxy, put=not self._proxies)
         return []
 
     def find(self, text: str) -> MatchKey | None:
-        """The match key with this text; None for no key. Compares with every key, each in constant time."""
-        return next(iter([key for key in self.keys.values() if same(key.matchkey, text)]), None)
+        """The match key for what a client says in the clear: its public name, or the whole of it.
+
+        Compares with every key, each in constant time.
+        """
+        named = [key for key in self.keys.values() if same(public_name(key.matchkey), text)]
+        whole = [key for key in self.keys.values() if same(key.matchkey, text)]
+        found = next(iter([*named, *whole]), None)
+        return None if found is None or found.held else found
 
     def use(self, key: MatchKey) -> None:
         del self.keys[key.matchkey]
@@ -231,6 +247,7 @@ class Offers:
             return False
         key.taken_at = event.now
         key.lease, key.epoch, key.limit_s, key.longest_s = event.lease, event.epoch, event.limit_s, event.longest_s
+        key.code, key.plain = event.code, event.plain
         return True
 
     def pending(self, event: ev.Pending) -> list[do.Action]:

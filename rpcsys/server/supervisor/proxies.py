@@ -19,6 +19,7 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import READ, WRITE, Loop
 from rpcsys.server.supervisor.parking import DUPLICATE, LOST, MISMATCH
 from rpcsys.wire.handshake import SERVER, SESSION, AnswerReader, Greeting, HandshakeAnswer, Options, encode_greeting
+from rpcsys.wire.pinned_keys import public_name
 
 _REFUSALS = {
     DUPLICATE: "it has a server of this key already: another board, which needs another --key, or this one's "
@@ -46,7 +47,7 @@ class ProxyConnections:
         """Dial a proxy. ``Parked`` and then ``Opened`` follow, or ``Unparked``."""
         options = Options(session=SESSION, server=self.identity, offered=offered)
         try:
-            greeting = encode_greeting(Greeting(SERVER, key, options))
+            greeting = encode_greeting(Greeting(SERVER, public_name(key), options))
             connection = _ProxyConnection(self._loop, self._proxies[proxy], greeting)
         except OSError as error:  # no descriptors left
             self._lost(number, LOST, error.strerror or str(error))

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Tuple
 
 from rpcsys.server.supervisor import actions as do
+
+EARLY_S = 2.0  # longest wait of a client that arrives before the tracker's message about it
+Use = Tuple[str, Tuple[str, ...], str]  # of deployed modules: what, modules, member, as of `rpcsys.wire.control.Admit`
 
 
 class Phase(str, Enum):
@@ -58,6 +62,14 @@ class Policy:
     recover: bool = False
     proxies: tuple[str, ...] = ()  # where connections wait for clients, in place of a port; each as HOST:PORT
     deploy: bool = False  # whether modules are deployed here
+    pinned: bool = False  # whether sessions are encrypted: nothing is served in the clear
+    standing: str = (
+        ""  # the pinned match key of all clients of a server without a tracker; its private key, hexadecimal:
+    )
+    standing_seed: str = ""
+    in_lab: bool = False  # whether its tracker says what each session may do
+    front: str = ""  # in a lab, the public name of all clients of deployed modules; its private key, hexadecimal:
+    front_seed: str = ""
     deployed_key: str = ""  # the key under which connections wait at proxies for clients of deployed modules
 
 
@@ -68,6 +80,7 @@ class ServerRecords:
         self.policy = policy
         self.now = 0.0
         self.phase = STARTING
+        self.lab_open = False  # whether modules are served in the clear, too, by the tracker's last word
 
     def move(self, event: PhaseEvent) -> None:
         self.phase = TRANSITIONS[self.phase][event]

@@ -6,29 +6,33 @@ for a disk has a thread.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rpcsys import __version__, serve
 from rpcsys.errors import ConfigError
+from rpcsys.link.admission import Admission
 from rpcsys.server.cache import Cache
 from rpcsys.server.capabilities import kinds, labels, loads, versions
 from rpcsys.server.config import ServerConfig
-from rpcsys.server.sandbox import cgroups, limits, mount_namespace, processes, work_folders
+from rpcsys.server.sandbox import cgroups, limits, mount_namespace, processes, session_user, work_folders
 from rpcsys.server.sandbox.messages import RPCSYS, TVM_END, Job
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor import session_keys
 from rpcsys.server.supervisor.children import Spawner
 from rpcsys.server.supervisor.cleaning import Cleaner
 from rpcsys.server.supervisor.clients import Clients
 from rpcsys.server.supervisor.health import CHECK, RECOVER
 from rpcsys.server.supervisor.health_commands import HealthCommands
-from rpcsys.server.supervisor.http import ServerMetrics, Web
+from rpcsys.server.supervisor.http import ServerMetrics, Web, counted, gauges
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.memory_watch import MemoryWatch
 from rpcsys.server.supervisor.proxies import ProxyConnections
@@ -51,18 +55,23 @@ class DeviceServer:
         self._config = config
         if config.cache:
             Cache(config.cache, config.cache_bytes)  # raises now for a folder that cannot be used
+        if config.lab:
+            from rpcsys.link import credential
+
+            credential.check(config.lab)  # what is in it is read behind the zygote's fork
         listener = None if config.proxies else serve.bind(config.host, config.port, config.port_end)
         page = config.http_port
         web = serve.bind(config.host, page, page + 1, "--http-port") if page else None
         self._port: int | None = None
         if listener is not None:
             self._host, self._port = listener.getsockname()[:2]
-        self._folder = _make_folder()
+        self._users = _make_users(config)
+        self._folder = _make_folder(0o700 if self._users is None else 0o711)
         self._cgroups = _make_cgroups(config)
         self._why: str | None = None  # why the server ends: "" for no failure, None while it serves
         self._loop = Loop()
-        self._cleaner = Cleaner(self._loop, self._folder, config.slots)
-        self._clients = Clients(self._loop, listener, config.key)
+        self._cleaner = Cleaner(self._loop, self._folder, config.slots, self._users)
+        self._clients = Clients(self._loop, listener, config.key, Admission(config.admit))
         self._spawner = Spawner(self._loop, self._settings())
         starved = functools.partial(cgroups.starved, self._cgroups)
         self._memory = MemoryWatch(self._loop, config.session_memory, self._spawner.roots, starved)
@@ -73,14 +82,17 @@ class DeviceServer:
         if trackers:
             from rpcsys.server.supervisor.tracker_link import TrackerLink  # 0.6 MB that other servers save
 
-            self._tracker = TrackerLink(self._loop, trackers, self._card(), proxies=bool(config.proxies))
+            make_key = session_keys.pinned if config.lab else session_keys.plain
+            self._tracker = TrackerLink(
+                self._loop, trackers, self._card(), make_key, proxies=bool(config.proxies), lab=config.lab
+            )
         self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
         self._state = DeviceServerState(_policy(config, self._deployed_key))
         self._options = _session_options(config)
         self._on_action = self._actions()
         about = {"rpcsys": __version__, **versions()} if page else {}
-        self._metrics = ServerMetrics(config.key, self._gauges, about)
-        self._web = None if web is None else Web(self._loop, web, {"/healthz": _alive, "/metrics": self._metrics.page})
+        self._metrics = ServerMetrics(config.key, lambda: gauges(self._state), about, counted(self._state))
+        self._web = None if web is None else self._pages(web)
         self._watchdog = serve.Watchdog()
 
     def run(self) -> int:
@@ -90,6 +102,7 @@ class DeviceServer:
         self._loop.add(signals.fileno(), lambda: self._stop(signals))
         try:
             self._carry_out(self._state.start())
+            self._read_secrets()
             self._cleaner.tidy()  # starts a thread: only now, because the first zygote is forked from one thread
             cgroups.tidy(self._cgroups)
             self._notify_watchdog()
@@ -112,9 +125,37 @@ class DeviceServer:
             raise ConfigError(self._why)
         return 0
 
+    def _read_secrets(self) -> None:
+        """Read the standing key, make the front's; a credential is read later, by each connection to a tracker.
+
+        No earlier: the first zygote is a copy of this process, and each session has its memory. Raises ConfigError.
+        """
+        config, records = self._config, self._state.records
+        if config.lab or config.standing_key:
+            processes.set_dumpable(False)
+        if config.standing_key:
+            from rpcsys.link import standing_key  # with OpenSSL
+
+            found = standing_key.read_or_make(config.standing_key, config.key)
+            log.info("clients need the standing key in %s: sessions are encrypted", config.standing_key)
+            text, seed = found.match_key.text, found.own.seed.hex()
+            records.policy = dataclasses.replace(records.policy, standing=text, standing_seed=seed)
+        if config.lab and config.deploy and self._tracker is not None:
+            front, seed = session_keys.front(config.key)
+            self._deployed_key = front.name if config.proxies else ""
+            records.policy = dataclasses.replace(
+                records.policy, front=front.name, front_seed=seed, deployed_key=self._deployed_key
+            )
+            self._tracker.introduce(front.pin)
+
     def _settings(self) -> dict[str, Any]:
         """The settings of a zygote and its children."""
         config = self._config
+        needed, closed = _needed(config), []
+        secrets = _secrets(config, [*needed, self._folder])
+        if self._users:
+            needed = [path for path in needed if not mount_namespace.is_closed(path)]
+            closed = mount_namespace.closed_above([*needed, self._folder])
         return {
             "supervisor": os.getpid(),
             "fork": config.fork,
@@ -123,16 +164,30 @@ class DeviceServer:
             "folder": self._folder,
             "isolate": config.isolation,
             "read_only": config.read_only,
-            "keep": mount_namespace.hidden(_needed(config)),
+            "no_network": config.session_network == "none",
+            "keep": mount_namespace.hidden(needed, closed),
+            "closed": closed,
+            "secret": secrets,
+            "user": self._users and self._users.of_slot(0),
+            "needed": [path for path in (self._folder, *config.load_library, config.cache, config.deploy) if path],
             "memory": config.session_memory,
             "shared": config.cache,
             "deploy": config.deploy,
             "confined": config.isolation,
             "tvm": config.tvm,
             "tvm_library": config.tvm_library,
+            "secure": bool(config.lab or config.standing_key),
             "able": (config.allow_pickle, bool(config.cache), bool(config.deploy)),
             "cgroups": self._cgroups,
         }
+
+    def _pages(self, listener: socket.socket) -> Web:
+        refusal = None
+        if self._config.lab:
+            from rpcsys.link.web_guard import MetricsGuard
+
+            refusal = MetricsGuard("server", self._config.http_open).refusal
+        return Web(self._loop, listener, {"/healthz": _alive, "/metrics": self._metrics.page}, refusal)
 
     def _card(self) -> dict[str, Any]:
         """The fields of a registration with a tracker."""
@@ -148,17 +203,6 @@ class DeviceServer:
             "labels": labels(name, dict(config.labels)),
             "loads": (*loads(), *kinds(pickle=config.allow_pickle)),
             "identity": os.urandom(16).hex(),  # secret: after a new connection it proves who has the name and leases
-        }
-
-    def _gauges(self) -> dict[str, float]:
-        """The gauges of `/metrics`, by name."""
-        slots = self._state.slots
-        return {
-            "slots": self._config.slots,
-            "free": slots.free,
-            "running": len(slots.sessions),
-            "clean": float(not slots.processes.unclean),
-            "parked": self._state.parking.waiting,
         }
 
     def _handle_events(self) -> None:
@@ -204,10 +248,15 @@ class DeviceServer:
             do.Log: self._log,
             do.Exit: self._exit,
         }
+        if config.lab or config.standing_key:
+            from rpcsys.server.supervisor.fronts_io import FrontsIo
+
+            table.update(FrontsIo(self._loop, clients, spawner, self._folder).actions())
         if config.deploy:
             from rpcsys.server.supervisor.deployments_io import DeploymentsIo
 
-            table.update(DeploymentsIo(self._loop, config, clients, spawner, self._report_deployed).actions())
+            deployed = DeploymentsIo(self._loop, config, clients, spawner, self._report_deployed, self._users)
+            table.update(deployed.actions())
         return table if self._tracker is None else {**table, **self._tracker.actions()}
 
     def _carry_out(self, actions: list[do.Action]) -> None:
@@ -231,18 +280,23 @@ class DeviceServer:
         note: bool,
         words: str,
         longest_s: float | None,
+        pinned: str,
+        seed: str,
+        models_only: bool,
     ) -> None:
         cpus = frozenset(self._config.cpus[slot] if self._config.cpus else ())
         try:
             if note:
                 self._cleaner.note()
             # The child that explains a session's end works outside its directory, which may be full or removed.
-            folder = self._folder if kind == TVM_END else self._cleaner.make_folder(session)
+            user = self._users.of_slot(slot) if self._users else None
+            folder = self._folder if kind == TVM_END else self._cleaner.make_folder(session, user)
             if cpus:
                 limits.keep_on(self._spawner.roots(child), cpus)
                 self._keep_grouped_on(child, cpus)
             reply = self._clients.answer(conn, kind == RPCSYS)
-            job = Job(kind, reply, folder, self._config.key, peer, limit_s, lease, self._options, words, longest_s)
+            key, options = self._config.key, {**self._options, "models_only": models_only}
+            job = Job(kind, reply, folder, key, peer, limit_s, lease, options, words, longest_s, pinned, seed, user)
             self._spawner.give(child, job, self._clients.descriptor(conn))
             self._memory.add(child, cpus)
         except OSError as error:
@@ -254,10 +308,12 @@ class DeviceServer:
         except OSError as error:
             log.warning("a session's cpuset was not set (%s): polling holds its CPUs", error.strerror)
 
-    def _finish(self, session: int, conn: int, error: tuple[str, ...], sweep: str, unanswered: bool) -> None:
+    def _finish(
+        self, session: int, conn: int, error: tuple[str, ...], sweep: str, unanswered: bool, pinned: str
+    ) -> None:
         if error:
             kind, text = error
-            self._clients.send_error(conn, kind, text, unanswered)
+            self._clients.send_error(conn, kind, text, unanswered, pinned)
         self._clients.drop(conn)
         self._cleaner.start(session, sweep)
 
@@ -287,6 +343,7 @@ def _needed(config: ServerConfig) -> list[str]:
         libraries = library.find(config.tvm_library)
     return [
         *sys.path,
+        os.path.dirname(os.path.dirname(os.path.dirname(__file__))),  # this package: its parent may be closed to users
         sys.prefix,
         sys.base_prefix,
         *config.load_library,
@@ -313,6 +370,24 @@ def _alive() -> tuple[str, bytes]:
     return "text/plain; charset=utf-8", b"ok\n"
 
 
+def _secrets(config: ServerConfig, need: list[str]) -> list[str]:
+    """The files and folders of this server's secrets; no folder with something that sessions ``need``."""
+    found = [config.standing_key] if config.standing_key else []
+    if config.lab:
+        from rpcsys.link import credential
+
+        state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+        folders = [os.path.dirname(config.lab), os.path.dirname(credential.folder()), *([state] if state else [])]
+        own = [path for path in folders if not _holds(path, need)]
+        found += own if folders[0] in own else [config.lab, *own]  # a renewed credential replaces its file
+    return sorted({*map(os.path.realpath, found)})
+
+
+def _holds(folder: str, paths: list[str]) -> bool:
+    real = os.path.realpath(folder)
+    return any(os.path.commonpath((real, os.path.realpath(path))) == real for path in paths if path)
+
+
 def _policy(config: ServerConfig, deployed_key: str) -> Policy:
     return Policy(
         config.key,
@@ -326,15 +401,34 @@ def _policy(config: ServerConfig, deployed_key: str) -> Policy:
         health_check=bool(config.health_check),
         recover=bool(config.recover),
         deploy=bool(config.deploy),
+        pinned=bool(config.lab or config.standing_key),
+        in_lab=bool(config.lab),
         deployed_key=deployed_key,
         proxies=tuple("{}:{}".format(*proxy) for proxy in config.proxies),
     )
 
 
-def _make_folder() -> str:
+def _make_users(config: ServerConfig) -> session_user.SessionUsers | None:
+    """The users of sessions, None for the server's own; all need what sessions share. Raises ConfigError."""
+    name = config.session_user
+    if name == session_user.AUTO and os.geteuid():
+        log.warning("--session-user auto needs root: sessions run as this server's user")
+        return None
+    if name == session_user.NONE:
+        return None
+    users = session_user.SessionUsers(name, config.session_groups, cache=bool(config.cache))
+    os.umask(0o022)  # what the server makes for sessions is open to their users, inside of closed folders
+    if config.cache:
+        Cache(config.cache, config.cache_bytes).share(session_user.CACHE)
+    return users
+
+
+def _make_folder(mode: int) -> str:
     parent = os.environ.get("TMPDIR") or "/tmp"
     try:
-        return work_folders.make_folder(parent)
+        folder = work_folders.make_folder(parent)
+        os.chmod(folder, mode)
+        return folder
     except OSError as error:
         raise ConfigError(f"cannot make a folder for sessions in {parent}: {error.strerror} (set TMPDIR?)") from None
 

@@ -55,10 +55,15 @@ class SessionRecord:
     kind: str
     parked: ParkedConnection | None = None  # its connection's record, if it waited at a proxy
     matchkey: str = ""
+    encrypted: bool = False
+    pinned: str = ""  # its match key, if its own process ends TLS
+    seed: str = ""  # the private key for that, hexadecimal, until its process has it
     lease: str | None = None
     epoch: int = 0
     limit_s: float | None = None
     longest_s: float | None = None  # that a session of its key may last
+    code: bool = False  # whether it may load more than models in ONNX's format
+    clear: bool = False  # its client has said in the clear what is for encrypted sessions
     early_until: float | None = None  # it waits until then for the tracker's message about its lease
     number: int = 0
     slot: int = 0
@@ -91,8 +96,10 @@ class SessionRecord:
         """Whether its start is reported, and its end not in sight."""
         return self.begun and self.state in (OPENING, RUNNING)
 
-    def leased(self, lease: str | None, epoch: int, limit_s: float | None, longest_s: float | None) -> None:
-        self.lease, self.epoch, self.longest_s = lease, epoch, longest_s
+    def leased(
+        self, lease: str | None, epoch: int, limit_s: float | None, longest_s: float | None, code: bool = True
+    ) -> None:
+        self.lease, self.epoch, self.longest_s, self.code = lease, epoch, longest_s, code
         self.limit(limit_s)
 
     def limit(self, seconds: float | None) -> None:

@@ -7,6 +7,7 @@ while all slots are taken, so that the next session needs no fork either.
 from __future__ import annotations
 
 import signal
+from collections import Counter
 
 from rpcsys.server.sandbox.limits import breach, longer
 from rpcsys.server.sandbox.messages import TVM, TVM_END, ChildKind
@@ -47,6 +48,7 @@ class Slots:
         self.processes = processes
         self.waiting: list[SessionRecord] = []
         self.sessions: dict[int, SessionRecord] = {}
+        self.handshakes: Counter[str] = Counter()  # of encrypted clients, with the greeting inside, by outcome
         self._quiet_until: float | None = None
         self._last = 0
         self._tvm_at_once = 0  # the most sessions of TVM's clients that there were at once
@@ -93,6 +95,7 @@ class Slots:
         session = self._served_by(event.child)
         if session is not None:
             session.opened = True
+            self.handshakes["done"] += bool(session.pinned)
         if not any(other.opening for other in self.sessions.values()):
             self._quiet_until = event.now + min(FIRST_CALL_S, self.records.policy.quiet_s)
         return []
@@ -215,7 +218,7 @@ class Slots:
         idle = "idle" if len(self.sessions) == 1 else "busy"
         error = () if session.kind == TVM else self._error(session)
         sweep = idle if self.processes.shared else ""
-        return [do.Finish(session.number, session.conn, error, sweep, session.unanswered)]
+        return [do.Finish(session.number, session.conn, error, sweep, session.unanswered, session.pinned)]
 
     def _error(self, session: SessionRecord) -> tuple[str, ...]:
         """The error to send to a client whose session could not send it: type and text; empty for none."""
@@ -307,9 +310,10 @@ class Slots:
             session.keep_limit()
         alone = self.processes.shared and len(self.sessions) == 1
         limit_s, lease = session.limit_s, session.lease
+        seed, session.seed = session.seed, ""
         return do.Start(
             session.number, session.conn, number, kind, session.peer, limit_s, lease, session.slot, alone, words,
-            session.longest_s,
+            session.longest_s, session.pinned, seed, self.records.policy.in_lab and not session.code,
         )  # fmt: skip
 
     def _quiet(self) -> bool:

@@ -37,8 +37,18 @@ class DeviceServerState:
             from rpcsys.server.supervisor.deployments import Deployments
 
             self.deployments = Deployments(records, processes)
-        tracker = self.tracker = TrackerSide(records, slots, offers, parking, health, self.deployments)
-        admission = self.admission = ClientAdmission(tracker)
+        self.fronts = None
+        if policy.pinned:
+            from rpcsys.server.supervisor.fronts import Fronts
+
+            self.fronts = Fronts(processes)
+        self.members = None
+        if policy.in_lab and self.deployments is not None and self.fronts is not None:
+            from rpcsys.server.supervisor.admitted import AdmittedMembers
+
+            self.members = AdmittedMembers(self.deployments, self.fronts)
+        tracker = self.tracker = TrackerSide(records, slots, offers, parking, health, self.deployments, self.members)
+        admission = self.admission = ClientAdmission(tracker, self.fronts)
         self.grace_until: float | None = None
         self._on_event: dict[type, Callable[[Any], list[do.Action]]] = {
             ev.Tick: self._tick,
@@ -46,6 +56,7 @@ class DeviceServerState:
             ev.Accepted: admission.accepted,
             ev.Opened: admission.opened,
             ev.Broken: admission.broken,
+            ev.Secured: admission.secured,
             ev.HungUp: admission.hung_up,
             ev.Parked: tracker.parked,
             ev.Answering: parking.answering,
@@ -75,11 +86,17 @@ class DeviceServerState:
             ev.LeaseRevoked: tracker.revoked,
             ev.EndConfirmed: offers.confirmed,
         }
-        self._ticks = (admission.tick, processes.tick, slots.tick, offers.tick, parking.tick)
+        if self.fronts is not None:
+            self._on_event[ev.FrontTook] = self.fronts.took
+        self._ticks = [admission.tick, processes.tick, slots.tick, offers.tick, parking.tick]
         self._deadlines = [admission.deadline, processes.deadline, slots.deadline, offers.deadline, parking.deadline]
         if self.deployments is not None:
             self._on_event.update(self.deployments.handlers())
             self._deadlines.append(self.deployments.deadline)
+        if self.members is not None:
+            self._on_event.update(self.members.handlers())
+            self._ticks.append(self.members.tick)
+            self._deadlines.append(self.members.deadline)
 
     def start(self) -> list[do.Action]:
         return [do.StartZygote()]
@@ -105,6 +122,7 @@ class DeviceServerState:
                 actions += self.slots.child_gone(number, event.cleaned)
             else:
                 self.processes.remove(number)
+        actions += self.admission.front_gone()
         return actions + (self.deployments.zygote_down() if self.deployments is not None else [])
 
     def _failed(self, event: ev.Failed) -> list[do.Action]:
@@ -121,6 +139,8 @@ class DeviceServerState:
             return []
         if not child.kind.of_session:
             child.move(GIVEN)
+            if self.fronts is not None and child.kind is ChildKind.FRONT:
+                return self.fronts.ready(event.child)
             return [] if self.deployments is None else self.deployments.ready(event.child)
         if self.records.phase is not Phase.STARTING:
             return []
@@ -135,6 +155,8 @@ class DeviceServerState:
         if child.kind.of_session:
             return actions + self.slots.child_dead(event, child)
         self.processes.remove(event.child)
+        if child.kind is ChildKind.FRONT:
+            return actions + self.admission.front_gone(event.child)
         return actions + (self.deployments.dead(event.child, event.status) if self.deployments is not None else [])
 
     def _tick(self, event: ev.Tick) -> list[do.Action]:
@@ -165,6 +187,8 @@ class DeviceServerState:
         actions += self.processes.restart() + self.slots.spawn()
         for session in begun:
             actions += self.tracker.began(session)
+        if self.fronts is not None:
+            actions += self.fronts.settle()
         if deployments is not None:
             actions += deployments.settle()
         actions += self.tracker.report_deployed()

@@ -17,6 +17,7 @@ from rpcsys.server.supervisor.slots import Slots, over
 from rpcsys.wire.outcomes import UNUSED
 
 if TYPE_CHECKING:
+    from rpcsys.server.supervisor.admitted import AdmittedMembers
     from rpcsys.server.supervisor.deployments import Deployments
 
 #: Connections that wait at each proxy for clients of deployed modules. One that gets a client is replaced at once.
@@ -24,6 +25,10 @@ DEPLOYED_CONNECTIONS = 4
 NOTE_EVERY_S = 10.0  # between two warnings about a tracker that hands out unknown match keys
 #: The problem that a stopping server reports, so that the tracker offers none of its slots.
 STOPPING = "it is being stopped"
+
+#: Why a client gets no session that the tracker's rules do not allow.
+IN_CLEAR = "its lease is for an encrypted session, and its client has said the match key in the clear"
+MODELS_ONLY = "its user may load models in ONNX's format only, and a session of TVM's protocol loads anything"
 
 
 @dataclass
@@ -36,6 +41,7 @@ class TrackerSide:
     parking: Parking
     health: BoardHealth
     deployments: Deployments | None
+    members: AdmittedMembers | None
     _reported_problem: str = ""
     _reported_deployed: tuple[Any, ...] = ()
     _note_at: float = 0.0
@@ -48,7 +54,8 @@ class TrackerSide:
             for session in self.slots.sessions.values()
             if session.lease is not None and session.under_way
         )
-        return self.offers.up(event.ours, running)
+        self.records.lab_open = event.open and self.records.policy.in_lab
+        return self.offers.up(event.ours, running, () if self.members is None else self.members.uses())
 
     def link_down(self, event: ev.LinkDown) -> list[do.Action]:
         """The link is down: clients no longer wait for the tracker's message about their leases."""
@@ -75,14 +82,26 @@ class TrackerSide:
             return []
         for session in self.slots.clients():
             if session.matchkey == event.matchkey and session.lease is None:
-                session.leased(event.lease, event.epoch, event.limit_s, event.longest_s)
+                session.leased(event.lease, event.epoch, event.limit_s, event.longest_s, event.code)
                 session.early_until = None
+                session.clear = session.clear and not event.plain
+                why = self.unfit(session)
+                if why and session in self.slots.waiting:
+                    self.slots.waiting.remove(session)
+                    return [turned_away(session, why), *self.report_end(session, "unused")]
                 return self._report_start(session) if session.under_way else []
         actions = self.offers.unused(event.lease, event.epoch)
         if event.now < self._note_at:
             return actions
         self._note_at = event.now + NOTE_EVERY_S
         return [do.Log("warning", "the tracker has handed out a match key that is not in use any more"), *actions]
+
+    def unfit(self, session: SessionRecord) -> str:
+        """Why a session may not begin by what the tracker has said of its lease; empty if it may."""
+        if session.clear:
+            return IN_CLEAR
+        models_only = self.records.policy.in_lab and not session.code
+        return MODELS_ONLY if models_only and session.kind == TVM else ""
 
     def _holder(self, event: ev.LeaseReport) -> SessionRecord | None:
         """The connected client with this lease."""
@@ -140,7 +159,9 @@ class TrackerSide:
             return []
         session.removed += event.removed
         if session.parked is not None:
-            self.parking.over(session.parked, served=session.opened or session.kind == TVM)
+            served = session.opened or session.kind == TVM or session.outcome == UNUSED
+            self.parking.over(session.parked, served)
+        self.slots.handshakes["failed"] += bool(session.pinned and not session.opened)
         lasted_s = event.now - session.started if session.started else 0.0
         spoilt: list[do.Action] = []
         if event.left:
@@ -170,8 +191,9 @@ class TrackerSide:
         policy = self.records.policy
         if not policy.proxies:
             return []
-        wanted = [(key.proxy, key.matchkey) for key in self.offers.keys.values()]
-        if self.deployments is not None and self.deployments.hosts.catalogue and self.offers.linked:
+        wanted = [(key.proxy, key.matchkey) for key in self.offers.keys.values() if not key.held]
+        served = self.deployments is not None and (self.deployments.hosts.catalogue or policy.front)
+        if served and self.offers.linked:
             wanted += [(proxy, policy.deployed_key) for proxy in range(len(policy.proxies))] * DEPLOYED_CONNECTIONS
         free = self.slots.free - len(self.slots.waiting) if self.health.fit else 0
         return wanted + [(proxy, policy.key) for proxy in self.offers.plain_at()] * max(free, 0)
@@ -213,4 +235,4 @@ def turned_away(session: SessionRecord, why: str) -> do.Action:
     """End a client that has no slot yet, and send it the reason, if it can be sent one."""
     if session.kind == TVM or not why:
         return do.Drop(session.conn)
-    return do.TurnAway(session.conn, "SessionLost", over(why), True)
+    return do.TurnAway(session.conn, "SessionLost", over(why), True, session.pinned)

@@ -13,14 +13,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rpcsys.errors import ConnectError, ProtocolError, TrackerError
+from rpcsys.errors import ConfigError, ConnectError, ProtocolError, TrackerError
+from rpcsys.link import credential
 from rpcsys.link.backoff import jitter
-from rpcsys.link.link import CAPABILITIES, Link, TvmCommands
+from rpcsys.link.link import CAPABILITIES, Link
+from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
+from rpcsys.server.supervisor import session_keys
 from rpcsys.server.supervisor.loop import Loop
-from rpcsys.wire import control, tracker
-from rpcsys.wire.keys import new_match_key
+from rpcsys.server.supervisor.records import Use
+from rpcsys.wire import checks, control, tracker
+from rpcsys.wire.tokens import HolderKind
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +37,26 @@ FAREWELL_S = 1.0  # longest wait for the tracker's answers to the last reports o
 class TrackerLink:
     """One connection at a time, to one of ``addresses``, or through one of the ``proxies`` there.
 
-    ``card``: the fields of a registration that never change.
+    ``card``: the fields of a registration that never change. ``new_key``: as those of `session_keys`. ``lab``: the file
+    of the credential for a closed lab, if there is one.
     """
 
     def __init__(
-        self, loop: Loop, addresses: Sequence[tuple[str, int]], card: dict[str, Any], *, proxies: bool = False
+        self,
+        loop: Loop,
+        addresses: Sequence[tuple[str, int]],
+        card: dict[str, Any],
+        new_key: Callable[[str], tuple[str, str]] = session_keys.plain,
+        *,
+        proxies: bool = False,
+        lab: str = "",
     ) -> None:
         self._loop = loop
         self._addresses = addresses
         self._proxies = proxies
+        self._lab = lab
         self._card = card
+        self._new_key = new_key
         self._link: Link | None = None
         self._reported_up = False
         self._registration = 0
@@ -72,9 +86,14 @@ class TrackerLink:
         self._reported.clear()
         try:
             capabilities = (*CAPABILITIES, control.KEEPALIVE)
-            self._link = Link(self._addresses[which], capabilities=capabilities, proxy=self._proxies)
+            held = credential.read(self._lab) if self._lab else None  # each time: it may have been renewed
+            address = self._addresses[which]
+            self._link = Link(address, capabilities=capabilities, proxy=self._proxies, credential=held)
         except OSError as error:  # no descriptors left
             self._down(f"no tracker can be reached ({error.strerror or error})")
+            return
+        except ConfigError as error:
+            self._down(str(error))
             return
         self._loop.add(self._link.fileno(), self._advance)
         self._advance()
@@ -86,7 +105,11 @@ class TrackerLink:
             self._link.close()
             self._link = None
 
-    def register(self, running: tuple[tuple[str, int, float], ...]) -> None:
+    def introduce(self, pin: str) -> None:
+        """Note the pin of the connections for deployed modules, for registrations."""
+        self._card = {**self._card, "pin": pin}
+
+    def register(self, running: tuple[tuple[str, int, float], ...], admitted: tuple[Use, ...] = ()) -> None:
         """Register this server: Registered follows."""
         if self._link is None:
             return
@@ -96,22 +119,31 @@ class TrackerLink:
             return
         self._registration = self._link.next_id()
         leases = tuple(control.Running(*lease) for lease in running)
-        card = self._card
-        if control.VERSIONS not in (self._link.tracker.get("capabilities") or ()):
+        told = self._link.tracker
+        card = self._card if told.get("kind") != HolderKind.BOARD.value else self._named(str(told.get("member")))
+        if control.VERSIONS not in (told.get("capabilities") or ()):
             card = {**card, "labels": dict(itertools.islice(card["labels"].items(), OLD_LABELS))}
-        self._send(control.Register(self._registration, running=leases, **card))
+        uses = tuple(control.ModuleUse(*use) for use in admitted[: checks.MAX_ITEMS])
+        self._send(control.Register(self._registration, running=leases, admitted=uses, **card))
+
+    def _named(self, board: str) -> dict[str, Any]:
+        """The registration's fields of a board of a lab: a server without ``--name`` has its credential's."""
+        card = self._card
+        if not card["spare"]:
+            return card
+        return {**card, "name": board, "spare": "", "labels": {**card["labels"], "name": board}}
 
     def offer(self, matchkey: str = "") -> None:
         """Offer a match key. Without one, make and offer a new one: KeyMade follows."""
-        new = matchkey or new_match_key(self._card["key"])
+        new, seed = (matchkey, "") if matchkey else self._new_key(self._card["key"])
         # A server behind a proxy has no port: the tracker has the proxy's address.
         port = self._card["port"] or 0
         self._command(tracker.Put(self._card["key"], port, new, self._card["address"]))
         if not matchkey:
-            self._loop.post(ev.KeyMade, new)
+            self._loop.post(ev.KeyMade, new, seed)
 
     def make_key(self) -> None:
-        self._loop.post(ev.KeyMade, new_match_key(self._card["key"]))
+        self._loop.post(ev.KeyMade, *self._new_key(self._card["key"]))
 
     def poll(self) -> None:
         """Request the pending match keys from TVM's tracker: Pending follows."""
@@ -178,7 +210,7 @@ class TrackerLink:
             messages = self._link.advance()
             if self._link.ready and not self._reported_up:
                 self._reported_up = True
-                self._loop.post(ev.LinkUp, bool(self._link.ours))
+                self._loop.post(ev.LinkUp, bool(self._link.ours), self._link.tracker.get("open") is True)
             for message in messages:
                 self._handle(message)
         except (ConnectError, ProtocolError, TrackerError) as error:
@@ -199,7 +231,10 @@ class TrackerLink:
         if isinstance(parsed, control.Answer):
             self._handle_answer(parsed)
         elif isinstance(parsed, (control.Taken, control.End, control.Limit)):
-            self._post_order(parsed)
+            self._post_about_lease(parsed)
+            self._send(control.Answer(parsed.id, True))
+        elif isinstance(parsed, (control.Admit, control.Unadmit)) and self._card.get("pin"):
+            self._post_about_member(parsed)
             self._send(control.Answer(parsed.id, True))
         elif isinstance(parsed, control.Keepalive):
             self._send(control.Answer(parsed.id, True))
@@ -207,15 +242,23 @@ class TrackerLink:
             refusal = f"this version of the server has no {parsed.op} yet"
             self._send(control.Answer(parsed.id, False, "BadRequest", refusal))
 
-    def _post_order(self, order: control.Taken | control.End | control.Limit) -> None:
+    def _post_about_member(self, order: control.Admit | control.Unadmit) -> None:
+        use = order.what, order.modules, order.member
+        if isinstance(order, control.Admit):
+            self._loop.post(ev.Admitted, order.secret, *use, order.until_s)
+        else:
+            self._loop.post(ev.Unadmitted, *use, order.why)
+
+    def _post_about_lease(self, order: control.AboutLease) -> None:
         post, lease = self._loop.post, (order.lease, order.epoch)
         if isinstance(order, control.Limit):
             post(ev.LeaseRenewed, *lease, order.limit_s)
         elif isinstance(order, control.End):
             post(ev.LeaseRevoked, *lease, order.reason, order.why)
-        else:
+        elif isinstance(order, control.Taken):
             limits = order.limit_s, order.longest_s
-            post(ev.KeyTaken, *lease, order.matchkey, order.user, order.address, *limits)
+            rights = order.code, order.plain
+            post(ev.KeyTaken, *lease, order.matchkey, order.user, order.address, *limits, *rights)
 
     def _handle_answer(self, answer: control.Answer) -> None:
         ended = self._reported.pop(answer.id, None)

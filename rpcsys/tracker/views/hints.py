@@ -73,6 +73,6 @@ def unknown_module(records: Records, name: str) -> str:
         return f"no server serves {name!r} now: it is being loaded, or its servers are drained (query_tracker)"
     names = nsmallest(_COMPARED, records.modules)
     if not names:
-        return f"no server has a deployed module {name!r}, nor any other; type: rpcsys deploy FILE --to HOST:PORT"
+        return f"no server has a deployed module {name!r}, nor any other; type: rpcsys deploy FILE --to NAME"
     near = difflib.get_close_matches(name, names, 3, 0.5) or names[:NAMES_SHOWN]
     return f"no server has a deployed module {name!r}; {there_are(near)} (see query_tracker modules)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,9 @@ OTHER = "(other)"
 #: How a request leaves the queue without a device (`rpcsys.tracker.events`), and the states of a server.
 WHYS = ("cancelled", "timeout", "unknown", "left")
 STATES = ("free", "busy", "partly busy", "preparing", "drained", "set aside", "unhealthy")
+#: Why a lab's tracker does not let a peer in: no valid credential, no credential in the clear, no TLS, nothing said.
+UNAUTHORIZED = ("credential", "clear", "tls", "silent")
+HANDSHAKES = ("done", "failed")
 _FIRST = 32  # requests searched for the oldest one: they are nearly in the order of their arrival
 
 
@@ -56,12 +59,22 @@ class Histogram:
 
 
 @dataclass(slots=True)
+class LabCounts:
+    """Counts of who came to a lab's tracker: who was not let in, by why, and handshakes of TLS, by their outcome."""
+
+    unauthorized: Counter[str] = field(default_factory=Counter)
+    handshakes: Counter[str] = field(default_factory=Counter)
+    encrypted: int = 0  # open connections
+
+
+@dataclass(slots=True)
 class FrameCounts:
     """Counts of frames, and the open connections."""
 
     connections: Sized
     frames_in: int = 0
     frames_out: int = 0
+    lab: LabCounts | None = None
 
 
 class Metrics(Collector):
@@ -136,6 +149,8 @@ class Metrics(Collector):
         frames = {("in",): counts.frames_in, ("out",): counts.frames_out}
         yield _counter("frames", "Frames by direction.", ["direction"], frames)
         yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(counts.connections))
+        if counts.lab is not None:
+            yield from _of_lab(counts.lab)
         text = "How late the event loop runs a timer, measured twice a second."
         lag = HistogramMetricFamily("rpcsys_tracker_loop_lag_seconds", text)
         lag.add_metric([], self.lag.buckets(), self.lag.sum)
@@ -184,6 +199,14 @@ class Metrics(Collector):
         for key in dict.fromkeys([*self._keys(), *counts]):
             family.add_metric([key], counts[key])
         return family
+
+
+def _of_lab(counts: LabCounts) -> Iterator[Metric]:
+    unauthorized = {(why,): counts.unauthorized[why] for why in UNAUTHORIZED}
+    yield _counter("unauthorized", "Peers that were not let in, by why.", ["why"], unauthorized)
+    handshakes = {(outcome,): counts.handshakes[outcome] for outcome in HANDSHAKES}
+    yield _counter("handshakes", "TLS handshakes, by their outcome.", ["outcome"], handshakes)
+    yield GaugeMetricFamily("rpcsys_tracker_tls_connections", "Open connections inside TLS.", counts.encrypted)
 
 
 def _by_key(name: str, text: str, table: dict[str, Histogram]) -> Metric:

@@ -1,4 +1,4 @@
-"""Questions that are answered from the records: summaries, why a request waits, where a module is served."""
+"""Questions that are answered from the records: summaries, and why a request waits."""
 
 from __future__ import annotations
 
@@ -46,16 +46,13 @@ class Questions:
             return [peer.refuse(message.id, hints.unknown(self.records, wants_of_key(key)), "UnknownKey")]
         return [peer.done(message.id, why=why(self.records, self.records.now, key, request))]
 
-    def resolve(self, peer: Peer, message: control.Resolve) -> list[Action]:
-        """Send where a deployed module is served."""
-        modules = rows.modules(self.records, peer, message.name)
-        if message.name and not modules:
-            return [peer.refuse(message.id, hints.unknown_module(self.records, message.name), "UnknownKey")]
-        return [peer.done(message.id, modules=modules)]
-
     def unsupported(self, peer: Peer, message: control.Ask) -> list[Action]:
         """Refuse a question that this tracker does not support."""
         return [peer.refuse(message.id, f"this tracker does not support {message.op!r}")]
+
+    def no_lab(self, peer: Peer, message: control.Ask) -> list[Action]:
+        """Refuse a question about the members of a lab; the service answers them where there is one."""
+        return [peer.refuse(message.id, "this tracker has no lab: rpcsys lab init makes one")]
 
 
 def why(records: Records, at: float, key: str, request: WaitingRequest | None) -> dict[str, Any]:

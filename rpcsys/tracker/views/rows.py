@@ -13,6 +13,7 @@ from rpcsys.wire.keys import SERVER_PREFIX
 
 if TYPE_CHECKING:
     from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer
+    from rpcsys.tracker.lab_view import LabView
     from rpcsys.tracker.records import Records
 
 MAX_HOLDERS = 8  # holders in a position event; the summary has all
@@ -145,6 +146,12 @@ def gone_row(name: str, gone: GoneServer, at: float) -> dict[str, Any]:
     return {"name": name, "key": gone.key, "since_s": round(max(0.0, at - gone.since), 3), "reason": gone.reason}
 
 
+def clear_row(lab: LabView, peer: Peer) -> dict[str, Any]:
+    """The row of a peer that is in no lab; ``allowed``: whether it would be served if the lab were closed."""
+    allowed = lab.access.admits_tvm(peer.address)
+    return {"address": peer.address, "user": peer.user, "server": peer.name, "allowed": allowed}
+
+
 def gone_on_page(name: str, gone: GoneServer) -> dict[str, Any]:
     """A server that is gone on the page; times are seconds since 1970."""
     return {"name": name, "key": gone.key, "since": gone.since, "reason": gone.reason}
@@ -197,15 +204,11 @@ def _load(served: tuple[DeployedModule, Peer]) -> tuple[float, int, str]:
 
 
 def _module_row(module: DeployedModule, peer: Peer, viewer: Peer) -> dict[str, Any]:
-    assert peer.server is not None
-    host, port = peer.gate or (peer.server.host, peer.server.port)
     return {
         "name": module.name,
         "version": module.version,
         "server": peer.name,
-        "host": viewer.sees(host),
-        "port": port,
-        "key": peer.deployed_key,
+        **peer.for_modules(viewer),
         "workers": module.workers,
         "running": module.running,
         "waiting": module.waiting,

@@ -44,7 +44,8 @@ _dense = json.JSONEncoder(separators=(",", ":")).encode
 
 def page(records: Records, at: float, viewer: Peer, begin: PageStart) -> tuple[Page, PageStart | None]:
     """A page from ``begin`` on, and where the next page begins, None after the last. A page is TVM's summary with the
-    ``servers`` by name, the running ``leases``, and the servers that are ``gone``, if there are any.
+    ``servers`` by name, the running ``leases``, the servers that are ``gone``, if there are any, and in an open lab who
+    has come in the ``clear``.
     """
     found: Page = {part: {} if part == "queue_info" else [] for part in PARTS}
     section, after = begin
@@ -99,8 +100,18 @@ def _add_gone(records: Records, at: float, viewer: Peer, after: int, found: Page
         found.setdefault("gone", []).append(rows.gone_row(name, gone, at))
 
 
+def _add_clear(records: Records, at: float, viewer: Peer, after: int, found: Page) -> Adding:
+    lab = records.lab
+    if lab is None or not lab.open:
+        return
+    for peer in records.peers.values():
+        if peer.conn > after and peer.member is None:
+            yield peer.conn, _LEASE_BYTES + _ESCAPED * (len(peer.user) + len(peer.name))
+            found.setdefault("clear", []).append(rows.clear_row(lab, peer))
+
+
 _SECTIONS: tuple[Callable[[Records, float, Peer, int, Page], Adding], ...] = (
-    _add_queues, _add_servers, _add_leases, _add_gone,
+    _add_queues, _add_servers, _add_leases, _add_gone, _add_clear,
 )  # fmt: skip
 
 

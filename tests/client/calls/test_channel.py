@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rpcsys.client.calls import receiver
-from rpcsys.errors import Cancelled, DeadlineExceeded, LimitExceeded, SessionLost
+from rpcsys.errors import Cancelled, DeadlineExceeded, LimitExceeded, SessionClosed, SessionLost
 from rpcsys.wire import frames
 from tests.device import WAIT_S
 
@@ -142,3 +142,24 @@ def test_a_deadline_among_other_submitted_calls(session):
     with pytest.raises(DeadlineExceeded):
         sleep(LONG_S, deadline_s=0.2)
     assert [future.result() for future in futures] == list(range(10))
+
+
+# ---------------------------------------------------------------- another owner of the stream
+
+
+def test_a_stream_that_is_handed_over_goes_on(device):
+    session = device.session()
+    echo = session.get_function("testing.echo")
+    assert echo.submit(1).result() == 1  # with the thread that reads for futures
+    stream = session._channel.hand_over()
+    with pytest.raises(SessionClosed):
+        echo(2)
+    with pytest.raises(SessionClosed):
+        session._channel.hand_over()
+    session.close()
+    del session, echo
+    call_id = 1 << 20
+    stream.send(frames.encode(frames.CALL, call_id, {"f": "testing.echo", "a": [3]}))
+    frame = stream.receive_within(WAIT_S)
+    assert (frame.call_id, frame.get("r")) == (call_id, 3)
+    stream.close()

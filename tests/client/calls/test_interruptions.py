@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import rpcsys
-from rpcsys import stream
 from rpcsys.client.calls import channel, receiver
 from rpcsys.errors import Cancelled, SessionLost
 from rpcsys.stream import DONT_WAIT
 from rpcsys.wire import frames
+from tests import secured
 from tests.device import WAIT_S, Device, Raw, in_call, until
 
 LONG_S = 300.0
@@ -39,8 +39,12 @@ STEP = 3  # moments
 class Ends:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.stream = stream.open(ours)
-        self.device = Raw(theirs)
+        self.stream, device = secured.open_raw((ours, theirs))
+        self.device = Raw(theirs, device)
+
+    def receive_raw(self, most: int) -> bytes:
+        """Bytes at the device's end, at least one."""
+        return secured.receive_raw(self.device.stream, most, WAIT_S)
 
 
 @pytest.fixture
@@ -77,7 +81,7 @@ def test_an_interruption_of_the_system_call_loses_nothing(ends: Ends) -> None:
 
     def read() -> None:
         while len(received) < len(data):
-            received.extend(ends.device.sock.recv(1 << 20))
+            received.extend(ends.receive_raw(1 << 20))
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -92,7 +96,7 @@ def test_an_interruption_ends_a_send_to_a_slow_peer(ends: Ends) -> None:
 
     def read() -> None:
         while len(received) < len(data):
-            received.extend(ends.device.sock.recv(256 << 10))
+            received.extend(ends.receive_raw(256 << 10))
             over.wait(0.01)
 
     reader = threading.Thread(target=read)
@@ -122,7 +126,7 @@ def test_the_rest_of_interrupted_frames_is_sent(ends: Ends) -> None:
     received = bytearray()
 
     def read() -> None:
-        received.extend(ends.device.sock.recv(1 << 20))
+        received.extend(ends.receive_raw(1 << 20))
 
     assert ends.stream.resume(read, WAIT_S)
     while len(received) < 5 << 20:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from rpcsys import stream
 from rpcsys.client.calls.receiver import PendingCall, Receiver
 from rpcsys.errors import RemoteError, SessionClosed, SessionLost
 from rpcsys.wire import frames
+from tests import secured
 from tests.device import WAIT_S, Raw, until
 
 
@@ -21,9 +21,9 @@ class Ends:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.stream = stream.open(ours)
+        self.stream, device = secured.open_both((ours, theirs))
         self.receiver = Receiver(self.stream, "device")
-        self.device = Raw(theirs)
+        self.device = Raw(theirs, device)
 
     def under_way(self, call_id: int, size: int = 0) -> PendingCall:
         call = PendingCall()

@@ -81,11 +81,18 @@ def supervisor():
 
 
 @pytest.fixture
-def served(store, supervisor, monkeypatch):
+def modules():
+    """Patterns of the modules that the client may replace."""
+    return ("*",)
+
+
+@pytest.fixture
+def served(store, supervisor, monkeypatch, modules):
     """A client after both HELLOs, the list to which the outcome is added, and the deployer's thread."""
     ours, theirs = socket.socketpair()
     incoming = os.path.join(store.root, "incoming")
     job = Job(DEPLOYER, b"", incoming, "rpi4", "peer", options={"deploy": store.root, "allow_pickle": False})
+    job.options["modules"] = modules
     outcomes: list[str] = []
     serving = threading.Thread(target=lambda: outcomes.append(deployer.serve(ours, job, supervisor.end)), daemon=True)
     serving.start()
@@ -114,6 +121,23 @@ def test_a_module_is_served_after_its_trial(served, store, supervisor):
     assert (store.current(), client.call("deploy.list")) == ([], [])
     assert sorted(os.listdir(store.root)) == ["incoming", "lock"]
     assert "it has nothing" in client.call("deploy.remove", "head")[1]
+
+
+@pytest.mark.parametrize("modules", [("head", "tail-*")])
+def test_other_modules_than_the_rules_name_are_neither_changed_nor_shown(served, store):
+    client, _, _ = served
+    client.upload("model.so", b"one")
+    assert client.call("deploy.put", "tail-1", "model.so")["name"] == "tail-1"
+    source = os.path.join(store.root, "incoming", "source")
+    with open(source, "wb") as file:
+        file.write(b"two")
+    with store.replacing("other"):
+        store.switch(store.stage("other", source, "other.so", hashlib.sha256(b"two").hexdigest()))
+    for call in (("deploy.put", "other", "model.so"), ("deploy.remove", "other"), ("deploy.rollback", "other")):
+        assert "the rules of the lab do not let you deploy 'other'; they allow: head, tail-*" in client.call(*call)[1]
+    assert [row["name"] for row in client.call("deploy.list")] == ["tail-1"]
+    assert client.call("deploy.remove", "head")[1].endswith("it has tail-1")
+    assert [version.name for version in store.current()] == ["other", "tail-1"]
 
 
 def test_the_earlier_version_is_put_back_after_its_trial(served, store, supervisor):

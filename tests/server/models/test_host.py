@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import select
 import socket
+import threading
 import time
 
 import numpy as np
@@ -14,6 +16,9 @@ from rpcsys.server.models import host as host_module
 from rpcsys.server.models.call_queue import CallQueue
 from rpcsys.server.models.connection import ClientConnection
 from rpcsys.server.models.host import MOST_UNSENT, STALLED_S, ModelHost
+from rpcsys.server.sandbox import messages
+from rpcsys.wire import frames
+from rpcsys.wire.reader import FrameReader
 from tests.live import deployed
 
 HELLO = {"serve": {"name": "model"}}
@@ -55,6 +60,29 @@ def test_a_client_that_receives_slowly_is_not_dropped(host, client, monkeypatch)
     assert connection.closed
 
 
+def test_it_says_that_it_has_a_connection_before_it_uses_it(monkeypatch, client) -> None:
+    ours, theirs = client
+    supervisor, control = messages.pair()
+    with supervisor, control:
+        control.setblocking(False)
+        host = ModelHost(None, CallQueue(1, 4, 1 << 20), control, HELLO, 1 << 20)
+        while host._send(load=[0, 0, 0]):
+            pass  # until the supervisor's end is full
+        messages.send_json(supervisor, ours.fileno(), conn=7, client="here", greeted=False, reply="answer")
+        waiting = threading.Thread(target=host._take_order)
+        waiting.start()
+        theirs.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            theirs.recv(1)
+        while json.loads(messages.receive(supervisor)[0]) != {"took": 7}:
+            pass
+        theirs.settimeout(30.0)
+        assert theirs.recv(6) == b"answer"
+        waiting.join()
+        (connection,) = host._connections.values()
+        connection.close()
+
+
 def test_unsent_data_of_all_clients_is_limited(host) -> None:
     """Above the limit for all, the clients with the most unsent data are dropped."""
     connections, ends = [], []
@@ -91,3 +119,10 @@ def test_python_functions_are_loaded_only_if_allowed(tmp_path):
     assert host_module.load(path, "scale", allow_pickle=True)(np.float32(2)) == 4
     with pytest.raises(ModelError):
         host_module.load(path, "scale", allow_pickle=False)
+
+
+def test_a_client_of_another_host_gets_hello_again(host, client) -> None:
+    ours, theirs = client
+    connected(host, ours)
+    (frame,) = FrameReader().feed(theirs.recv(1 << 16))
+    assert (frame.kind, frame.fields()) == (frames.HELLO, HELLO)

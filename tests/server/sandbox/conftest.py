@@ -25,8 +25,10 @@ class Supervised:
         plain = dict.fromkeys(("memory", "shared", "deploy", "tvm_library"))
         self.settings = {
             **plain, "supervisor": os.getpid(), "fork": True, "preload": [], "imports": [], "folder": folder,
-            "isolate": True, "read_only": False, "keep": mount_namespace.hidden([os.getcwd()]), "confined": True,
-            "tvm": "off", "cgroups": {}, "able": (False, False, False), **settings,
+            "isolate": True, "read_only": False, "no_network": False, "secure": False, "confined": True,
+            "keep": mount_namespace.hidden([os.getcwd()]),
+            "tvm": "off", "cgroups": {}, "able": (False, False, False), "secret": [],
+            "user": None, "needed": [], "closed": [], **settings,
         }  # fmt: skip
         self.control, theirs = messages.pair()
         self.control.settimeout(TIMEOUT_S)

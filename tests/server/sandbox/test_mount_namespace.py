@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -125,3 +126,62 @@ def test_nothing_is_mounted_in_the_hosts_namespace(monkeypatch):
     monkeypatch.setattr(mount_namespace, "_mount", None)
     with pytest.raises(OSError, match="the host's own mounts"):
         mount_namespace.MountNamespace(pid_namespace.mounts(), "/tmp/rpcsys-probe")
+
+
+def test_folders_that_their_owners_alone_enter_are_closed(tmp_path):
+    (tmp_path / "closed" / "inner").mkdir(parents=True)
+    (tmp_path / "closed").chmod(0o700)
+    (tmp_path / "closed" / "inner" / "file").touch()
+    inner = str(tmp_path / "closed" / "inner")
+    assert mount_namespace.is_closed(str(tmp_path / "closed"))
+    assert not any(map(mount_namespace.is_closed, (inner, inner + "/file", inner + "/none")))
+    assert mount_namespace.closed_above([inner, inner + "/file", "/usr/lib", ""]) == []  # it is below /tmp
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(mount_namespace, "SHARED", ())
+        above = next(str(path) for path in reversed((tmp_path / "closed").parents) if mount_namespace.is_closed(path))
+        assert mount_namespace.closed_above([inner, inner + "/file", "/usr/lib"]) == [above]
+        (tmp_path / "link").symlink_to(inner)
+        link = str(tmp_path / "link")
+        assert mount_namespace.hidden([link, "/usr"], [above]) == [inner, link]
+        assert mount_namespace.hidden([above], [above]) == []
+
+
+SECRETS = """
+import ctypes, json, os, sys
+from rpcsys.server.sandbox import mount_namespace, pid_namespace, privileges
+left = pid_namespace.mounts()
+pid_namespace.leave(pid_namespace.MOUNTS)
+folder, file, closed, kept = sys.argv[1:]
+secret = [folder, file, "/no/such"]
+mount_namespace.MountNamespace(left, "/tmp/none", [kept], secret=secret, closed=[closed])
+privileges.renounce()
+libc = ctypes.CDLL(None)
+def seen():
+    return [os.listdir(folder), open(file).read(), os.listdir(closed), open(kept).read()]
+found = [seen()]
+for path in (folder, file, closed):
+    libc.umount2(path.encode(), 2)
+libc.unshare(0x10000000 | 0x00020000)
+for path in (folder, file, closed):
+    libc.umount2(path.encode(), 2)
+print(json.dumps([*found, seen()]))
+"""
+
+
+@pytest.mark.skipif(bool(WHY_NOT) or os.geteuid() != 0, reason=f"no namespaces here: {WHY_NOT}")
+def test_secrets_are_empty_and_stay_so(tmp_path):
+    place = tempfile.mkdtemp(dir="/var/lib")
+    try:
+        for name in ("secret", "closed"):
+            os.mkdir(f"{place}/{name}")
+        for name in ("secret/lab.json", "file", "closed/hidden", "closed/kept"):
+            with open(f"{place}/{name}", "w") as file:
+                file.write("content")
+        paths = [f"{place}/{name}" for name in ("secret", "file", "closed", "closed/kept")]
+        done = subprocess.run(
+            [sys.executable, "-c", SECRETS, *paths], cwd=os.getcwd(), capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == [[[], "", ["kept"], "content"]] * 2
+    finally:
+        shutil.rmtree(place)

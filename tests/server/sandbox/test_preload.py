@@ -83,7 +83,8 @@ from rpcsys.server.sandbox import messages, preload
 os.environ["OMP_NUM_THREADS"] = "7"
 os.environ.pop("MKL_NUM_THREADS", None)
 ours, theirs = messages.pair()
-settings = {"tvm": "off", "tvm_library": None, "preload": ["counting"], "imports": ["failing", "never"]}
+settings = {"tvm": "off", "tvm_library": None, "secure": False}
+settings.update(preload=["counting"], imports=["failing", "never"])
 try:
     preload.everything(settings, theirs)
     error = ""

@@ -77,3 +77,15 @@ print(json.dumps([mounted, raised]))
 def test_raw_devices_are_kept_only_where_disks_are_writable():
     assert privileges.kept(read_only=True) == privileges.KEPT
     assert privileges.kept(read_only=False) - privileges.KEPT == privileges.RAW
+
+
+def test_who_renounces_has_nothing_and_gets_nothing():
+    code = "privileges.renounce(); print(json.dumps([sets(), sets_of_a_program()]))"
+    own, program = run(code)
+    assert (own["CapEff"], own["CapPrm"], own["CapInh"], own["NoNewPrivs"]) == (0, 0, 0, 1)
+    assert "CapEff" in program  # root's programs keep theirs, but for a bounding set
+
+
+def test_dropping_none_changes_nothing():
+    before, after = run("before = sets(); privileges.drop(privileges.ALL); print(json.dumps([before, sets()]))")
+    assert after == before

@@ -183,3 +183,25 @@ print(os.read(reading, 100).decode(), status, processes.number() == os.getpid())
 def test_a_fork_by_c_runs_like_one_by_python():
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["repaired", "1", "forked", "3", "True"]
+
+
+def test_a_process_that_is_not_dumpable_is_closed_to_its_user():
+    code = """
+import os, sys
+from rpcsys.server.sandbox import processes
+uid = 65534 if os.geteuid() == 0 else os.geteuid()
+os.setuid(uid)
+processes.set_dumpable(sys.argv[1] == "open")
+parent = os.getpid()
+if not os.fork():
+    processes.set_dumpable(True)
+    try:
+        print(len(open(f"/proc/{parent}/environ", "rb").read()) > 0, flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+    os._exit(0)
+os.wait()
+"""
+    for how, answer in (("open", "True"), ("closed", "Permission denied")):
+        done = subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == answer, done.stderr

@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 from rpcsys.server.sandbox import work_folders
 
 
@@ -101,3 +103,22 @@ def test_a_removed_folder_cannot_be_locked(tmp_path):
     assert work_folders.hold(folder) == -1
     work_folders.make(folder, 1)
     assert work_folders.abandoned(folder) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_directory_is_given_to_a_user_and_closed_before_its_removal(tmp_path):
+    folder = work_folders.make_folder(str(tmp_path))
+    files = work_folders.make(folder, 1)
+    work_folders.give(files, 1879048200, 1879048201)
+    places = (os.path.dirname(files), files, work_folders.temporary(files))
+    assert [(os.stat(place).st_uid, os.stat(place).st_gid) for place in places] == [(1879048200, 1879048201)] * 3
+    os.mkdir(os.path.join(files, "open"), 0o777)
+    for number in range(work_folders.STEP):
+        open(os.path.join(files, "open", str(number)), "w").close()
+    os.chmod(places[0], 0o777)
+    steps = work_folders.removal(places[0])
+    next(steps)
+    left = [places[0], *(entry.path for entry in os.scandir(places[0]) if entry.is_dir())]
+    assert [(os.stat(place).st_uid, os.stat(place).st_mode & 0o777) for place in left[:2]] == [(0, 0o700)] * 2
+    assert list(steps) == []
+    assert not os.path.exists(places[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,6 +55,19 @@ def result(table, **fields):
     (frame,) = FrameReader().feed(b"".join(map(bytes, table.answer(sent(fields)))))
     assert (frame.kind, frame.call_id) == (frames.RESULT, 9)
     return frame
+
+
+@pytest.mark.parametrize("more", [{}, {"a": [[]]}, {"keep": True}], ids=["plain", "with a list", "kept"])
+def test_a_result_says_what_its_function_took(table, more):
+    table.functions["slow"] = lambda *args: time.sleep(0.05)
+    for _ in range(2):  # with and without a cached head
+        assert 50_000 <= result(table, f="slow", **{"a": [], **more}).deadline_ms < 60_000_000
+
+
+def test_a_time_below_a_microsecond_is_said(monkeypatch):
+    monkeypatch.setattr(calls_module.time, "perf_counter", lambda: 5.0)
+    assert calls_module.took_us(5.0) == 1
+    assert calls_module.took_us(-5000.0) == 2**32 - 1  # more than the field holds
 
 
 scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=9)

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from rpcsys import errors
 from rpcsys.server.session import registry
-from rpcsys.server.session.operations import PYTHON
+from rpcsys.server.session.calls import Objects, ThreadMemory
+from rpcsys.server.session.directory import Directory
+from rpcsys.server.session.files import Files
+from rpcsys.server.session.operations import PYTHON, Operations
 from rpcsys.wire import frames
 from rpcsys.wire.values import InOut, Out, Ref
 from tests.device import Device
@@ -292,3 +295,34 @@ def test_listed_wrong_arguments_give_one_line(permissive, function, args):
     frame = answer(permissive, {"f": function, "a": args})
     assert frame.kind == frames.ERROR
     assert one_line(frame), frame.fields()
+
+
+#: What each function of a session does for one who may load models only: whether it takes code is what counts.
+FOR_GUESTS = {
+    **dict.fromkeys(("session.has_function", "session.functions", "session.memory", "session.time"), "as always"),
+    **dict.fromkeys(("session.listdir", "session.remove", "session.offer"), "as always"),
+    **dict.fromkeys(("session.upload", "session.download", "session.put", "session.get"), "as always"),
+    **dict.fromkeys(("session.load_module", "session.run"), "no code"),
+}
+
+
+def test_who_may_load_models_only_runs_no_code(tmp_path):
+    """A new function of a session has no entry, and fails this test."""
+    files = Files(None, Directory(str(tmp_path)))
+    known = Operations(Objects(), ThreadMemory(), files, allow_pickle=True, models_only=True)
+    assert {*known.streamed, *known._named} == set(FOR_GUESTS)
+    pickled = cloudpickle.dumps(lambda: "code ran")
+    with Device(allow_pickle=True, models_only=True) as device, device.session() as session:
+        for name in ("code.so", "code.pkl", "code.ONNX", "code.onnx.so", "code"):
+            session.upload(pickled, name)
+            with pytest.raises(errors.RemoteFunctionError, match="code = false"):
+                session.load_module(name)
+        session.upload(pickled, "code.onnx")
+        with pytest.raises(errors.ModelError):
+            session.load_module("code.onnx")
+        with pytest.raises(errors.RemoteFunctionError, match="code = false"):
+            session.run(len, "x")
+        for target in ("session.run", "session.load_module"):
+            arguments = [PYTHON, pickled] if target == "session.run" else ["code.so"]
+            with pytest.raises(errors.RpcsysError, match="code = false"):
+                session.get_function("session.time")(target, arguments, {"number": 1, "repeat": 1})

@@ -43,6 +43,17 @@ def error(raw, call_id):
     return frame.fields()
 
 
+def test_every_result_says_what_its_function_took(shared):
+    """In C and in Python: from a cached head or not, alone or in a row, of a plain result or another one."""
+    calls = [("testing.echo", [1]), ("testing.echo", [[1]]), ("testing.echo", [np.zeros(9)]), ("testing.sleep", [0.05])]
+    for number, (name, args) in enumerate(calls * 3, 1):
+        shared.call(number, name, *args)
+    for number, (name, _) in enumerate(calls * 3, 1):
+        frame = shared.receive()
+        assert (frame.kind, frame.call_id) == (frames.RESULT, number), frame.fields()
+        assert (50_000 if name == "testing.sleep" else 1) <= frame.deadline_ms < 60_000_000
+
+
 # ---------------------------------------------------------------- the beginning and the end
 
 
@@ -138,7 +149,7 @@ NONSENSE = [
 def test_invalid_frames_get_an_error_and_end_the_session(data, message):
     with Device() as device:
         raw = device.raw()
-        raw.sock.sendall(data)
+        raw.stream.send([data])
         frame = raw.receive()
         while frame.kind == frames.PONG:
             frame = raw.receive()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from rpcsys.wire import frames
+from tests import secured
 from tests.device import Device, until
 
 LONG_S = 300.0
@@ -212,7 +213,7 @@ def test_invalid_frames_end_a_running_call(device):
     raw = device.raw()
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
-    raw.sock.sendall(b"\0" * 100)
+    raw.stream.send([b"\0" * 100])
     assert fields(raw, frames.ERROR, 0)["type"] == "ProtocolError"
     assert device.reports() == [{"outcome": "lost"}]
 
@@ -222,7 +223,7 @@ def test_more_calls_than_the_window_end_a_running_call(device):
     raw.call(1, "test.sleep", LONG_S)
     device.wait_for_call()
     one = b"".join(frames.encode(frames.CALL, 2, {"f": "testing.echo", "a": ["x" * 40]}))
-    raw.sock.sendall(one * 1000)
+    raw.stream.send([one * 1000])
     reply = fields(raw, frames.ERROR, 0)
     assert reply["type"] == "ProtocolError"
     assert "more calls were sent than may be under way" in reply["message"]
@@ -230,10 +231,12 @@ def test_more_calls_than_the_window_end_a_running_call(device):
 
 
 def flood(raw, piece):
-    raw.sock.settimeout(1.0)
+    def full():
+        if not raw.stream.wait(1.0, read=False, write=True):
+            raise TimeoutError
+
     with pytest.raises(TimeoutError):
-        raw.sock.sendall(piece * 64)
-    raw.sock.settimeout(None)
+        raw.stream.send([piece * 64], full)
 
 
 @pytest.mark.slow
@@ -320,3 +323,24 @@ def test_after_its_grace_a_call_is_ended_with_its_process(device, grace_s):
     why = fields(raw, frames.ERROR, 1)["message"]
     assert "its process was ended" in why
     assert device.reports() == [{"outcome": "ended", "why": why}]
+
+
+# ---------------------------------------------------------------- encryption
+
+
+@pytest.mark.parametrize("way", ["in", "out"])
+def test_a_session_whose_key_has_encrypted_enough_ends_between_two_calls(device, way):
+    raw = device.raw()
+    raw.call(1, "test.most_moved", 1 << 20)
+    assert fields(raw, frames.RESULT, 1)
+    sent = frames.encode(frames.CALL, 2, {"f": "test.types", "a": [memoryview(bytearray(2 << 20))]})
+    raw.stream.send(sent) if way == "in" else raw.call(2, "test.zeros", 2 << 20)
+    assert fields(raw, frames.RESULT, 2)
+    if not secured.secure:
+        raw.call(3, "testing.echo", 1)
+        assert fields(raw, frames.RESULT, 3)["r"] == 1
+        return
+    error = fields(raw, frames.ERROR, 0)
+    assert error["type"] == "SessionLost"
+    assert "256 GiB have gone one way, and one key encrypts no more; open another one" in error["message"]
+    assert [report["outcome"] for report in device.reports()] == ["ended"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rpcsys.link.admission import Admission
 from rpcsys.server.config import parse
 from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import ChildKind
@@ -64,7 +65,7 @@ class Supervisor(Spawner):
         self._control, self.zygote = messages.pair()
         self._control.setblocking(False)
         self.loop.add(self._control.fileno(), self._read_zygote)
-        clients = Clients(self.loop, None, "k")
+        clients = Clients(self.loop, None, "k", Admission())
         config = parse(["--key", "k", "--deploy", str(tmp_path), "--deploy-workers", "1"])
         self.deployments = DeploymentsIo(self.loop, config, clients, self, lambda *_: None)
         self.state = DeviceServerState(Policy(key="k", slots=1, deploy=True))

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from rpcsys.server.sandbox import work_folders
+from rpcsys.server.sandbox.session_user import SessionUsers
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.cleaning import Cleaner
 from rpcsys.server.supervisor.loop import Loop
@@ -15,11 +16,12 @@ AHEAD = 3
 
 
 class CleanerHarness:
-    def __init__(self, tmp_path):
+    def __init__(self, tmp_path, users=None):
+        self.users = users
         self.loop = Loop()
         self.folder = work_folders.make_folder(str(tmp_path))
         self.events = self.loop.events
-        self.cleaner = Cleaner(self.loop, self.folder, AHEAD)
+        self.cleaner = Cleaner(self.loop, self.folder, AHEAD, users)
 
     def finish(self, session, sweep=""):
         self.cleaner.start(session, sweep)
@@ -103,3 +105,14 @@ def test_any_change_of_a_directory_removes_it(harness):
         for name in harness.ready():
             assert work_folders.state(os.path.join(harness.folder, name, "files"))[1][1] & 0o777 == 0o700
             assert sorted(os.listdir(os.path.join(harness.folder, name))) == ["files", "tmp"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_directories_belong_to_the_users_of_their_sessions(tmp_path):
+    harness = CleanerHarness(tmp_path, SessionUsers("auto"))
+    for session, slot in ((1, 0), (2, 1), (3, 0)):
+        user = harness.users.of_slot(slot)
+        files = harness.cleaner.make_folder(session, user)
+        assert {one[2] for one in work_folders.state(files)} == {user.uid}
+        harness.finish(session)
+        assert len(harness.ready()) == 1  # it goes from one to the next

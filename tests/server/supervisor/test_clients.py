@@ -6,11 +6,13 @@ import socket
 
 import pytest
 
+from rpcsys.link.admission import Admission
 from rpcsys.link.tcp import KEEPALIVE_S
 from rpcsys.server.supervisor import clients as clients_module
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.clients import Clients
 from rpcsys.server.supervisor.loop import Loop
+from rpcsys.wire import last_words, pinned_keys
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def test_keepalive_runs_every_few_seconds(listener, monkeypatch: pytest.MonkeyPa
     now, looked = [100.0], []
     loop = Loop(lambda: now[0])
     monkeypatch.setattr(clients_module, "keep_alive", looked.append)
-    clients = Clients(loop, listener, "key")
+    clients = Clients(loop, listener, "key", Admission())
     assert not loop.timers  # an idle board sleeps
     with socket.create_connection(listener.getsockname()):
         while not loop.events:
@@ -40,3 +42,26 @@ def test_keepalive_runs_every_few_seconds(listener, monkeypatch: pytest.MonkeyPa
         assert len(looked) == 2
         clients.drop(accepted.conn)
     assert not loop.timers
+
+
+PINNED = f"k:t1-{'1f' * 32}-{'5c' * 16}"
+
+
+@pytest.mark.parametrize("unanswered", [False, True])
+def test_the_error_of_an_encrypted_session_is_its_last_words(listener, unanswered: bool):
+    loop = Loop()
+    clients = Clients(loop, listener, "k", Admission(()))
+    with socket.create_connection(listener.getsockname()) as sock:
+        sock.settimeout(20)
+        while not loop.events:
+            loop.run_once(1.0)
+        conn = loop.events.popleft().conn
+        clients.turn_away(conn, "MemoryLimit", "too much", unanswered, PINNED)
+        said = sock.recv(10_000, socket.MSG_WAITALL)
+    answer = clients.success(True) if unanswered else b""
+    assert said.startswith(answer + last_words.MAGIC)
+    match_key = pinned_keys.parse(PINNED)
+    assert match_key is not None
+    assert last_words.find(said, match_key)["message"] == "too much"
+    clients.stop_listening()
+    loop.close()

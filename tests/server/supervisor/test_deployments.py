@@ -49,6 +49,7 @@ def test_a_new_version_is_tested_then_serves_and_the_old_host_leaves(script):
     assert script.post(ev.Try, 2, TWO) == [do.Spawn(3, HOST)]
     assert script.serving(3) == [do.SendToChild(2, "tried", "")]
     assert script.greet(1) == [hand(1, 1)]  # the old host, until the disk is switched
+    assert script.post(ev.HandedOver, 1, 1) == [do.CloseHere(1)]
     assert script.post(ev.Changed, 2) == [do.Reread()]
     assert script.post(ev.Catalogue, (TWO,)) == [do.SendToChild(1, "leave", "successor")]
     assert script.post(ev.Leaving, 1) == [do.SendToChild(2, "seen", True)]  # no call can reach the old host
@@ -104,12 +105,34 @@ def test_a_switched_version_serves_after_its_deployers_death(script):
 
 def test_a_client_that_a_dead_host_refused_waits_for_the_next(script):
     assert script.greet(1) == [hand(1, 1)]
-    assert script.post(ev.NotTaken, 1, 1, "peer1", True, False) == [do.Kill(1)]
+    assert script.post(ev.NotTaken, 1, 1) == [do.Kill(1)]
     assert script.greet(2) == []
     script.dies(1)
     script.now = script.deployments.deadline()
     script.act([])
     assert script.serving(2) == [hand(2, 1), hand(2, 2)]
+
+
+def test_a_client_waits_for_the_next_host_until_one_has_said_that_it_has_it(script):
+    assert script.greet(1) == [hand(1, 1)]
+    assert script.greet(2) == [hand(1, 2)]
+    assert script.post(ev.HandedOver, 1, 2) == [do.CloseHere(2)]
+    assert script.dies(1) == []
+    script.now = script.deployments.deadline()
+    script.act([])
+    assert script.serving(2) == [hand(2, 1)]
+    assert script.post(ev.NotTaken, 1, 1) == []  # of the first host, and late
+    assert script.post(ev.HandedOver, 2, 1) == [do.CloseHere(1)]
+    assert script.post(ev.HandedOver, 2, 1) == []
+
+
+def test_a_client_that_hangs_up_while_it_is_handed_over_is_dropped(script):
+    script.greet(1)
+    assert script.hung_up(1) == [do.Drop(1)]
+    assert script.post(ev.HandedOver, 1, 1) == []
+    script.greet(2)
+    script.stop()
+    assert script.dies(1) == [do.Drop(2)]
 
 
 def test_stopping_drops_clients_and_ends_hosts(script):

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from rpcsys.errors import ProtocolError
+from rpcsys.link.admission import Admission
 from rpcsys.server.config import parse
 from rpcsys.server.models.store import Version
 from rpcsys.server.sandbox import messages
@@ -29,7 +30,7 @@ class HostHarness:
 
     def __init__(self, folder) -> None:
         self.loop = Loop(lambda: 100.0)
-        self.clients = Clients(self.loop, None, "k")
+        self.clients = Clients(self.loop, None, "k", Admission())
         self.spawner = Spawner(self.loop, {})
         control, self.host = messages.pair()
         self.spawner.children[HOST] = ChildProcess(ChildKind.HOST, control, messages.Allowance(0.0, 99))
@@ -89,7 +90,10 @@ def test_a_version_with_an_invalid_name_is_not_tested(harness):
 def test_a_client_is_handed_over_and_returned(harness):
     harness.do(do.Hand(HOST, harness.conn, "peer", True, False))
     data, descriptor = messages.receive(harness.host)
-    assert json.loads(data) == {"client": "peer", "reply": "", "greeted": False}
+    assert json.loads(data) == {"conn": harness.conn, "client": "peer", "reply": "", "greeted": False}
+    assert harness.io.hear(HOST, {"took": harness.conn}, None) is None
+    assert list(harness.loop.events) == [ev.HandedOver(100.0, HOST, harness.conn)]
+    harness.loop.events.clear()
     assert harness.io.hear(HOST, {"moved": "peer", "greeted": True}, descriptor) is None
     (moved,) = harness.loop.events
     assert (type(moved), moved.peer, moved.greeted) == (ev.Moved, "peer", True)
@@ -107,7 +111,7 @@ def test_a_returned_descriptor_must_be_a_connection(harness):
 def test_a_client_that_no_host_takes_is_posted_as_not_taken(harness):
     harness.spawner.children[HOST].control.close()
     harness.do(do.Hand(HOST, harness.conn, "peer", True, False))
-    assert list(harness.loop.events) == [ev.NotTaken(100.0, HOST, harness.conn, "peer", True, False)]
+    assert list(harness.loop.events) == [ev.NotTaken(100.0, HOST, harness.conn)]
 
 
 def test_the_disk_is_read_and_modules_are_reported(harness):

@@ -1,5 +1,6 @@
 """The server's pages, requested by correct, slow, large and silent probes."""
 
+import collections
 import socket
 import threading
 import urllib.error
@@ -16,13 +17,13 @@ from rpcsys.server.supervisor.loop import Loop
 class Running(threading.Thread):
     """A thread that runs a loop with pages."""
 
-    def __init__(self, pages):
+    def __init__(self, pages, refusal=None):
         super().__init__(daemon=True)
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
         self.address = listener.getsockname()
         self.loop = Loop()
-        self.web = Web(self.loop, listener, pages)
+        self.web = Web(self.loop, listener, pages, refusal)
         self.halt = False
         self.start()
 
@@ -55,6 +56,29 @@ def test_pages_are_served_by_path(running):
     assert len(running.get("/big")[1]) == 9000
     with pytest.raises(urllib.error.HTTPError, match="404"):
         running.get("/etc/passwd")
+
+
+def test_who_may_not_read_is_told_why():
+    asked = []
+
+    def refusal(*request):
+        asked.append(request)
+        return "not for you" if request[0] == "/metrics" else ""
+
+    made = Running({"/healthz": lambda: ("text/plain", b"ok\n"), "/metrics": lambda: ("text/plain", b"7\n")}, refusal)
+    try:
+        assert made.get("/healthz")[1] == b"ok\n"
+        with made.dial() as sock:
+            sock.sendall(b"GET /metrics?x HTTP/1.1\r\nHOST: lab:80\r\norigin:http://there\r\n\r\n")
+            answer = b"".join(iter(lambda: sock.recv(4096), b""))
+    finally:
+        made.halt = True
+        made.join(30)
+        made.web.close()
+        made.loop.close()
+    assert answer.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+    assert answer.endswith(b"\r\n\r\nnot for you\n")
+    assert asked[1] == ("/metrics", "127.0.0.1", "127.0.0.1", "lab:80", "http://there")
 
 
 def test_slow_requests_and_other_methods_are_answered(running):
@@ -94,7 +118,8 @@ def test_one_connection_too_many_drops_the_oldest(running):
 
 
 def test_metrics_are_in_prometheus_format():
-    metrics = ServerMetrics('rpi"4\\', lambda: {"slots": 2, "running": 1}, {"python": "3.11.2"})
+    counted = {"handshakes": collections.Counter(failed=2)}
+    metrics = ServerMetrics('rpi"4\\', lambda: {"slots": 2, "running": 1}, {"python": "3.11.2"}, counted)
     metrics.ended("closed", 0.1, "")
     metrics.ended("closed", 2.0, "")
     metrics.ended("crashed", 1e6, "it could not be cleaned")
@@ -107,13 +132,15 @@ def test_metrics_are_in_prometheus_format():
     }
     text = metrics.page()[1].decode()
     assert all(family.documentation for family in text_string_to_metric_families(text))
-    assert text.count("# HELP ") == text.count("# TYPE ") == 6
+    assert text.count("# HELP ") == text.count("# TYPE ") == 7
     assert f'rpcsys_server_info{{key="rpi\\"4{chr(92) * 2}",python="3.11.2"}} 1' in text
     assert found["rpcsys_server_slots", ""] == 2
     assert found["rpcsys_server_sessions_total", "closed"] == 2
     assert found["rpcsys_server_sessions_total", "crashed"] == 1
     assert found["rpcsys_server_sessions_total", "memory"] == 0
     assert found["rpcsys_server_faults_total", ""] == 1
+    assert found["rpcsys_server_handshakes_total", "failed"] == 2
+    assert found["rpcsys_server_handshakes_total", "done"] == 0
     assert found["rpcsys_server_session_seconds_bucket", "0.1"] == 1
     assert found["rpcsys_server_session_seconds_bucket", "5.0"] == 2
     assert found["rpcsys_server_session_seconds_bucket", "+Inf"] == 3

@@ -6,7 +6,7 @@ import pytest
 
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor.offers import CLOSED, DOWN, MAX_UNREPORTED, TRANSITIONS
+from rpcsys.server.supervisor.offers import CLOSED, DOWN, MAX_REASONS, MAX_UNREPORTED, TRANSITIONS
 from tests.server.transcripts import Transcript, kinds, taken
 
 
@@ -45,6 +45,20 @@ def test_the_reason_for_a_lost_link_is_logged_once(tracked):
         tracked.post(ev.LinkDown, why)
         tracked.tick(5)
     assert [text for text in tracked.logged() if why in text] == [f"{why}; trying again until it is back"]
+
+
+def test_another_reason_for_a_lost_link_is_logged_too(tracked):
+    """A lab that is closed lets a server go, and refuses it from then on: the refusal says what to do."""
+    for _ in range(3):
+        for why in ("it closed the connection", "the lab wants credentials"):
+            tracked.post(ev.LinkDown, why)
+            tracked.tick(5)
+    lost = [text.partition(";")[0] for text in tracked.logged() if "trying again" in text]
+    assert lost == ["it closed the connection", "the lab wants credentials"]
+    for number in range(100):
+        tracked.post(ev.LinkDown, f"reason {number}")
+        tracked.tick(5)
+    assert len([text for text in tracked.logged() if "trying again" in text]) == MAX_REASONS
 
 
 def test_a_silent_tracker_is_disconnected(tracked):

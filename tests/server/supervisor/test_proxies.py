@@ -79,6 +79,11 @@ def test_the_greeting_has_key_and_options(script):
     assert not script.park(2).options.offered
 
 
+def test_of_a_pinned_match_key_the_public_name_is_said(script):
+    name = f"k:t1-{'1f' * 32}"
+    assert script.park(key=f"{name}-{'5c' * 16}", offered=True).key == name
+
+
 def test_no_byte_beyond_a_clients_greeting_is_read(script):
     script.park()
     script.sock.sendall(CLIENT + b"the session's")

@@ -211,6 +211,23 @@ def test_orders_are_obeyed_and_answered(ours):
     assert [ours.receive(), ours.receive()] == [{"id": 1, "ok": True}, {"id": 2, "ok": True}]
 
 
+def test_members_are_admitted_and_unadmitted(ours):
+    use = {"what": "serve", "modules": ["head"], "member": "ann"}
+    register(ours)
+    ours.send({"op": "unadmit", "id": 9, **use})
+    assert ours.receive()["ok"] is False  # it has no modules
+    ours.link.introduce("1f" * 32)
+    ours.link.register((), (("serve", ("head",), "ann"),))
+    said = ours.receive()
+    assert (said["pin"], said["admitted"]) == ("1f" * 32, [use])
+    ours.send({"op": "admit", "id": 1, **use, "secret": "5c" * 16, "until_s": 600})
+    ours.send({"op": "unadmit", "id": 2, **use, "why": "over"})
+    admitted, over = (dict(vars(event), now=0.0) for event in ours.next_events(2))
+    assert admitted == {"now": 0.0, **use, "modules": ("head",), "secret": "5c" * 16, "until_s": 600}
+    assert over == {"now": 0.0, **use, "modules": ("head",), "why": "over"}
+    assert [ours.receive(), ours.receive()] == [{"id": 1, "ok": True}, {"id": 2, "ok": True}]
+
+
 def test_a_heartbeat_is_answered(ours):
     register(ours)
     ours.send({"op": "keepalive", "id": 0})

@@ -5,13 +5,15 @@ import time
 
 import pytest
 
-from rpcsys.tracker import events
+from rpcsys.tracker import events, policy
+from rpcsys.tracker.lab_view import LabView
 from rpcsys.tracker.state import TrackerState
 from rpcsys.tracker.views import summary
 from rpcsys.tracker.views.summary import FRESH_S, MAX_CHARACTERS, SummaryText
 from rpcsys.wire import control
 from rpcsys.wire.labels import MAX_LABELS
 from rpcsys.wire.tracker import MAX_FRAME
+from tests.tracker.closed_lab import ClosedLab
 from tests.tracker.transcripts import START, Scene
 
 
@@ -31,7 +33,7 @@ def joined(found):
     for answer in found:
         whole["queue_info"].update(answer["summary"].pop("queue_info"))
         for part, rows in answer["summary"].items():
-            whole[part] += rows
+            whole.setdefault(part, []).extend(rows)
     return whole
 
 
@@ -256,3 +258,30 @@ def test_many_summaries_of_a_large_lab_cost_little(record_property):
     record_property("a summary of 15,000 servers, anew and remembered, s", f"{anew:.4f}, {remembered:.6f}")
     assert anew < 0.1
     assert remembered < anew / 20
+
+
+@pytest.mark.parametrize("room", [1, 1 << 30])
+def test_an_open_lab_shows_who_has_come_in_the_clear(monkeypatch, room):
+    monkeypatch.setattr(summary, "ROOM", room)
+    lab = ClosedLab()
+    assert "clear" not in joined(pages_of(lab))
+    rules = policy.parse('[tvm]\nfrom = ["10.0.0.9"]\n[[allow]]\nwho = ["bo"]\nrights = ["see"]\n', "basement")
+    lab.apply(events.LabChanged(lab.now, LabView(rules, "lab-host:9190", (), open=True)))
+    users = [lab.connect() for _ in range(3)]
+    for conn in users[:2]:
+        lab.say(conn, [1, {"op": "hello", "version": "0", "user": "bo"}])
+    lab.state.records.peers[users[1]].address = "10.0.0.9"
+    rows = [row for row in joined(pages_of(lab))["clear"] if row["user"]]
+    assert rows == [
+        {"address": f"10.0.0.{users[0]}", "user": "bo (unproven)", "server": "", "allowed": False},
+        {"address": "10.0.0.9", "user": "bo (unproven)", "server": "", "allowed": True},
+    ]
+
+
+def pages_of(lab):
+    """All pages of a lab's summary."""
+    viewer, after, found = lab.come("bo"), None, []
+    while not found or after:
+        found += lab.say(viewer, {"op": "summary", "id": 1, "after": after})
+        after = found[-1]["next"]
+    return found

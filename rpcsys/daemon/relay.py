@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable
 
 from rpcsys.daemon.sockets import BREAKS, FAILED, Sockets
+from rpcsys.link.tcp import acknowledge_at_once
 
 BUFFER = 1 << 20  # bytes of a buffer, and what one direction keeps at most
 COPIED = 64 << 10  # largest remainder that is copied
@@ -72,7 +73,7 @@ class BufferPool:
 class Flow:
     """One direction of a `Pair`. ``moved``: bytes read; ``ended``: its source has ended, or its sink is dead."""
 
-    __slots__ = ("_broken", "_pair", "_rest", "discarding", "ended", "moved", "sink", "source")
+    __slots__ = ("_broken", "_pair", "_prompt", "_rest", "discarding", "ended", "moved", "sink", "source")
 
     def __init__(self, pair: Pair, source: socket.socket, sink: socket.socket) -> None:
         self.source = source
@@ -81,6 +82,7 @@ class Flow:
         self.ended = False
         self.discarding = False
         self._broken = False
+        self._prompt = pair.prompt
         self._pair = pair
         self._rest: memoryview | None = None
 
@@ -104,6 +106,8 @@ class Flow:
                     self._finish()
                     return
                 self.moved += count
+                if self._prompt:
+                    acknowledge_at_once(self.source)
                 if self.discarding:
                     continue
                 sent = _send(send, buffer[:count])
@@ -201,17 +205,27 @@ def _send(send: Callable[[memoryview], int], data: memoryview) -> int:
 class Pair:
     """Two streams, joined until both have ended; then ``on_end(pair)`` is called. Owns both sockets.
 
-    ``flows``: its two directions; empty once it has ended.
+    ``flows``: its two directions; empty once it has ended. ``prompt``: both are of TVM's peers, which wait for
+    acknowledgements (`acknowledge_at_once`).
     """
 
-    def __init__(self, relay: Relay, left: socket.socket, right: socket.socket, on_end: Callable[[Pair], None]) -> None:
+    def __init__(
+        self, relay: Relay, left: socket.socket, right: socket.socket, on_end: Callable[[Pair], None],
+        prompt: bool = False,
+    ) -> None:  # fmt: skip
         self.loop = relay.loop
+        self.prompt = prompt
         self.pool = relay.pool
         self.flows: tuple[Flow, ...] = (Flow(self, left, right), Flow(self, right, left))
         self._relay = relay
         self._on_end = on_end
         self._closing: asyncio.TimerHandle | None = None
         self._closed = False
+
+    @property
+    def broke(self) -> bool:
+        """Whether a stream has broken, and not ended."""
+        return self._closing is not None
 
     def start(self) -> None:
         for flow in self.flows:

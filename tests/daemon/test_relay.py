@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import uvloop
 
+from rpcsys.daemon import relay
+from rpcsys.daemon.relay import BUFFER, COPIED, MAX_FREE, MAX_KEPT, BufferPool, Pair, Relay
 from rpcsys.daemon.sockets import Sockets
-from rpcsys.proxy import relay
-from rpcsys.proxy.relay import BUFFER, COPIED, MAX_FREE, MAX_KEPT, BufferPool, Pair, Relay
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 BLOB = os.urandom(1 << 20) * 16

@@ -1,0 +1,24 @@
+"""``python -m rpcsys.gateway``: run a gateway."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rpcsys.daemon.loop import run_daemon
+from rpcsys.gateway import config
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a gateway; its exit status."""
+    return run_daemon(config.NAME, config.parse, _serve, arguments)
+
+
+async def _serve(settings: config.GatewayConfig) -> int:
+    from rpcsys.gateway import service
+
+    return await service.serve(settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Connections to other daemons."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from rpcsys.daemon import dialling
+from rpcsys.daemon.dialling import dial
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Turn the garbage collector off during the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_refused_connection_is_freed_without_the_garbage_collector(collector: None) -> None:
+    async def main() -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            for _ in range(2):
+                gc.collect()  # after the first attempt: frees objects that are made once
+                with pytest.raises(ConnectionRefusedError):
+                    await dial(*closed.getsockname())
+                await asyncio.sleep(0.1)
+        assert gc.collect() == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="options of Linux")
+def test_a_dialled_local_connection_uses_reno() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with await dial(*listener.getsockname()) as sock:
+                used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+                assert used.rstrip(b"\0") == b"reno"
+
+    asyncio.run(main())
+
+
+def test_the_addresses_of_a_host_are_tried_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, listener.getsockname()[1])) for host in HOSTS]
+
+            async def lookup(*args, **kwargs):
+                return found
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+            (await dial("board.lab", 1)).close()
+            found.pop()
+            with pytest.raises(ConnectionRefusedError):
+                await dial("board.lab", 1)
+            found.clear()
+            with pytest.raises(OSError, match="has no address"):
+                await dial("board.lab", 1)
+
+    monkeypatch.setattr(dialling, "CONNECT_S", 0.5)
+    asyncio.run(main())
+
+
+HOSTS = ("127.1.2.3", "127.0.0.1")  # no server listens at the first
+
+
+def test_an_invalid_host_name_is_an_error() -> None:
+    with pytest.raises(OSError, match="is no host"):
+        asyncio.run(dial("a..b", 1))
