@@ -31,8 +31,11 @@ NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
 STOP_S = 1.0
 #: Bytes that one key of AES-GCM may encrypt, with some room: RFC 8446, section 5.5, has 388 GB.
 MOST_MOVED = 256 << 30
+#: Bytes beyond these for a session that is never quiet: it has this much time to end between two calls.
+_MORE_MOVED = 32 << 30
 TOO_MUCH = "256 GiB have gone one way, and one key encrypts no more"
 _QUIET_POLLS = 50  # polls without any call before the watcher goes to sleep: one second
+_KEY_POLLS = 5  # polls without a call or a byte before a session ends for its key's sake: what has come is answered
 _LONGEST_SLEEP_S = 3600.0  # the system's clocks limit a single wait
 
 
@@ -103,15 +106,16 @@ class Watcher:
         return stopping.kind, stopping.message + "; it was stopped, and the session goes on"
 
     def _run(self) -> None:
-        last, quiet = self.loop.turn, 0
+        last, quiet = (self.loop.turn, self._stream.moved), 0
         while True:
             time.sleep(TAKEOVER_S)
             self._check_limit()
             turn = self.loop.turn
+            now = turn, self._stream.moved
             if not turn & 1:
-                self._check_key()
-            if turn != last:
-                last, quiet = turn, 0
+                self._check_key(now[1], quiet)
+            if now != last:
+                last, quiet = now, 0
             elif turn & 1:
                 self._take_over(turn)
             else:
@@ -213,9 +217,16 @@ class Watcher:
             self._out.send(error_frame(self.loop.call.call_id, kind, text), wait_s=1.0)
         self._end_process("ended", "SessionLost", text)
 
-    def _check_key(self) -> None:
-        """End a session between two calls once its key has encrypted enough: nothing changes keys in a session."""
-        if self._stream.moved > MOST_MOVED:
+    def _check_key(self, moved: int, quiet: int) -> None:
+        """End a session between two calls once its key has encrypted enough: nothing changes keys in a session.
+
+        A call that has arrived, and a result that is being sent, are not lost: the session is quiet first, unless
+        it never is.
+        """
+        if moved <= MOST_MOVED or (quiet < _KEY_POLLS and moved <= MOST_MOVED + _MORE_MOVED):
+            return
+        if self._out.lock.acquire(timeout=TAKEOVER_S):
+            self._out.lock.release()
             self._end_process("ended", "SessionLost", f"the session is over: {TOO_MUCH}; open another one")
 
     def _check_limit(self) -> None:
