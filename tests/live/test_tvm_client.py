@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ import pytest
 
 from tests.live.artefacts import LENGTH, Artefacts, relax_weights
 from tests.live.daemons import SERVERS, Daemon, Daemons, queue, wait_free, wait_until
+from tests.live.probe import SessionProbe
 from tests.live.ways import ALLOWED, CONNECTED, DEFAULT, OPEN
 
 tvm = pytest.importorskip("tvm")
@@ -161,6 +164,19 @@ def test_a_wrong_key_is_refused(daemons: Daemons, flavour: str):
     server = daemons.server(KEY, flavour=flavour)
     with pytest.raises(Exception, match=r"(?i)match"):
         rpc.connect(*server.address, key="another")
+    assert rpc.connect(*server.address, key=KEY) is not None
+
+
+@pytest.mark.parametrize("flavour", ["bare", "ctypes", "ours"])
+def test_a_connection_that_is_reset_is_lost(daemons: Daemons, flavour: str):
+    """The session has not crashed: nothing counts against the board, and its log has no traceback."""
+    server = daemons.server(KEY, flavour=flavour)
+    probe = SessionProbe(server.address, KEY)
+    probe.socket.sendall(struct.pack("<Q", 1 << 12))  # the length of a packet, of which nothing follows
+    probe.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    probe.socket.close()
+    wait_until(lambda: " s: lost" in server.stderr(), FREE_AGAIN_S, "the session ends")
+    assert "Traceback" not in server.stderr()
     assert rpc.connect(*server.address, key=KEY) is not None
 
 
