@@ -65,8 +65,7 @@ class LabTls:
 
     def seal(self, data: bytes) -> bytes:
         """``data``, encrypted."""
-        self._tunnel.write((data,))
-        return self._tunnel.outgoing()
+        return self._tunnel.seal(data)
 
     def receive(self, data: bytes) -> bytes:
         """What the received bytes say; nothing during the handshake.
@@ -83,6 +82,8 @@ class LabTls:
             try:
                 while count := self._tunnel.read_into(self._space):
                     opened += self._space[:count]
+                    if self._tunnel.drained:
+                        break
             except (EOFError, OSError):
                 if not opened:  # else the next receipt reports it
                     raise

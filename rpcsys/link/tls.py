@@ -170,9 +170,10 @@ class Tunnel:
                     self.tls.write(piece[start : start + STRETCH])
 
     def seal(self, data: Data) -> bytes:
-        """Encrypt at most `STRETCH` bytes; what :meth:`outgoing` returns then."""
+        """Encrypt bytes; what :meth:`outgoing` returns then."""
         with self.lock:
-            self.tls.write(data)
+            for start in range(0, len(data), STRETCH):
+                self.tls.write(memoryview(data)[start : start + STRETCH])
             return self.leaving.read()
 
     def outgoing(self) -> bytes:

@@ -218,13 +218,16 @@ class PeerConnection:
             if tunnel.open or self._shake_hands(tunnel):
                 while count := tunnel.read_into(_PLAIN):
                     self._reader.feed(bytes(_PLAIN[:count]))
+                    if tunnel.drained:
+                        break
         except EOFError:
             self._ended = True
         except (NoTls, OSError) as error:  # of which ssl.SSLError is one
             raise ProtocolError(str(error) or "TLS failed") from None
         finally:
-            self._unsent += tunnel.outgoing()
-            self.flush()
+            if tunnel.leaving.pending:  # a handshake, or an answer to new keys
+                self._unsent += tunnel.outgoing()
+                self.flush()
 
     def _shake_hands(self, tunnel: Tunnel) -> bool:
         """Go on with the handshake; whether it is done. Raises NoTls."""
@@ -345,8 +348,7 @@ class PeerConnection:
         """Write as much as the kernel takes; the rest follows when the socket is writable again."""
         if self._tunnel is not None and self._queued and self._tunnel.open:
             queued, self._queued = self._queued, bytearray()
-            self._tunnel.write((queued,))
-            self._unsent += self._tunnel.outgoing()
+            self._unsent += self._tunnel.seal(queued)
         unsent = self._unsent
         if unsent and not self._blocked:
             try:
