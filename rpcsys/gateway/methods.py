@@ -12,7 +12,7 @@ from rpcsys.gateway.inference import InferenceDesk
 from rpcsys.gateway.memory import BodyMemory
 from rpcsys.gateway.rest import NO_CUDA, NO_SETTINGS
 from rpcsys.wire.inference import InferenceError
-from rpcsys.wire.inference_messages import split_request, stream_error, stream_prefix
+from rpcsys.wire.inference_messages import model_of, split_request, stream_error, stream_prefix
 from rpcsys.wire.inference_tables import HEALTH, INFERENCE, METHODS
 from rpcsys.wire.protobuf import decode, encode
 
@@ -65,6 +65,13 @@ class GrpcMethods:
 
         Raises `InferenceError` and `ProtocolError` where no call is made.
         """
+        try:
+            return self._infer(message, timeout_s, client, done)
+        except (InferenceError, ProtocolError) as error:
+            self._desk.backend.state.refused(model_of(message), as_inference_error(error).status)
+            raise
+
+    def _infer(self, message: bytes, timeout_s: float | None, client: Hashable, done: Done) -> InferenceCall:
         head, raw = split_request(message)
         plan = self._desk.plan_of_message(head, tuple([len(view) for view in raw]))
         shared = self._desk.shared

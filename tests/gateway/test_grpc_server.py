@@ -92,6 +92,17 @@ def test_errors(channel: Any) -> None:
     refused(channel.unary_unary(f"{INFERENCE}Fly"), b"", code="UNIMPLEMENTED")
 
 
+def test_requests_that_are_refused_count_as_failures_of_their_model(bench: GatewayBench, channel: Any) -> None:
+    bad = [message(datatype="INT8"), message(outputs=["z"]), message()[:-1], message("none"), b"\xff\xff"]
+    for sent in bad:
+        with pytest.raises(grpc.RpcError):
+            infer(channel, sent)
+    list(channel.stream_stream(f"{INFERENCE}ModelStreamInfer")(iter(bad)))
+    (row,) = call(channel, "ModelStatistics", name="uint8")["model_stats"]
+    assert row["inference_stats"]["fail"]["count"] == 6
+    assert bench.run(lambda: bench.service.backend.state.statistics("uint8").failures) == {"OTHER": 6}
+
+
 def test_a_model_is_taken_out_and_in_again(channel: Any) -> None:
     call(channel, "RepositoryModelUnload", model_name="uint8")
     assert call(channel, "ModelReady", name="uint8") == {"ready": False}
