@@ -171,7 +171,7 @@ def test_figures_have_tritons_names(daemons: Daemons, tmp_path: Path) -> None:
 
 
 def test_health_of_grpc(daemons: Daemons, tmp_path: Path) -> None:
-    _, gateway = serving(daemons, {"simple": gateways.simple(tmp_path / "simple.onnx")})
+    server, gateway = serving(daemons, {"simple": gateways.simple(tmp_path / "simple.onnx")})
     with grpc.insecure_channel(gateways.grpc_of(gateway)) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert check(b"") == check(b"\x0a\x06simple") == b"\x08\x01"  # SERVING
@@ -181,6 +181,14 @@ def test_health_of_grpc(daemons: Daemons, tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary("/inference.GRPCInferenceService/Fly")(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        model, unknown = watch(b"\x0a\x06simple", timeout=START_S), watch(b"\x0a\x06nobody", timeout=START_S)
+        assert (next(model), next(unknown)) == (b"\x08\x01", b"\x08\x03")  # SERVING, SERVICE_UNKNOWN
+        server.destroy()
+        assert next(model) == b"\x08\x02"  # NOT_SERVING
+        assert gateway.terminate(START_S) == 0
+        assert list(model) == []
+        assert list(unknown) == [b"\x08\x02"]
 
 
 def test_a_module_that_is_not_described_is_unavailable_with_the_reason(daemons: Daemons, tmp_path: Path) -> None:
