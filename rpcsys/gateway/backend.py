@@ -47,6 +47,7 @@ class Backend:
         self.state = GatewayState(settings)
         self.connections = ReplicaConnections(sockets, self)
         self._tracker = tracker
+        self._servers = frozenset(servers)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = math.inf  # when the timer calls `tick`
@@ -191,7 +192,9 @@ class Backend:
 
     def _open_host(self, model: str, place: ReplicaPlace) -> tuple[Stream, ReplicaHello | None]:
         """In a thread of its own: as `open_host`, with what the tracker of a lab has its clients say there."""
-        return open_host(model, place if self._tracker is None else with_key(self._tracker, model, place))
+        if self._tracker is not None and place not in self._servers:
+            place = with_key(self._tracker, model, place)
+        return open_host(model, place)
 
     def _lease(self, action: act.LeaseDevice) -> None:
         assert self._tracker is not None, "a pool needs a tracker"

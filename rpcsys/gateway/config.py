@@ -40,8 +40,9 @@ class PoolFlag(NamedTuple):
 class GatewayConfig:
     """A gateway's configuration. ``port_end`` is exclusive; ports of 0 are off, except ``port``; times in seconds.
 
-    ``grpc_port``: None for the first free one where grpcio is installed. ``max_body``, ``max_json``, ``memory``: in
-    bytes. ``admit``: networks whose clients are served beside the private ones.
+    ``keys``: the standing keys of ``servers``, one for each; empty for none. ``grpc_port``: None for the first free one
+    where grpcio is installed. ``max_body``, ``max_json``, ``memory``: in bytes. ``admit``: networks whose clients are
+    served beside the private ones.
     """
 
     host: str = "0.0.0.0"
@@ -52,6 +53,7 @@ class GatewayConfig:
     reuse_port: bool = False
     tracker: Address | None = None
     servers: tuple[Address, ...] = ()
+    keys: tuple[str, ...] = field(default=(), repr=False)
     modules: tuple[str, ...] = ()
     batches: Mapping[str, Batching] = field(default_factory=dict)
     queue: int = QUEUE
@@ -84,20 +86,36 @@ def parse(arguments: Sequence[str] | None = None) -> GatewayConfig:
         setattr(flags, name, dict(pairs))
         if len(dict(pairs)) < len(pairs):
             parser.error(f"a model is given twice with {'--batch' if name == 'batches' else '--pool'}")
+    if len(flags.keys) not in (0, 1, len(flags.servers)) or (flags.keys and not flags.servers):
+        parser.error("give one --key-file for all servers (--server HOST:PORT), or one for each, in their order")
+    flags.keys = _keys(flags.keys, len(flags.servers))
     flags.servers, flags.modules = tuple(flags.servers), tuple(flags.modules)
     return GatewayConfig(**vars(flags))
 
 
+def _keys(files: Sequence[str], servers: int) -> tuple[str, ...]:
+    """The standing keys of so many servers. Raises `ConfigError`: a file holds none, or others may read it."""
+    if not files:
+        return ()
+    from rpcsys.link import standing_key  # with OpenSSL
+
+    keys = tuple(map(standing_key.match_key, files))
+    return keys * servers if len(keys) == 1 else keys
+
+
 def _parser() -> Parser:
     parser = Parser(NAME, description="Serve a lab's models by the Open Inference Protocol (KServe V2), HTTP and gRPC.")
-    lists: dict[str, Any] = {"port": None, "port_end": None, "servers": [], "modules": [], "batches": [], "pools": []}
-    parser.set_defaults(**{**vars(GatewayConfig()), **lists})
+    lists: dict[str, Any] = {name: [] for name in ("servers", "keys", "modules", "batches", "pools")}
+    parser.set_defaults(**{**vars(GatewayConfig()), **lists, "port": None, "port_end": None})
     add = parser.add_argument
     add("--tracker", type=address, metavar="HOST:PORT",
         help="serve the modules of all servers of this tracker (default: that of RPCSYS_TRACKER, unless --server)",
     )  # fmt: skip
     add("--server", dest="servers", action="append", type=address, metavar="HOST:PORT",
         help="serve the modules of this server; repeatable",
+    )  # fmt: skip
+    add("--key-file", dest="keys", action="append", type=not_empty, metavar="FILE",
+        help="the file with the key of a --server (its --standing-key): one for all, or one for each, in their order",
     )  # fmt: skip
     add("--module", dest="modules", action="append", type=not_empty, metavar="NAME",
         help="serve this module only; repeatable. The gateway is ready when all of them are there",

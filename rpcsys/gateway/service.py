@@ -46,9 +46,9 @@ class GatewayService:
 
     def __init__(self, config: GatewayConfig, settings: GatewaySettings) -> None:
         self.sockets = Sockets(self._turn_ended)
-        self.backend = Backend(
-            self.sockets, settings, config.tracker, [ReplicaPlace(host, port) for host, port in config.servers]
-        )
+        keys = config.keys or ("",) * len(config.servers)
+        places = [ReplicaPlace(*server, key) for server, key in zip(config.servers, keys, strict=True)]
+        self.backend = Backend(self.sockets, settings, config.tracker, places)
         self.crowd = ClientCrowd(self.sockets)
         self.memory = BodyMemory(config.memory)
         self.admission = Admission(config.admit)

@@ -222,6 +222,30 @@ def test_ready_waits_for_the_modules_that_are_named(daemons: Daemons, tmp_path: 
     assert asked(gateway, "/v2/models/other")[0] == 404  # not among those that are named
 
 
+def test_servers_with_standing_keys(daemons: Daemons, tmp_path: Path) -> None:
+    """Their modules are found and called inside TLS; with another key nothing is."""
+    servers, keys = [], []
+    for name in ("one", "two"):
+        deployed.put(tmp_path / name, name, deployed.onnx_model(tmp_path / f"{name}.onnx", 2.0))
+        keys.append(str(tmp_path / f"{name}.key"))
+        common = (*deployed.WITH_NUMPY, "--deploy", str(tmp_path / name), "--standing-key", keys[-1])
+        servers.append(daemons.server("edge", *common))
+    flags = [*[f"--server={server.where}" for server in servers], *[f"--key-file={key}" for key in keys]]
+    gateway = daemons.gateway(*flags, "--module", "one", "--module", "two")
+    gateways.wait_ready(gateway)
+    secret = Path(keys[0]).read_text().split("\n")[0].rpartition("-")[2]
+    for name in ("one", "two"):
+        call = HttpCaller(gateway, name, X)
+        assert np.array_equal(call(), X * 2)
+        call.close()
+    wrong = daemons.gateway("--server", servers[0].where, "--key-file", keys[1])
+    wait_until(lambda: "lists no modules" in wrong.stderr(), START_S, "the refusal is logged")
+    assert asked(wrong, "/v2/models/one")[0] == 503
+    assert secret not in gateway.stderr() + wrong.stderr()
+    for each in (gateway, wrong):  # each holds a process of the server that lists
+        assert each.terminate(START_S) == 0
+
+
 def test_a_new_version_is_described(daemons: Daemons, tmp_path: Path) -> None:
     server, gateway = serving(daemons, {"scale": deployed.onnx_model(tmp_path / "scale.onnx", 2.0)})
     call = HttpCaller(gateway, "scale", X)
