@@ -14,10 +14,11 @@ import signal
 import socket
 import sys
 from types import FrameType
-from typing import Any, Callable, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional, Tuple
 
 from rpcsys import __version__
 from rpcsys.errors import ConfigError, PortRangeError, RpcsysError, UsageError, one_line
+from rpcsys.link.address import parse_address
 from rpcsys.wire import tokens
 
 _NO_MEMORY = (
@@ -88,6 +89,36 @@ def port_end(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) <= 65536):
         raise argparse.ArgumentTypeError(f"{text!r} is no end of a range of ports (1 to 65536)")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """Parse a flag's time, from 0 on."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return number
+
+
+def number_of(what: str) -> Callable[[str], int]:
+    """What parses a flag's number of ``what``, from 1 on."""
+
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**8):
+            raise argparse.ArgumentTypeError(f"{text!r} is no number of {what}")
+        return int(text)
+
+    return parse
+
+
+def address(text: str) -> Tuple[str, int]:
+    """Parse a flag's HOST:PORT."""
+    try:
+        return parse_address(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def not_empty(text: str) -> str:

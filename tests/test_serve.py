@@ -34,6 +34,13 @@ def run_python(code, *arguments, **popen):
         (serve.port_end, "", None),
         (serve.not_empty, "x", "x"),
         (serve.not_empty, "", None),
+        (serve.seconds, "1.5", 1.5),
+        (serve.seconds, "0", 0.0),
+        *[(serve.seconds, text, None) for text in ("", "-1", "nan", "inf", "1e9", "soon")],
+        (serve.number_of("calls"), "99999999", 99_999_999),
+        *[(serve.number_of("calls"), text, None) for text in ("", "0", "-1", "1.5", "100000000", "٣")],
+        (serve.address, "[::1]:9190", ("::1", 9190)),
+        *[(serve.address, text, None) for text in ("", "lab", "lab:0", ":9190", "lab:65536")],
     ],
 )
 def test_values_of_flags(parse, text, value):

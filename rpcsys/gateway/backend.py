@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 class Backend:
     """The state of a gateway with its connections, leases and lists. To be made in the event loop.
 
-    ``tracker`` or ``servers``: where modules are found. A pool needs a tracker.
+    ``tracker`` or ``servers``: where modules are found. A pool needs a tracker. ``watchers``: are set whenever models
+    may take calls, or may not any more.
     """
 
     def __init__(
@@ -46,9 +47,11 @@ class Backend:
         self.state = GatewayState(settings)
         self.connections = ReplicaConnections(sockets, self)
         self._tracker = tracker
+        self._servers = frozenset(servers)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = math.inf  # when the timer calls `tick`
+        self.watchers: set[asyncio.Event] = set()
         self._ending = False  # whether `turn_ended` is called soon
         self._names: dict[int, str] = {}  # the models of the replicas
         self._reported: dict[str, str] = {}  # why one of a model's was lost, as it is logged
@@ -95,11 +98,12 @@ class Backend:
     def load(self, name: str) -> None:
         """As `GatewayState.load`."""
         self.state.load(name)
+        self._change(())
         self._discovery.hurry()
 
     def unload(self, name: str) -> None:
         """As `GatewayState.unload`."""
-        self._carry_out(self.state.unload(name, time.monotonic()))
+        self._change(self.state.unload(name, time.monotonic()))
 
     def turn_ended(self) -> None:
         """Send what has gathered. The loop calls it soon; to be called after all callbacks of `Sockets`, too."""
@@ -124,11 +128,11 @@ class Backend:
         name = self._names[number]
         if self._reported.pop(name, None):
             log.info("%s is connected again", name)
-        self._carry_out(self.state.opened(number, hello, time.monotonic()))
+        self._change(self.state.opened(number, hello, time.monotonic()))
 
     def announced(self, number: int, hello: ReplicaHello) -> None:
         """As `ConnectionEvents`."""
-        self._carry_out(self.state.announced(number, hello, time.monotonic()))
+        self._change(self.state.announced(number, hello, time.monotonic()))
 
     def lost(self, number: int, why: str) -> None:
         """As `ConnectionEvents`."""
@@ -136,7 +140,7 @@ class Backend:
         if self._reported.get(name) != why:
             self._reported[name] = why
             log.warning("a connection of %s is lost, or is not opened: %s", name, why)
-        self._carry_out(self.state.lost(number, why, time.monotonic()))
+        self._change(self.state.lost(number, why, time.monotonic()))
         self._discovery.hurry()
 
     def result(self, number: int, call_id: int, outcome: Outcome) -> None:
@@ -144,12 +148,12 @@ class Backend:
         self._carry_out(self.state.result(number, call_id, outcome, time.monotonic()))
 
     def _served(self, rows: list[ServedRow]) -> None:
-        self._carry_out(self.state.served(rows, time.monotonic()))
+        self._change(self.state.served(rows, time.monotonic()))
 
     def _tick(self) -> None:
         self._timer = None
         self._armed = math.inf
-        self._carry_out(self.state.tick(time.monotonic()))
+        self._change(self.state.tick(time.monotonic()))
         self.turn_ended()
 
     def _keep_alive(self) -> None:
@@ -157,6 +161,12 @@ class Backend:
         self.connections.keep_alive()
 
     # -------------------------------------------------------------- actions
+
+    def _change(self, actions: Sequence[Action]) -> None:
+        """Carry out what follows from an event that may have changed which models take calls."""
+        self._carry_out(actions)
+        for watcher in self.watchers:
+            watcher.set()
 
     def _carry_out(self, actions: Sequence[Action]) -> None:
         handlers = self._handlers
@@ -182,7 +192,9 @@ class Backend:
 
     def _open_host(self, model: str, place: ReplicaPlace) -> tuple[Stream, ReplicaHello | None]:
         """In a thread of its own: as `open_host`, with what the tracker of a lab has its clients say there."""
-        return open_host(model, place if self._tracker is None else with_key(self._tracker, model, place))
+        if self._tracker is not None and place not in self._servers:
+            place = with_key(self._tracker, model, place)
+        return open_host(model, place)
 
     def _lease(self, action: act.LeaseDevice) -> None:
         assert self._tracker is not None, "a pool needs a tracker"

@@ -38,6 +38,14 @@ class ModelCatalog:
         """Whether a model takes calls."""
         return self._backend.view(name, version).ready
 
+    def health(self, name: str) -> str:
+        """The status of a model in the words of gRPC's health protocol, or of the server (""); raises nothing."""
+        try:
+            ready = self._backend.state.view(name).ready if name else self.ready
+        except InferenceError as error:
+            return "SERVICE_UNKNOWN" if error.status == 404 else "NOT_SERVING"
+        return "SERVING" if ready else "NOT_SERVING"
+
     def model(self, name: str, version: str = "") -> dict[str, Any]:
         """A model's metadata."""
         view = self._described(name, version)

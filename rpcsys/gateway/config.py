@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rpcsys.errors import ConfigError
 from rpcsys.gateway.calls import Batching
 from rpcsys.gateway.memory import quarter_of_the_machine
 from rpcsys.gateway.settings import QUEUE
 from rpcsys.link import admission
-from rpcsys.link.address import host_and_port, parse_address, tracker_defaults
+from rpcsys.link.address import host_and_port, tracker_defaults
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, end_of_ports, not_empty, port_end, port_number
+from rpcsys.serve import Parser, address, end_of_ports, not_empty, number_of, port_end, port_number, seconds
 
 NAME = "rpcsys-gateway"
 _PORTS = 100  # 8000 to 8099
@@ -41,8 +40,9 @@ class PoolFlag(NamedTuple):
 class GatewayConfig:
     """A gateway's configuration. ``port_end`` is exclusive; ports of 0 are off, except ``port``; times in seconds.
 
-    ``grpc_port``: None for the first free one where grpcio is installed. ``max_body``, ``max_json``, ``memory``: in
-    bytes. ``admit``: networks whose clients are served beside the private ones.
+    ``keys``: the standing keys of ``servers``, one for each; empty for none. ``grpc_port``: None for the first free one
+    where grpcio is installed. ``max_body``, ``max_json``, ``memory``: in bytes. ``admit``: networks whose clients are
+    served beside the private ones.
     """
 
     host: str = "0.0.0.0"
@@ -53,6 +53,7 @@ class GatewayConfig:
     reuse_port: bool = False
     tracker: Address | None = None
     servers: tuple[Address, ...] = ()
+    keys: tuple[str, ...] = field(default=(), repr=False)
     modules: tuple[str, ...] = ()
     batches: Mapping[str, Batching] = field(default_factory=dict)
     queue: int = QUEUE
@@ -85,20 +86,36 @@ def parse(arguments: Sequence[str] | None = None) -> GatewayConfig:
         setattr(flags, name, dict(pairs))
         if len(dict(pairs)) < len(pairs):
             parser.error(f"a model is given twice with {'--batch' if name == 'batches' else '--pool'}")
+    if len(flags.keys) not in (0, 1, len(flags.servers)) or (flags.keys and not flags.servers):
+        parser.error("give one --key-file for all servers (--server HOST:PORT), or one for each, in their order")
+    flags.keys = _keys(flags.keys, len(flags.servers))
     flags.servers, flags.modules = tuple(flags.servers), tuple(flags.modules)
     return GatewayConfig(**vars(flags))
 
 
+def _keys(files: Sequence[str], servers: int) -> tuple[str, ...]:
+    """The standing keys of so many servers. Raises `ConfigError`: a file holds none, or others may read it."""
+    if not files:
+        return ()
+    from rpcsys.link import standing_key  # with OpenSSL
+
+    keys = tuple(map(standing_key.match_key, files))
+    return keys * servers if len(keys) == 1 else keys
+
+
 def _parser() -> Parser:
     parser = Parser(NAME, description="Serve a lab's models by the Open Inference Protocol (KServe V2), HTTP and gRPC.")
-    lists: dict[str, Any] = {"port": None, "port_end": None, "servers": [], "modules": [], "batches": [], "pools": []}
-    parser.set_defaults(**{**vars(GatewayConfig()), **lists})
+    lists: dict[str, Any] = {name: [] for name in ("servers", "keys", "modules", "batches", "pools")}
+    parser.set_defaults(**{**vars(GatewayConfig()), **lists, "port": None, "port_end": None})
     add = parser.add_argument
-    add("--tracker", type=_address, metavar="HOST:PORT",
+    add("--tracker", type=address, metavar="HOST:PORT",
         help="serve the modules of all servers of this tracker (default: that of RPCSYS_TRACKER, unless --server)",
     )  # fmt: skip
-    add("--server", dest="servers", action="append", type=_address, metavar="HOST:PORT",
+    add("--server", dest="servers", action="append", type=address, metavar="HOST:PORT",
         help="serve the modules of this server; repeatable",
+    )  # fmt: skip
+    add("--key-file", dest="keys", action="append", type=not_empty, metavar="FILE",
+        help="the file with the key of a --server (its --standing-key): one for all, or one for each, in their order",
     )  # fmt: skip
     add("--module", dest="modules", action="append", type=not_empty, metavar="NAME",
         help="serve this module only; repeatable. The gateway is ready when all of them are there",
@@ -114,11 +131,11 @@ def _parser() -> Parser:
     add("--batch", dest="batches", action="append", type=_batch, metavar="NAME=MAX[:US]",
         help="join calls of a model, up to MAX rows, waiting up to US microseconds for others (0); repeatable",
     )  # fmt: skip
-    add("--queue", type=_count, metavar="N", help="calls of a model that may wait (default: %(default)d)")
+    add("--queue", type=number_of("calls"), metavar="N", help="calls of a model that may wait (default: %(default)d)")
     add("--pool", dest="pools", action="append", type=_pool, metavar="NAME=KEY:FILE[:N]",
         help="serve FILE as NAME on up to N (1) devices of KEY, leased from the tracker; repeatable",
     )  # fmt: skip
-    add("--pool-idle", type=_seconds, metavar="S",
+    add("--pool-idle", type=seconds, metavar="S",
         help="give a pool's devices back after so many seconds without a call (default: %(default)g)",
     )  # fmt: skip
     add("--shared-memory", action="store_true", help="let clients of this machine pass arrays in shared memory")
@@ -127,7 +144,7 @@ def _parser() -> Parser:
     add("--max-body", **size, help="longest body of a request (default: 1G)")
     add("--max-json", **size, help="most JSON of a request: the loop parses it (default: 16M)")
     add("--memory", **size, help="all bodies under way (default: a quarter of the machine's memory)")
-    add("--grace", type=_seconds, metavar="S",
+    add("--grace", type=seconds, metavar="S",
         help="time for running calls to end when the gateway stops (default: %(default)g)",
     )  # fmt: skip
     add("--admit", type=admission.flag, metavar="NETWORKS", help=admission.HELP)
@@ -150,31 +167,8 @@ def _pool(text: str) -> tuple[str, PoolFlag]:
     return found[1], PoolFlag(found[2], found[3], int(found[4] or 1))
 
 
-def _address(text: str) -> Address:
-    try:
-        return parse_address(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _size(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None or not int(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes: write 64M, or 1G")
     return int(found[1]) << _UNITS[found[2].upper()]
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return seconds
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**8):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of calls")
-    return int(text)

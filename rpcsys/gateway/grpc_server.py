@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib.util
 import logging
@@ -13,7 +14,7 @@ from urllib.parse import unquote
 from rpcsys.errors import ConfigError, PortRangeError, ProtocolError, one_line
 from rpcsys.gateway.calls import InferenceCall
 from rpcsys.gateway.config import GRPC_PORT, GRPC_PORT_END, GatewayConfig
-from rpcsys.gateway.methods import INFER, LOAD, STREAM, GrpcMethods, as_inference_error, stream_answer
+from rpcsys.gateway.methods import INFER, LOAD, STREAM, WATCH, GrpcMethods, as_inference_error, stream_answer
 from rpcsys.link.address import address_text
 from rpcsys.link.admission import Admission, plain
 from rpcsys.wire.inference import InferenceError
@@ -98,6 +99,7 @@ class GrpcServer:
             for path in self._methods.unary
         }
         handlers[INFER] = grpc.unary_unary_rpc_method_handler(self._infer)
+        handlers[WATCH] = grpc.unary_stream_rpc_method_handler(self._watch)
         handlers[LOAD] = grpc.unary_unary_rpc_method_handler(self._load)
         handlers[STREAM] = grpc.stream_stream_rpc_method_handler(self._stream)
 
@@ -127,6 +129,15 @@ class GrpcServer:
         if error is not None:
             await self._abort(context, error)
         return b""
+
+    async def _watch(self, message: bytes, context: Any) -> None:
+        await self._admit(context)
+        try:
+            async with contextlib.aclosing(self._methods.watch(message)) as answers:
+                async for answer in answers:
+                    await context.write(answer)
+        except ProtocolError as error:
+            await self._abort(context, as_inference_error(error))
 
     async def _infer(self, message: bytes, context: Any) -> bytes:
         await self._admit(context)

@@ -236,7 +236,14 @@ class HttpConnection(ClientSocket):
                 return
             route.handle(self, body)
         except InferenceError as error:
-            self.fail(error.with_traceback(None))
+            self._not_taken(error.with_traceback(None))
+
+    def _not_taken(self, error: InferenceError) -> None:
+        """Answer a request that is refused with nothing begun for it."""
+        head = self.head
+        if head is not None and head.route is not None:
+            head.route.refused(error.status)
+        self.fail(error)
 
     def _unpack(self, coding: str, body: memoryview) -> None:
         """Handle a compressed body; a longer one is unpacked beside the loop."""
@@ -245,7 +252,7 @@ class HttpConnection(ClientSocket):
             try:
                 whole = unpacked(body, coding, limit)
             except InferenceError as error:
-                self.fail(error.with_traceback(None))
+                self._not_taken(error.with_traceback(None))
             else:
                 self._unpacked(whole)
             return
@@ -257,7 +264,7 @@ class HttpConnection(ClientSocket):
         if self.closed:
             return
         if isinstance(error, InferenceError):
-            self.fail(error.with_traceback(None))
+            self._not_taken(error.with_traceback(None))
         elif error is not None:
             raise error
         else:
@@ -351,6 +358,8 @@ class HttpConnection(ClientSocket):
 
     def _refuse(self, error: HttpError, begins: bytes = b"") -> None:
         """Answer what is no request, or is not read to its end, and hang up."""
+        if self.head is not None and self.head.route is not None:
+            self.head.route.refused(error.status)
         self._body = self._chunks = None
         self._rest = bytearray()
         self._stage = HttpStage.END

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Hashable
 from typing import Any
 
 from rpcsys.errors import ProtocolError
@@ -12,12 +13,12 @@ from rpcsys.gateway.inference import InferenceDesk
 from rpcsys.gateway.memory import BodyMemory
 from rpcsys.gateway.rest import NO_CUDA, NO_SETTINGS
 from rpcsys.wire.inference import InferenceError
-from rpcsys.wire.inference_messages import split_request, stream_error, stream_prefix
+from rpcsys.wire.inference_messages import model_of, split_request, stream_error, stream_prefix
 from rpcsys.wire.inference_tables import HEALTH, INFERENCE, METHODS
 from rpcsys.wire.protobuf import decode, encode
 
 INFER, STREAM = INFERENCE + "ModelInfer", INFERENCE + "ModelStreamInfer"
-LOAD = INFERENCE + "RepositoryModelLoad"
+LOAD, WATCH = INFERENCE + "RepositoryModelLoad", HEALTH + "Watch"
 _SERVING = {True: "SERVING", False: "NOT_SERVING"}
 _Answer = Callable[[dict[str, Any]], dict[str, Any]]
 #: Called with a message, or with why there is none.
@@ -25,12 +26,13 @@ Done = Callable[[bytes | InferenceError], None]
 
 
 class GrpcMethods:
-    """All methods by their paths. ``unary``: those that answer at once; the others are `INFER`, `STREAM`, `LOAD`."""
+    """All methods by their paths. ``unary``: those that answer at once; the others are those with names above."""
 
     def __init__(self, desk: InferenceDesk, catalog: ModelCatalog, memory: BodyMemory) -> None:
         self._desk = desk
         self._catalog = catalog
         self._memory = memory
+        self._stopping = False
         self._answers: dict[str, _Answer] = {
             INFERENCE + "ServerLive": lambda asked: {"live": True},
             INFERENCE + "ServerReady": lambda asked: {"ready": catalog.ready},
@@ -65,6 +67,13 @@ class GrpcMethods:
 
         Raises `InferenceError` and `ProtocolError` where no call is made.
         """
+        try:
+            return self._infer(message, timeout_s, client, done)
+        except (InferenceError, ProtocolError) as error:
+            self._desk.backend.state.refused(model_of(message), as_inference_error(error).status)
+            raise
+
+    def _infer(self, message: bytes, timeout_s: float | None, client: Hashable, done: Done) -> InferenceCall:
         head, raw = split_request(message)
         plan = self._desk.plan_of_message(head, tuple([len(view) for view in raw]))
         shared = self._desk.shared
@@ -100,9 +109,39 @@ class GrpcMethods:
             return {"ready": False}
 
     def _check(self, asked: dict[str, Any]) -> dict[str, Any]:
-        name = asked["service"]
-        whole = name in ("", INFERENCE.strip("/"))
-        return {"status": _SERVING[self._catalog.ready if whole else self._catalog.model_ready(name)]}
+        name = _model_of_service(asked)
+        return {"status": _SERVING[self._catalog.model_ready(name) if name else self._catalog.ready]}
+
+    async def watch(self, message: bytes) -> AsyncGenerator[bytes, None]:
+        """The answers of a Watch: the status now, and whenever it has changed, until the gateway stops.
+
+        A model that is unknown may come. Raises `ProtocolError`.
+        """
+        tables = METHODS[WATCH]
+        name = _model_of_service(decode(tables.request, message))
+        changed = asyncio.Event()
+        watchers = self._desk.backend.watchers
+        watchers.add(changed)
+        said = ""
+        try:
+            while True:
+                last = self._stopping  # it may be set while an answer is taken, which is then not the last one
+                status = "NOT_SERVING" if last else self._catalog.health(name)
+                if status != said:
+                    said = status
+                    yield encode(tables.response, {"status": status})
+                if last:
+                    return
+                await changed.wait()
+                changed.clear()
+        finally:
+            watchers.discard(changed)
+
+    def stop(self) -> None:
+        """The gateway takes no more calls: all watches are told, and end."""
+        self._stopping = True
+        for watcher in self._desk.backend.watchers:
+            watcher.set()
 
     def load(self, message: bytes, done: Callable[[InferenceError | None], None]) -> None:
         """Take a model in again; ``done`` as of `InferenceDesk.load`. Raises `InferenceError` and `ProtocolError`."""
@@ -123,6 +162,12 @@ class GrpcMethods:
     def _unregister(self, asked: dict[str, Any]) -> dict[str, Any]:
         self._desk.shared.unregister(asked["name"])
         return {}
+
+
+def _model_of_service(asked: dict[str, Any]) -> str:
+    """The model that is asked for in gRPC's health protocol; "" for the server."""
+    name: str = asked["service"]
+    return "" if name == INFERENCE.strip("/") else name
 
 
 def stream_answer(answer: bytes | InferenceError) -> bytes:

@@ -105,11 +105,7 @@ class GatewayModel:
 
     def submit(self, call: InferenceCall, now: float) -> list[Action]:
         """Take a call. Raises `InferenceError`."""
-        try:
-            self._admit(call, now)
-        except InferenceError:
-            self.statistics.failed(REJECTED)
-            raise
+        self._admit(call, now)
         actions: list[Action] = []
         call.model = self
         call.began = now

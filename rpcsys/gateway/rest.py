@@ -60,7 +60,8 @@ class RestApi:
     def _of_model(self, name: str, version: str, what: str) -> HttpRoute:
         catalog = self._catalog
         if what == "infer":
-            return HttpRoute(_POST, functools.partial(self._infer, name, version))
+            refused = functools.partial(self._desk.backend.state.refused, name)
+            return HttpRoute(_POST, functools.partial(self._infer, name, version), refused)
         if what == "ready":
             return HttpRoute(_GET, functools.partial(self._model_ready, name, version))
         tell = {"": catalog.model, "config": catalog.config, "stats": catalog.statistics}[what]

@@ -46,9 +46,9 @@ class GatewayService:
 
     def __init__(self, config: GatewayConfig, settings: GatewaySettings) -> None:
         self.sockets = Sockets(self._turn_ended)
-        self.backend = Backend(
-            self.sockets, settings, config.tracker, [ReplicaPlace(host, port) for host, port in config.servers]
-        )
+        keys = config.keys or ("",) * len(config.servers)
+        places = [ReplicaPlace(*server, key) for server, key in zip(config.servers, keys, strict=True)]
+        self.backend = Backend(self.sockets, settings, config.tracker, places)
         self.crowd = ClientCrowd(self.sockets)
         self.memory = BodyMemory(config.memory)
         self.admission = Admission(config.admit)
@@ -82,6 +82,7 @@ class GatewayService:
         """Let the requests that are under way end, until the grace is over or another signal comes."""
         signals.received()
         self.stopping = True
+        self.methods.stop()
         for connection in self.crowd.all():
             if isinstance(connection, HttpConnection):
                 connection.finish()
@@ -93,8 +94,9 @@ class GatewayService:
             log.info("calls are cut off: they have not ended within %g s", grace)
 
     def _look(self, idle: asyncio.Event) -> None:
-        """Set ``idle`` when all requests are answered, those over gRPC, too."""
-        if self.backend.state.idle and not any(connection.busy for connection in self.crowd.all()):
+        """Set ``idle`` when all requests are answered, those over gRPC, too, and all watches have ended."""
+        backend = self.backend
+        if backend.state.idle and not backend.watchers and not any(connection.busy for connection in self.crowd.all()):
             idle.set()
         else:
             asyncio.get_running_loop().call_later(_LOOK_S, self._look, idle)

@@ -21,11 +21,13 @@ from rpcsys.gateway.deadlines import CallDeadlines
 from rpcsys.gateway.models import GatewayModel, GatewayParts
 from rpcsys.gateway.replicas import Replica, ReplicaHello
 from rpcsys.gateway.settings import GatewaySettings
-from rpcsys.gateway.statistics import ModelStatistics
+from rpcsys.gateway.statistics import OTHER, REJECTED, ModelStatistics
 from rpcsys.wire.inference import InferenceError
 
 #: Seconds that a model stays known which no list names any more: its server may come back.
 FORGET_S = 300.0
+#: The model takes no more calls now, or would answer too late; any other status: the request itself is at fault.
+_REJECTIONS = (503, 504)
 _DEFAULTS = GatewaySettings()
 
 
@@ -121,6 +123,15 @@ class GatewayState:
     def submit(self, name: str, call: InferenceCall, now: float) -> list[Action]:
         """Take a call. Raises `InferenceError` where it is not taken: unknown, not offered, late, too many wait."""
         return self._model(name).submit(call, now)
+
+    def refused(self, name: str, status: int) -> None:
+        """A request for the model ``name`` was answered with an error and became no call. ``status``: HTTP's.
+
+        One for an unknown model, or another version (404), has no model that would count it.
+        """
+        model = self._models.get(name)
+        if model is not None and status != 404:
+            model.statistics.failed(REJECTED if status in _REJECTIONS else OTHER)
 
     def give_up(self, call: InferenceCall, now: float) -> list[Action]:
         """The client wants no outcome any more: none comes. Does nothing for a call that is not under way."""

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rpcsys.errors import ConfigError
 from rpcsys.link import admission
-from rpcsys.link.address import host_and_port, parse_address
+from rpcsys.link.address import host_and_port
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, end_of_ports, not_empty, port_end, port_number
+from rpcsys.serve import Parser, address, end_of_ports, not_empty, number_of, port_end, port_number, seconds
 
 NAME = "rpcsys-proxy"
 _PORTS = 109  # 9090 to 9198
@@ -81,8 +80,8 @@ def _parser() -> Parser:
     )  # fmt: skip
     add("--http-port", type=port_number, help="/metrics and /healthz; 0 is off")
     add("--http-open", type=admission.flag, metavar="NETWORKS", help=admission.HTTP_OPEN)
-    add("--tracker", type=_address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
-    add("--next", type=_address, metavar="HOST:PORT", help="relay every stream to another proxy")
+    add("--tracker", type=address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
+    add("--next", type=address, metavar="HOST:PORT", help="relay every stream to another proxy")
     where = "the host, or HOST:PORT, at which clients reach this proxy, which the tracker sends them"
     add("--custom-addr", dest="public", metavar="ADDR", help=where)
     for flag, text in (
@@ -90,8 +89,8 @@ def _parser() -> Parser:
         ("--timeout-server", "how long a server waits for its client, without a tracker"),
         ("--grace", "time for running sessions to end when the proxy stops"),
     ):
-        add(flag, type=_seconds, metavar="S", help=f"{text} (default: %(default)g)")
-    most: dict[str, Any] = {"type": _count, "metavar": "N"}
+        add(flag, type=seconds, metavar="S", help=f"{text} (default: %(default)g)")
+    most: dict[str, Any] = {"type": number_of("streams"), "metavar": "N"}
     add("--max-waiting", **most, help="streams that may wait, in all (default: %(default)d)")
     add("--max-waiting-per-address", **most, help="streams of one address that may wait (default: %(default)d)")
     in_lab = "this proxy's credential for the tracker of a lab (rpcsys lab enrol --proxy NAME makes one)"
@@ -106,26 +105,3 @@ def _origin(text: str) -> str:
     if not re.fullmatch(r"null|[a-z][a-z0-9+.-]*://[^/\s]+", text, re.IGNORECASE):
         raise argparse.ArgumentTypeError(f"{text!r} is no origin: write https://HOST or http://HOST:PORT, and no path")
     return text
-
-
-def _address(text: str) -> Address:
-    try:
-        return parse_address(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return seconds
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**8):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of streams")
-    return int(text)

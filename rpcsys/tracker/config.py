@@ -11,7 +11,7 @@ from typing import Any
 from rpcsys.link import admission
 from rpcsys.link.address import host_and_port
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, end_of_ports, not_empty, port_end, port_number
+from rpcsys.serve import Parser, end_of_ports, not_empty, number_of, port_end, port_number
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-tracker"
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add("--proxy-from", action="append", type=_network, metavar="ADDRESS", help=trusted)
     most = "connections of one address, at most half of the system's limit; those of trusted proxies"
     most += " do not count (default: %(default)d)"
-    add("--max-connections-per-address", type=_count, metavar="N", help=most)
+    add("--max-connections-per-address", type=number_of("connections"), metavar="N", help=most)
     add("--admit", type=admission.flag, metavar="NETWORKS", help=admission.HELP)
     closed = "serve the lab in DIR: its members alone, inside TLS (rpcsys lab init makes one)"
     add("--lab", type=not_empty, metavar="DIR", help=closed)
@@ -84,12 +84,6 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     if flags["port_end"] is None:
         flags["port_end"] = end_of_ports(flags["port"], _PORTS)
     return TrackerConfig(**flags)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) < 10**8):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of connections")
-    return int(text)
 
 
 def _network(text: str) -> str:

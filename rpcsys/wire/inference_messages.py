@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
-from rpcsys.errors import LimitExceeded
+from rpcsys.errors import LimitExceeded, ProtocolError
 from rpcsys.wire import protobuf
 from rpcsys.wire.dtypes import format_of_name
 from rpcsys.wire.inference import DATATYPES, InferenceError, InferTensor, pack_bytes
@@ -28,6 +28,7 @@ from rpcsys.wire.protobuf import prefix
 #: Bytes of contents that are not raw, at most: they are parsed by the loop.
 MAX_CONTENTS = 16 << 20
 
+_MODEL_NAME = INFER_REQUEST.by_name["model_name"].number
 _RAW_INPUTS = INFER_REQUEST.by_name["raw_input_contents"].number
 _RAW_OUTPUTS = INFER_RESPONSE.by_name["raw_output_contents"].number
 _INFER_RESPONSE = STREAM_RESPONSE.by_name["infer_response"].number
@@ -52,6 +53,17 @@ def split_request(message: Any) -> SplitMessage:
     Raises `ProtocolError` for bytes that are no message.
     """
     return _split(memoryview(message), _RAW_INPUTS)
+
+
+def model_of(message: Any) -> str:
+    """The name of the model in a ModelInferRequest, also in one that cannot be read whole; "" where it has none."""
+    try:
+        for _, _, number, _, payload in protobuf.fields(memoryview(message)):
+            if number == _MODEL_NAME and type(payload) is memoryview:
+                return str(payload, "utf-8", "replace")
+    except ProtocolError:
+        pass
+    return ""
 
 
 def _split(message: memoryview, raw_number: int) -> SplitMessage:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rpcsys.errors import ConfigError, UsageError
@@ -70,6 +72,8 @@ def test_every_flag() -> None:
         ("--pool m=file", "NAME=KEY:FILE"),
         ("--pool m=k:f:0", "NAME=KEY:FILE"),
         ("--server a:1 --pool m=k:f", "give --tracker"),
+        ("--key-file f", "--server HOST:PORT"),
+        ("--server a:1 --server b:1 --server c:1 --key-file f --key-file g", "one for each"),
         ("--server nowhere", "HOST:PORT"),
         ("--max-body 0", "64M"),
         ("--max-json big", "64M"),
@@ -83,6 +87,24 @@ def test_every_flag() -> None:
 def test_what_is_wrong_is_said(line: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse(line.split())
+
+
+def test_standing_keys_are_in_files_of_their_own(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one", "two", "open", "none")]
+    keys = [f"edge:t1-{number}{'1f' * 31}0-{'5c' * 16}" for number in (1, 2)]
+    for file, text in zip(files, [*keys, keys[0]], strict=False):
+        file.write_text(text)
+        file.chmod(0o600)
+    files[2].chmod(0o644)
+    servers = ["--server", "a:1", "--server", "b:1"]
+    one, two = (["--key-file", str(file)] for file in files[:2])
+    assert parse([*servers, *one]).keys == (keys[0],) * 2
+    found = parse([*servers, *one, *two])
+    assert found.keys == tuple(keys)
+    assert "5c5c" not in repr(found)
+    for file, words in ((files[2], "chmod 600"), (files[3], "cannot read the key")):
+        with pytest.raises(ConfigError, match=words):
+            parse([*servers, "--key-file", str(file)])
 
 
 def test_an_address_is_checked() -> None:

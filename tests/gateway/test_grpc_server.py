@@ -21,6 +21,7 @@ from rpcsys.wire.inference_messages import request_to_message, response_from_mes
 from rpcsys.wire.inference_tables import HEALTH, INFERENCE, METHODS
 from rpcsys.wire.protobuf import decode, encode
 from tests.gateway.running import MODELS, WAIT_S, GatewayBench
+from tests.gateway.transcripts import place
 
 grpc = pytest.importorskip("grpc")
 
@@ -92,12 +93,62 @@ def test_errors(channel: Any) -> None:
     refused(channel.unary_unary(f"{INFERENCE}Fly"), b"", code="UNIMPLEMENTED")
 
 
+def test_requests_that_are_refused_count_as_failures_of_their_model(bench: GatewayBench, channel: Any) -> None:
+    bad = [message(datatype="INT8"), message(outputs=["z"]), message()[:-1], message("none"), b"\xff\xff"]
+    for sent in bad:
+        with pytest.raises(grpc.RpcError):
+            infer(channel, sent)
+    list(channel.stream_stream(f"{INFERENCE}ModelStreamInfer")(iter(bad)))
+    (row,) = call(channel, "ModelStatistics", name="uint8")["model_stats"]
+    assert row["inference_stats"]["fail"]["count"] == 6
+    assert bench.run(lambda: bench.service.backend.state.statistics("uint8").failures) == {"OTHER": 6}
+
+
 def test_a_model_is_taken_out_and_in_again(channel: Any) -> None:
     call(channel, "RepositoryModelUnload", model_name="uint8")
     assert call(channel, "ModelReady", name="uint8") == {"ready": False}
     call(channel, "RepositoryModelLoad", model_name="uint8")
     assert call(channel, "ModelReady", name="uint8") == {"ready": True}
     refused(call, channel, "RepositoryModelLoad", model_name="none", code="NOT_FOUND")
+
+
+def watched(channel: Any, service: str = "") -> Any:
+    """A Watch, and what gives its next status."""
+    tables = METHODS[f"{HEALTH}Watch"]
+    stream = channel.unary_stream(f"{HEALTH}Watch")(encode(tables.request, {"service": service}), timeout=WAIT_S)
+    return stream, lambda: decode(tables.response, next(stream))["status"]
+
+
+def test_a_watch_tells_each_change(bench: GatewayBench, channel: Any) -> None:
+    stream, status = watched(channel, "uint8")
+    assert status() == "SERVING"
+    call(channel, "RepositoryModelUnload", model_name="uint8")
+    assert status() == "NOT_SERVING"
+    call(channel, "RepositoryModelLoad", model_name="uint8")
+    assert status() == "SERVING"
+    where = place(MODELS.index("uint8"))
+    bench.hosts.down.add(where)
+    bench.run(lambda: bench.hosts.kill(where))
+    assert status() == "NOT_SERVING"
+    bench.hosts.down.remove(where)
+    assert status() == "SERVING"
+    stream.cancel()
+    bench.await_true(lambda: not bench.service.backend.watchers)
+
+
+def test_a_watch_of_the_server_and_of_what_is_unknown(bench: GatewayBench, channel: Any) -> None:
+    watches = [watched(channel, name) for name in ("", "inference.GRPCInferenceService", "none")]
+    assert [status() for _, status in watches] == ["SERVING", "SERVING", "SERVICE_UNKNOWN"]
+    bench.run(bench.service.methods.stop)
+    for stream, status in watches:
+        assert status() == "NOT_SERVING"
+        assert list(stream) == []  # it ends with the gateway
+        assert stream.code() is grpc.StatusCode.OK
+    bench.await_true(lambda: not bench.service.backend.watchers)
+    broken = channel.unary_stream(f"{HEALTH}Watch")(b"\xff", timeout=WAIT_S)
+    with pytest.raises(grpc.RpcError) as caught:
+        next(broken)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_deadlines_and_cancelled_calls_end_on_the_host(bench: GatewayBench, channel: Any) -> None:

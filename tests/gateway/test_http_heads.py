@@ -48,6 +48,17 @@ def test_what_is_wrong_with_a_head_is_an_answer() -> None:
         heads.get(b"no head\r\n\r\n")
 
 
+def test_a_route_hears_of_a_body_that_is_too_long() -> None:
+    refused: list[int] = []
+    told = ROUTE._replace(refused=refused.append)
+    heads = KnownHeads(lambda path: told if path == "/told" else route(path), DEFAULT._replace(body=4))
+    assert heads.get(request("POST", "/told", b"", "Content-Length: 4")).route is told
+    for path in ("/told", "/other", "/nothing"):
+        with pytest.raises(HttpError, match="at most 4"):
+            heads.get(request("POST", path, b"", "Content-Length: 5"))
+    assert refused == [413]
+
+
 def test_heads_of_answers() -> None:
     plain = answer_head(200, 5, None, "", True, False, ())
     assert plain is answer_head(200, 5, None, "", True, False, ())

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from rpcsys.errors import ProtocolError
-from rpcsys.gateway.methods import INFER, LOAD, STREAM, as_inference_error, stream_answer
+from rpcsys.gateway.methods import INFER, LOAD, STREAM, WATCH, as_inference_error, stream_answer
 from rpcsys.wire.inference import InferenceError
-from rpcsys.wire.inference_tables import HEALTH, METHODS
+from rpcsys.wire.inference_tables import METHODS
 from rpcsys.wire.protobuf import decode
 from tests.gateway.running import GatewayBench
 
 
-def test_every_method_is_served_but_watch(bench: GatewayBench) -> None:
-    assert {*bench.service.methods.unary, INFER, STREAM, LOAD} == METHODS.keys() - {f"{HEALTH}Watch"}
+def test_every_method_is_served(bench: GatewayBench) -> None:
+    assert {*bench.service.methods.unary, INFER, STREAM, LOAD, WATCH} == METHODS.keys()
 
 
 def test_bytes_that_are_no_message(bench: GatewayBench) -> None:

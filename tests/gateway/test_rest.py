@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import struct
+import threading
 from typing import Any
 
 import pytest
 
 import rpcsys
 from rpcsys.wire.inference import pack_bytes
-from tests.gateway.running import MODELS, GatewayBench, in_binary, in_json, infer_path
+from tests.gateway.running import MODELS, GatewayBench, in_binary, in_json, infer_path, request
 
 SHARED = "/v2/systemsharedmemory"
 
@@ -78,6 +81,42 @@ def test_errors(bench: GatewayBench, method: str, path: str, body: bytes, status
     assert (told.status, list(told.json)) == (status, ["error"])
     assert words in told.json["error"]
     assert (status != 405) or told.fields["allow"] == words
+
+
+def failures(bench: GatewayBench, model: str = "uint8") -> int:
+    (row,) = bench.ask("GET", f"/v2/models/{model}/stats").json["model_stats"]
+    return int(row["inference_stats"]["fail"]["count"])
+
+
+def test_requests_that_are_refused_count_as_failures_of_their_model(bench: GatewayBench) -> None:
+    path = infer_path("uint8")
+    chunked = b"1000000\r\n" + bytes(16 << 20)
+    tried = [
+        (400, b"{"),
+        (400, in_json("INT8", (1, 1), [1])),
+        (400, in_json("UINT8", (1,), [1])),
+        (413, b'{"inputs": [' + b" " * (1 << 20) + b"]}"),
+        (413, bytes(9 << 20)),
+        (400, in_json("UINT8", (1, 1), [1]), "Inference-Header-Content-Length: x"),
+        (400, in_json("UINT8", (1, 1), [1]), "Content-Encoding: gzip"),
+        (400, bytes(1 << 20), "Content-Encoding: gzip"),  # long enough to be unpacked beside the loop
+    ]
+    for number, (status, body, *fields) in enumerate(tried, 1):
+        assert (bench.ask("POST", path, body, *fields).status, failures(bench)) == (status, number), body[:40]
+    with bench.connect() as client:
+        client.sock.sendall(request("POST", path, b"", "Transfer-Encoding: chunked"))
+        threading.Thread(target=send_all, args=(client.sock, chunked)).start()
+        assert client.reply().status == 413
+    assert failures(bench) == len(tried) + 1
+    assert bench.ask("POST", "/v2/models/uint8/versions/9/infer", in_json("UINT8", (1, 1), [1])).status == 404
+    assert bench.ask("GET", path).status == 405
+    assert bench.ask("POST", path, in_json("UINT8", (1, 1), [1])).status == 200
+    assert (failures(bench), failures(bench, "int64")) == (len(tried) + 1, 0)
+
+
+def send_all(sock: socket.socket, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # the gateway hangs up before the end
+        sock.sendall(data)
 
 
 def test_a_binary_part_has_the_size_that_is_said(bench: GatewayBench) -> None:

@@ -218,9 +218,16 @@ def test_too_many_calls_do_not_wait() -> None:
     for label in range(3):
         transcript.submit(label)
     assert refused(transcript) == (503, "3 calls wait for 'm' already; call again in a moment")
-    assert transcript.state.statistics("m").failures == {"REJECTED": 1}
     transcript.answer(next(iter(transcript.frames)))
     transcript.submit(4)
+
+
+def test_requests_that_become_no_call_count_as_failures_of_a_known_model(transcript: GatewayTranscript) -> None:
+    transcript.replicas()
+    for status in (400, 413, 500, 503, 504, 404):
+        transcript.state.refused("m", status)
+    transcript.state.refused("x", 400)
+    assert transcript.state.statistics("m").failures == {"OTHER": 3, "REJECTED": 2}
 
 
 def test_what_the_function_raised_is_the_answer(transcript: GatewayTranscript) -> None:

@@ -171,7 +171,7 @@ def test_figures_have_tritons_names(daemons: Daemons, tmp_path: Path) -> None:
 
 
 def test_health_of_grpc(daemons: Daemons, tmp_path: Path) -> None:
-    _, gateway = serving(daemons, {"simple": gateways.simple(tmp_path / "simple.onnx")})
+    server, gateway = serving(daemons, {"simple": gateways.simple(tmp_path / "simple.onnx")})
     with grpc.insecure_channel(gateways.grpc_of(gateway)) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert check(b"") == check(b"\x0a\x06simple") == b"\x08\x01"  # SERVING
@@ -181,6 +181,14 @@ def test_health_of_grpc(daemons: Daemons, tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary("/inference.GRPCInferenceService/Fly")(b"")
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        model, unknown = watch(b"\x0a\x06simple", timeout=START_S), watch(b"\x0a\x06nobody", timeout=START_S)
+        assert (next(model), next(unknown)) == (b"\x08\x01", b"\x08\x03")  # SERVING, SERVICE_UNKNOWN
+        server.destroy()
+        assert next(model) == b"\x08\x02"  # NOT_SERVING
+        assert gateway.terminate(START_S) == 0
+        assert list(model) == []
+        assert list(unknown) == [b"\x08\x02"]
 
 
 def test_a_module_that_is_not_described_is_unavailable_with_the_reason(daemons: Daemons, tmp_path: Path) -> None:
@@ -212,6 +220,30 @@ def test_ready_waits_for_the_modules_that_are_named(daemons: Daemons, tmp_path: 
         deployment.put(deployed.onnx_model(tmp_path / "other.onnx", 2.0))
     wait_until(lambda: asked(gateway, "/v2/health/ready") == (200, {"ready": True}), START_S, "it is ready")
     assert asked(gateway, "/v2/models/other")[0] == 404  # not among those that are named
+
+
+def test_servers_with_standing_keys(daemons: Daemons, tmp_path: Path) -> None:
+    """Their modules are found and called inside TLS; with another key nothing is."""
+    servers, keys = [], []
+    for name in ("one", "two"):
+        deployed.put(tmp_path / name, name, deployed.onnx_model(tmp_path / f"{name}.onnx", 2.0))
+        keys.append(str(tmp_path / f"{name}.key"))
+        common = (*deployed.WITH_NUMPY, "--deploy", str(tmp_path / name), "--standing-key", keys[-1])
+        servers.append(daemons.server("edge", *common))
+    flags = [*[f"--server={server.where}" for server in servers], *[f"--key-file={key}" for key in keys]]
+    gateway = daemons.gateway(*flags, "--module", "one", "--module", "two")
+    gateways.wait_ready(gateway)
+    secret = Path(keys[0]).read_text().split("\n")[0].rpartition("-")[2]
+    for name in ("one", "two"):
+        call = HttpCaller(gateway, name, X)
+        assert np.array_equal(call(), X * 2)
+        call.close()
+    wrong = daemons.gateway("--server", servers[0].where, "--key-file", keys[1])
+    wait_until(lambda: "lists no modules" in wrong.stderr(), START_S, "the refusal is logged")
+    assert asked(wrong, "/v2/models/one")[0] == 503
+    assert secret not in gateway.stderr() + wrong.stderr()
+    for each in (gateway, wrong):  # each holds a process of the server that lists
+        assert each.terminate(START_S) == 0
 
 
 def test_a_new_version_is_described(daemons: Daemons, tmp_path: Path) -> None:

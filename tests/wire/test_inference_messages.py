@@ -15,6 +15,7 @@ from tritonclient.grpc._utils import _get_inference_request
 from rpcsys.errors import ProtocolError
 from rpcsys.wire.inference import DATATYPES, WIDTHS, InferenceError, InferTensor, pack_bytes
 from rpcsys.wire.inference_messages import (
+    model_of,
     raw_prefix,
     request_from_message,
     request_to_message,
@@ -43,6 +44,19 @@ def theirs(**fields: Any) -> bytes:
 
 
 # ---------------------------------------------------------------- requests
+
+
+def test_the_model_is_known_of_what_cannot_be_read() -> None:
+    message = theirs()
+    assert model_of(message) == model_of(message[:-1]) == model_of(b"\x08\x01" + message) == "m"
+    assert model_of(b"\x0a\x02\xff\xff") == "\ufffd\ufffd"
+    for none in (b"", message[:2], b"\xff\xff", b"\x08\x01"):
+        assert model_of(none) == ""
+
+
+@given(st.binary(max_size=100))
+def test_the_model_of_arbitrary_bytes_is_a_text(message: bytes) -> None:
+    assert type(model_of(message)) is str
 
 
 def test_what_nvidias_client_sends() -> None:
