@@ -82,9 +82,19 @@ static void release(void *module)
     pool_clear(&state->pool);
 }
 
+static PyObject *drop_idle_memory(PyObject *module, PyObject *unused)
+{
+    State *state = PyModule_GetState(module);
+    pool_clear(&state->pool);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"drop_idle_memory", drop_idle_memory, METH_NOARGS, "Return the memory that waits to be reused to the system."},
+    {NULL, NULL, 0, NULL}};
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill}, {0, NULL}};
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "rpcsys.speedups", "The fast path of an rpcsys/1 session.", sizeof(State), NULL, slots,
+    PyModuleDef_HEAD_INIT, "rpcsys.speedups", "The fast path of an rpcsys/1 session.", sizeof(State), functions, slots,
     traverse, NULL, release};
 
 PyMODINIT_FUNC PyInit_speedups(void) { return PyModuleDef_Init(&definition); }

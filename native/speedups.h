@@ -45,7 +45,7 @@ static inline PyObject *Py_XNewRef(PyObject *object)
 #define CALL 2
 #define RESULT 3
 #define CHUNK 8
-#define INTERFACE 3
+#define INTERFACE 4
 #define LAST_KIND 11
 #define MAX_CHUNK (4u << 20)
 #define MADE_PER_BYTE 64

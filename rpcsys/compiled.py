@@ -10,7 +10,7 @@ import rpcsys
 from rpcsys.module import elf
 
 #: What the library and its callers in Python expect of each other; a change of either gets the next number.
-INTERFACE = 3
+INTERFACE = 4
 #: Why the library is not used; empty if it is.
 WITHOUT = ""
 

@@ -13,6 +13,8 @@ from rpcsys.wire.limits import Limits
 
 INTERFACE: int
 
+def drop_idle_memory() -> None: ...
+
 class Block:
     def __len__(self) -> int: ...
 

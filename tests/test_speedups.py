@@ -99,6 +99,17 @@ def test_kept_arrays_do_not_overlap(pair):
 
 
 @needed
+def test_idle_memory_is_dropped(pair):
+    before = resident()
+    array = received(pair, 96 << 20)
+    del array
+    received(pair, 1)  # the frame before it is settled
+    assert resident() > before + (80 << 20)
+    speedups.drop_idle_memory()
+    assert resident() < before + (16 << 20)
+
+
+@needed
 def test_many_small_buffers_take_little_memory(pair):
     ours, theirs = pair
     arrays = [memoryview(b"x") for _ in range(5000)]

@@ -6,6 +6,8 @@ import os
 from collections import deque
 from collections.abc import Callable
 
+from rpcsys.wire.memory import LARGE
+
 
 def quarter_of_the_machine() -> int:
     """A quarter of this machine's memory, in bytes; of 8 GiB where the system does not say it."""
@@ -21,13 +23,15 @@ class BodyMemory:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken = 0
+        self._kept = False  # memory of large bodies waits to be reused
+        self._lately = False  # since the last `is_idle`, a large body came or went
         self._waiting: deque[tuple[int, Callable[[], bool]]] = deque()
 
     def take(self, size: int) -> bool:
         """Take ``size`` bytes, if there is room and nobody waits; whether it was taken."""
         if self._waiting or not self._has_room(size):
             return False
-        self.taken += size
+        self.add(size)
         return True
 
     def wait(self, size: int, take_up: Callable[[], bool]) -> None:
@@ -37,15 +41,25 @@ class BodyMemory:
     def add(self, size: int) -> None:
         """Take ``size`` bytes that are there already."""
         self.taken += size
+        if size >= LARGE:
+            self._lately = True
 
     def give_back(self, size: int) -> None:
         """``size`` bytes are free again."""
         self.taken -= size
+        if size >= LARGE:
+            self._lately = True
         while self._waiting and self._has_room(self._waiting[0][0]):
             wanted, take_up = self._waiting.popleft()
-            self.taken += wanted
+            self.add(wanted)
             if not take_up():
                 self.taken -= wanted
+
+    def is_idle(self) -> bool:
+        """Whether memory is kept for large bodies, and none came or went since the last time this was asked."""
+        idle = self._kept and not self._lately
+        self._kept, self._lately = self._lately, False
+        return idle
 
     def _has_room(self, size: int) -> bool:
         return not self.taken or self.taken + size <= self.limit

@@ -8,9 +8,11 @@ import logging
 import socket
 from typing import Any
 
+from rpcsys.compiled import speedups
 from rpcsys.daemon.acceptor import Acceptor, leave_no_core, raise_descriptor_limit
 from rpcsys.daemon.http import health_page, metrics_page, serve_pages
 from rpcsys.daemon.loop import serving, until_signal
+from rpcsys.daemon.memory import give_back_memory
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.errors import PortRangeError
 from rpcsys.gateway.actions import ReplicaPlace
@@ -39,6 +41,7 @@ from rpcsys.wire.memory import Pool
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02  # between two looks whether all calls have ended
 _LAST_S = 1.0  # for the last answers to be taken
+_KEPT_S = 10.0  # without a large body, the memory that is kept for them is given back
 
 
 class GatewayService:
@@ -62,6 +65,8 @@ class GatewayService:
         self._http = HttpSettings(heads, limits, self.memory, pool)
         self.methods = GrpcMethods(desk, catalog, self.memory)
         self.metrics = GatewayMetrics(self.backend, self.crowd, self.memory)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(_KEPT_S, self._look_at_memory)
 
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Add a client's connection over HTTP; ``address`` as `accept` returned it."""
@@ -77,6 +82,14 @@ class GatewayService:
     def _turn_ended(self) -> None:
         self.backend.turn_ended()
         self.crowd.flush()
+
+    def _look_at_memory(self) -> None:
+        if self.memory.is_idle():
+            self._http.pool.drop_idle()
+            if speedups is not None:
+                speedups.drop_idle_memory()
+            give_back_memory()
+        self._timer = self._loop.call_later(_KEPT_S, self._look_at_memory)
 
     async def drain(self, signals: Signals, grace: float) -> None:
         """Let the requests that are under way end, until the grace is over or another signal comes."""
@@ -103,6 +116,7 @@ class GatewayService:
 
     def close(self) -> None:
         """End all that is left."""
+        self._timer.cancel()
         self.crowd.close()
         self.backend.close()
         self.sockets.close()

@@ -6,10 +6,10 @@ Nobody who is known waits for them. A network is an IPv4 address, or the first 6
 from __future__ import annotations
 
 import asyncio
-import ctypes
 from collections import Counter, deque
 from typing import Protocol
 
+from rpcsys.daemon.memory import give_back_memory
 from rpcsys.link.admission import network_of
 from rpcsys.tracker.views.metrics import LabCounts
 
@@ -133,10 +133,3 @@ class Strangers:
             waiting.remove(peer)
             if not waiting:
                 del self._held[network]
-
-
-def give_back_memory() -> None:
-    """Have the C library return unused memory: it keeps the megabytes of a crowd's handshakes. One call, some ms."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl keeps little
-    if trim is not None:
-        trim(0)

@@ -110,6 +110,10 @@ class Pool:
         """Bytes of the blocks that wait to be reused."""
         return sum(map(len, list(self._idle)))
 
+    def drop_idle(self) -> None:
+        """Return the blocks that wait to be reused to the system."""
+        self._idle.clear()
+
     def _reused(self, whole: int) -> Optional[mmap.mmap]:
         """An idle block of ``whole`` bytes, twice as many at most; None if there is none."""
         for block in reversed(list(self._idle)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rpcsys.gateway.memory import BodyMemory, quarter_of_the_machine
+from rpcsys.wire.memory import LARGE
 
 
 def test_what_has_no_room_waits_in_turn() -> None:
@@ -26,6 +27,18 @@ def test_who_has_gone_takes_nothing() -> None:
     assert memory.taken == 50
     memory.give_back(50)
     assert memory.taken == 100
+
+
+def test_memory_is_idle_once_no_large_body_has_come_or_gone() -> None:
+    memory = BodyMemory(10 * LARGE)
+    assert not memory.is_idle()
+    assert memory.take(LARGE - 1)
+    assert not memory.is_idle()  # none is kept
+    assert not memory.is_idle()
+    assert memory.take(LARGE)
+    assert [memory.is_idle(), memory.is_idle(), memory.is_idle()] == [False, True, False]
+    memory.give_back(LARGE)  # its reader had stopped: it is kept from now on
+    assert [memory.is_idle(), memory.is_idle(), memory.is_idle()] == [False, True, False]
 
 
 def test_one_body_alone_may_be_larger() -> None:

@@ -211,12 +211,10 @@ def test_800_connections(gateway: Daemon) -> None:
 
 
 def test_readers_that_stop_cost_their_own_connections_only(gateway: Daemon) -> None:
-    """Memory for large bodies is kept for the next ones: a second time, nothing is added."""
-    warmed(gateway)
+    """Memory of large bodies is kept for the next ones for some seconds."""
+    before = warmed(gateway)
     readers_stop(gateway)
-    before, descriptors = resident_mb(gateway), psutil.Process(gateway.pid).num_fds()
-    readers_stop(gateway)
-    comes_back(gateway, before, descriptors)
+    comes_back(gateway, *before)
 
 
 def readers_stop(gateway: Daemon) -> None:

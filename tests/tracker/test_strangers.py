@@ -164,4 +164,3 @@ def test_the_memory_of_a_crowd_is_given_back_once_all_are_gone(
             entrance.strangers.remove(peer)
         entrance.clock.wait(LATER_S)
         assert len(given) == expected
-    module.give_back_memory()

@@ -89,6 +89,17 @@ def test_the_pool_keeps_no_more_than_its_cap():
     assert pool.idle_bytes == 8 * MIB
 
 
+def test_idle_blocks_are_dropped():
+    pool = Pool()
+    kept, gone = pool.take(4 * MIB), pool.take(4 * MIB)
+    del gone
+    pool.drop_idle()
+    assert pool.idle_bytes == 0
+    kept[:] = bytes(4 * MIB)  # a block that is lent stays
+    del kept
+    assert pool.idle_bytes == 4 * MIB
+
+
 def test_blocks_that_come_back_in_other_threads():
     """Their end may be in any thread, while another one takes blocks."""
     pool = Pool(cap=64 * MIB)
