@@ -137,8 +137,9 @@ def test_a_deployed_module_needs_no_lease(tmp_path: Path, rpcsys: Command) -> No
     daemons = Daemons(tmp_path)
     try:
         tracker = daemons.tracker()
-        daemon = daemons.server("edge", *deployed.WITH_NUMPY, "--deploy", str(tmp_path / "deploy"), tracker=tracker)
-        put = rpcsys("deploy", deployed.onnx_model(tmp_path / "scale.onnx", 3), "--to", daemon.where)
+        daemons.server("edge", *deployed.WITH_NUMPY, "--deploy", str(tmp_path / "deploy"), tracker=tracker)
+        model = deployed.onnx_model(tmp_path / "scale.onnx", 3)
+        put = rpcsys("deploy", model, "--key", "edge", "--tracker", tracker.where)
         assert put.returncode == 0, put.stderr
         np.savez(tmp_path / "in.npz", x=np.full(4, 2, np.float32))
         done = rpcsys("run", "--serve", "scale", "in.npz", "--tracker", tracker.where, "--repeat", 2)

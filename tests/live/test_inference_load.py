@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
+import rpcsys
 from rpcsys import module
-from rpcsys.client.deploying import Deployment
 from tests.live import deployed, gateways
 from tests.live.daemons import START_S, Daemon, Daemons, free_port, wait_until
 from tests.live.inference_load import GrpcCaller, HttpCaller, InferenceLoad, Refused
@@ -91,15 +91,17 @@ def ended(load: InferenceLoad, record_property: Any) -> None:
     assert not load.errors, load.errors[:3]
 
 
-@pytest.mark.open_lab("it deploys on servers by their addresses")
 def test_a_module_is_replaced_six_times(replicas: Replicas, tmp_path: Path, record_property: Any) -> None:
     load = replicas.load("scale", lambda y: any(np.array_equal(y, X * factor) for factor in (2.0, 3.0)))
-    for turn in range(3):
-        for server in replicas.servers:
+    with rpcsys.connect_tracker(replicas.tracker.where) as tracker:
+        names = [server["name"] for server in tracker.summary()["servers"]]
+        assert len(names) == 2
+        for turn in range(3):
             path = deployed.onnx_model(tmp_path / f"other-{turn}.onnx", 3.0 - turn % 2)
-            with Deployment(server.where) as deployment:
-                deployment.put(path, "scale")
-            more(load)
+            for name in names:
+                with tracker.deployment(name) as deployment:
+                    deployment.put(path, "scale")
+                more(load)
     ended(load, record_property)
 
 
