@@ -18,12 +18,12 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 TVM = "tvm"
 EVERY_MEMBER = "*"
 EVERY_MODULE = "*"
-ASK = "ask a keeper"  # what one does who needs more than the rules allow
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}").fullmatch
 _SPECIAL = frozenset("*?[")
 MAX_PRIORITY = 1000
 MAX_AT_ONCE = 10_000
 MAX_REMEMBERED = 65_536  # decisions of each kind
+MAX_NAMED = 3  # keepers in a refusal
 
 Network = IPv4Network | IPv6Network
 
@@ -110,6 +110,13 @@ class Access:
     def _patterns(self) -> tuple[str, ...]:
         return tuple(name for name in self._by_name if not _SPECIAL.isdisjoint(name))
 
+    @cached_property
+    def ask(self) -> str:
+        """What one does who needs more than the rules allow: ask those whom the rules name as keepers."""
+        names = {name for rule in self.rules if Right.KEEPER in rule.rights for name in self._names(rule)}
+        named = sorted(filter(is_name, names))[:MAX_NAMED]
+        return f"ask {' or '.join(named) or 'a keeper'}"
+
     def _names(self, rule: Rule) -> set[str]:
         return {name for one in rule.who for name in self.groups.get(one, (one,))}
 
@@ -192,11 +199,11 @@ def refusal(access: Access, member: str, key: str, *, priority: float = 1, held:
     who = f"{member} may not lease {key}"
     if grant is None:
         keys = list(dict.fromkeys(pattern for rule in access.rules_of(member) for pattern in rule.keys))
-        return f"{who} (rules of lab {access.lab} allow: {', '.join(keys[:8]) or 'nothing'}); {ASK}"
+        return f"{who} (rules of lab {access.lab} allow: {', '.join(keys[:8]) or 'nothing'}); {access.ask}"
     if priority > grant.priority:
-        return f"{who} with priority {priority:g}: {grant.priority} at most; {ASK}"
+        return f"{who} with priority {priority:g}: {grant.priority} at most; {access.ask}"
     if held + count > grant.at_once:
-        return f"{who}: {grant.at_once:g} leases at once, and has {held}; end one, or {ASK}"
+        return f"{who}: {grant.at_once:g} leases at once, and has {held}; end one, or {access.ask}"
     return ""
 
 
@@ -204,7 +211,7 @@ def lacks(access: Access, member: str, right: Right) -> str:
     """Why a member may not do what takes ``right``; empty if it may."""
     if right in access.rights(member):
         return ""
-    return f"{member} may not do this (it takes the right {right.value!r} in the rules of lab {access.lab}); {ASK}"
+    return f"{member} may not do this (it takes the right {right.value!r} in the rules of lab {access.lab}); {access.ask}"
 
 
 @lru_cache(maxsize=4096)

@@ -184,7 +184,7 @@ def _ends(records: Records, lab: LabView, peer: Peer, message: control.EndLease)
 def _resolves(records: Records, lab: LabView, peer: Peer, message: control.Resolve) -> str:
     if not message.name or lab.access.may_call(_name(peer), message.name):
         return ""  # without a name, the answer has the modules that its member may call
-    return f"{_name(peer)} may not call module {message.name} (rules of lab {lab.name}); {access.ASK}"
+    return f"{_name(peer)} may not call module {message.name} (rules of lab {lab.name}); {lab.access.ask}"
 
 
 def _deploys(records: Records, lab: LabView, peer: Peer, message: control.AskAdmission) -> str:
@@ -192,7 +192,7 @@ def _deploys(records: Records, lab: LabView, peer: Peer, message: control.AskAdm
     if lab.access.deployable(name):
         return ""
     rule = f"(no rule of lab {lab.name} names a module that {name} may replace)"
-    return access.lacks(lab.access, name, Right.DEPLOY) or f"{name} may not deploy {rule}; {access.ASK}"
+    return access.lacks(lab.access, name, Right.DEPLOY) or f"{name} may not deploy {rule}; {lab.access.ask}"
 
 
 def _offers(keys: Callable[[Any], Iterable[str]]) -> Rule:

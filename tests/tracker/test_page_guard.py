@@ -133,7 +133,7 @@ def test_a_member_without_the_right_and_a_board_are_refused(guarded) -> None:
     status, text = guarded.ask(token=guarded.bo.token, tls=True)
     assert (status, text) == (
         403,
-        "bo may not do this (it takes the right 'see' in the rules of lab basement); ask a keeper\n",
+        "bo may not do this (it takes the right 'see' in the rules of lab basement); ask mo\n",
     )
     status, text = guarded.ask(token=guarded.board.token, tls=True)
     assert (status, text) == (403, "board is no person: boards and proxies see no page\n")
