@@ -211,7 +211,9 @@ def lacks(access: Access, member: str, right: Right) -> str:
     """Why a member may not do what takes ``right``; empty if it may."""
     if right in access.rights(member):
         return ""
-    return f"{member} may not do this (it takes the right {right.value!r} in the rules of lab {access.lab}); {access.ask}"
+    return (
+        f"{member} may not do this (it takes the right {right.value!r} in the rules of lab {access.lab}); {access.ask}"
+    )
 
 
 @lru_cache(maxsize=4096)

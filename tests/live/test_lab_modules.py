@@ -243,9 +243,7 @@ def test_who_may_not_is_told_so(lab: ModulesSite) -> None:
     lab.site.join("cy")
     with lab.as_member("cy") as tracker:
         for attempt in (lambda: tracker.serve("scale"), lambda: remote(lab)(X)):
-            with pytest.raises(
-                Forbidden, match=r"cy may not call module scale \(rules of lab basement\); ask mo"
-            ):
+            with pytest.raises(Forbidden, match=r"cy may not call module scale \(rules of lab basement\); ask mo"):
                 attempt()
         with pytest.raises(Forbidden, match=r"cy may not do this \(it takes the right 'deploy'"):
             tracker.deployment("e1")

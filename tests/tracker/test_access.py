@@ -91,9 +91,7 @@ def test_a_refusal_says_what_the_rules_allow() -> None:
         "ann may not lease rpi3 (rules of lab basement allow: rpi4, jetson-*, jetson-3); ask mo"
     )
     assert refusal(ACCESS, "bo", "rpi4") == "bo may not lease rpi4 (rules of lab basement allow: nothing); ask mo"
-    assert (
-        refusal(ACCESS, "ann", "rpi4", priority=5) == "ann may not lease rpi4 with priority 5: 2 at most; ask mo"
-    )
+    assert refusal(ACCESS, "ann", "rpi4", priority=5) == "ann may not lease rpi4 with priority 5: 2 at most; ask mo"
     for held, count in ((4, 1), (2, 3)):
         assert refusal(ACCESS, "ann", "rpi4", held=held, count=count) == (
             f"ann may not lease rpi4: 4 leases at once, and has {held}; end one, or ask mo"
