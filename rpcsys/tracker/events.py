@@ -165,7 +165,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Allowed:
-    """Record that a peer gets a right that it has asked for: fields as those of `Refused`."""
+    """Record the right that a peer gets, or what it does by one: fields as those of `Refused`."""
 
     at: float
     who: str

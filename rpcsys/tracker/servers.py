@@ -9,7 +9,7 @@ from typing import Any
 
 from rpcsys.tracker.admissions import Admissions
 from rpcsys.tracker.entities import Peer, Server
-from rpcsys.tracker.events import Action, Close, HistoryEntry, Send
+from rpcsys.tracker.events import Action, Allowed, Close, HistoryEntry, Send
 from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.heartbeats import MISSES, Heartbeats
 from rpcsys.tracker.labels import facts_of
@@ -181,8 +181,13 @@ class Servers:
         """Replace the list of a server's deployed modules."""
         if len(message.modules) > MAX_MODULES:
             return [peer.refuse(message.id, f"more than {MAX_MODULES} modules on one server")]
+        before = {(module.name, module.version): None for module in peer.deployed}
+        now = {(module.name, module.version): None for module in message.modules}
         self.records.deploy(peer, message.modules, message.key)
-        return [peer.done(message.id)]
+        changes = [("serve", each) for each in now if each not in before]
+        changes += [("withdraw", each) for each in before if each not in now]
+        at, who = self.records.now, peer.name or peer.who
+        return [peer.done(message.id), *(Allowed(at, who, peer.address, op, " ".join(of)) for op, of in changes)]
 
 
 def _joined(now: float, name: str, key: str, host: str, port: int | None, **more: Any) -> HistoryEntry:

@@ -165,6 +165,8 @@ def test_a_module_is_deployed_and_called(lab: ModulesSite) -> None:
         assert np.array_equal(gone(X), X * 7)
     done = [(entry["who"], entry["on"]) for entry in lab.audited() if entry["did"] == "deploy"]
     assert done[:2] == [(KEEPER, "e1"), (KEEPER, "e2")]
+    served = [(entry["who"], entry["on"][:11]) for entry in lab.audited() if entry["did"] == "serve"]
+    assert sorted(served) == [("e1", "scale 0001-"), ("e2", "scale 0001-")]
 
 
 def test_it_is_replaced_under_load_without_a_failed_call(lab: ModulesSite) -> None:

@@ -146,6 +146,22 @@ def test_the_audit_log_has_who_deploys(lab):
     assert actions[-1] == Allowed(lab.now, "bo", "10.0.0.2", "deploy", "board-1")
 
 
+def test_the_audit_log_has_what_a_server_serves(lab):
+    """Each version once, however often the server tells of its modules."""
+
+    def tell(*versions: str) -> list:
+        modules = [{"name": "head", "version": version, "running": len(versions)} for version in versions]
+        message = parse_to_tracker({"op": "deployed", "id": 5, "modules": modules}, TO_TRACKER)
+        actions = lab.state.apply(Received(lab.now, lab.board, message))
+        return [(each.who, each.op, each.on) for each in actions if isinstance(each, Allowed)]
+
+    serve, withdraw = ("board-1", "serve"), ("board-1", "withdraw")
+    assert tell("1") == [(*withdraw, "secret 1")]
+    assert tell("1") == []
+    assert tell("2") == [(*serve, "head 2"), (*withdraw, "head 1")]
+    assert tell() == [(*withdraw, "head 2")]
+
+
 def test_who_may_not_deploy_is_told_so(lab):
     answer = lab.to_deploy(lab.come("ann"))
     assert answer["error"] == "Forbidden"
