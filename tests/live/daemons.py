@@ -307,11 +307,11 @@ class Daemons:
             lab.reached_at(proxy.address[1])
         return proxy
 
-    def gateway(self, *flags: str, port: int = 0, **popen: Any) -> Daemon:
+    def gateway(self, *flags: str, port: int = 0, flavour: Flavour = GATEWAY, **popen: Any) -> Daemon:
         """An inference gateway on loopback: HTTP at ``port`` or any, gRPC at any (its ready line's ``grpc_port``)."""
         if "--grpc-port" not in flags:
             flags = (*flags, "--grpc-port", str(free_port()))
-        return self._serve("gateway", GATEWAY, flags, port, popen)
+        return self._serve("gateway", flavour, flags, port, popen)
 
     def behind(self, proxy: Daemon, key: str, *flags: str, flavour: str = "tvm", **popen: Any) -> Daemon:
         """A device server that connects to the proxy; returns at once."""

@@ -35,6 +35,8 @@ PROXIES = {
     "ours": Flavour("ours", _module("rpcsys.proxy"), frozenset({"ready"})),
 }
 GATEWAY = Flavour("ours", _module("rpcsys.gateway"), frozenset({"ready"}))
+#: On Debian's own libraries: grpcio 1.51, in Debian 12.
+DEBIAN_GATEWAY = Flavour("debian", ("/usr/bin/python3", "-m", "rpcsys.gateway"), frozenset({"ready"}))
 SERVERS = {
     "tvm": Flavour("tvm", _module("tvm.exec.rpc_server")),
     "ours": Flavour("ours", _module("rpcsys.server", "--tvm", "python"), frozenset({"ready", "listdir", "jail"})),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -19,9 +20,10 @@ from tritonclient.utils import InferenceServerException
 
 from rpcsys import module
 from rpcsys.client.deploying import Deployment
-from tests.live import deployed, gateways
+from tests.live import deployed, gateways, invariant
 from tests.live.daemons import START_S, Daemon, Daemons, free_port, wait_until
 from tests.live.daemons import queue as queue_of
+from tests.live.flavours import DEBIAN_GATEWAY
 from tests.live.gateways import Triton, numbers
 from tests.live.inference_load import GrpcCaller, HttpCaller, InferenceLoad
 
@@ -296,3 +298,35 @@ def test_a_module_on_a_foreign_server_is_served_too(daemons: Daemons, tmp_path: 
     call = HttpCaller(near, "near", X)
     assert np.array_equal(call(), X)
     call.close()
+
+
+# --- Debian's libraries -----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_calls_and_streams_by_debians_grpcio(daemons: Daemons, tmp_path: Path) -> None:
+    python, *_ = DEBIAN_GATEWAY.command
+    needed = "import grpc, numpy, prometheus_client, tornado"
+    if subprocess.run([python, "-c", needed], capture_output=True).returncode:
+        pytest.skip("type: apt-get install python3-grpcio python3-numpy python3-prometheus-client python3-tornado")
+    root = tmp_path / "deploy"
+    deployed.put(root, "scale", deployed.onnx_model(tmp_path / "scale.onnx", 2.0))
+    server = daemons.server("edge", *deployed.WITH_NUMPY, "--deploy", str(root))
+    gateway = daemons.gateway("--server", server.where, "--module", "scale", flavour=DEBIAN_GATEWAY)
+    gateways.wait_ready(gateway)
+    first = Triton("grpc", gateway)
+    first.is_server_live()
+    first.close()
+    invariant.running.idle(gateway.pid)  # grpcio 1.51 keeps the descriptor of the last connection until the next one
+    client, done = Triton("grpc", gateway), queue.Queue()
+    long = np.ones(4_000_000, "float32")
+    assert np.array_equal(client.infer("scale", client.inputs({"x": ("FP32", long)})).as_numpy("y"), long * 2)
+    client.start_stream(callback=lambda result, error: done.put((result, error)))
+    for number in range(20):
+        client.async_stream_infer("scale", client.inputs({"x": ("FP32", X + number)}), request_id=str(number))
+    for number in range(20):
+        result, error = done.get(timeout=START_S)
+        assert (error, result.get_response().id) == (None, str(number))
+        assert np.array_equal(result.as_numpy("y"), (X + number) * 2)
+    client.stop_stream()
+    client.close()
