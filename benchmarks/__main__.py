@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="rpcsys and its peers, side by side.")
     parser.add_argument("case", nargs="*", help="only the cases with these prefixes")
-    parser.add_argument("--quick", action="store_true", help="rough figures from a few rounds, in about a minute")
+    parser.add_argument("--quick", action="store_true", help="rough figures from a few rounds, in some minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE, too")
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal is missed or could not be measured")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
