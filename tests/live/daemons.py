@@ -28,7 +28,7 @@ from rpcsys.secure_lab import hold_port
 from tests.live import invariant
 from tests.live.flavours import GATEWAY, PROXIES, SERVERS, TRACKERS, Flavour
 from tests.live.leftovers import Watched
-from tests.live.probe import TrackerProbe, asker
+from tests.live.probe import KEEPERS, TrackerProbe, asker
 from tests.live.processes import alive, descendants, is_init
 from tests.live.ways import ALLOWED, CONNECTED, DEFAULT, OPEN
 
@@ -282,6 +282,8 @@ class Daemons:
             lab = self._lab(port)
             flags, port = (*flags, "--lab", str(lab.path)), lab.port
         daemon = self._serve("tracker", TRACKERS[flavour], flags, port, popen)
+        if "--lab" not in flags:
+            KEEPERS.pop(daemon.address[1], None)  # the lab of an earlier test had this port
         TrackerProbe(daemon.address).close()
         return self.desk(daemon, lab.desk) if lab is not None and self.way == CONNECTED else daemon
 
