@@ -99,7 +99,21 @@ def test_kept_arrays_do_not_overlap(pair):
 
 
 @needed
-def test_idle_memory_is_dropped(pair):
+@pytest.mark.parametrize("size", [1000, 3 << 20])
+def test_arrays_outlive_the_idle_memory_beside_them(pair, size):
+    kept, gone = received(pair, size), received(pair, size)
+    kept[:] = 7
+    del gone
+    received(pair, 1)  # the frame before it is settled
+    speedups.drop_idle_memory()
+    assert (kept == 7).all()
+    again = received(pair, size)
+    again[:] = 8
+    assert (kept == 7).all()
+
+
+@needed
+def test_idle_memory_grows_until_it_is_dropped(pair):
     before = resident()
     array = received(pair, 96 << 20)
     del array
