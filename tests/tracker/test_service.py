@@ -51,7 +51,9 @@ def connections(tracker):
 def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path):
     (tmp_path / "page.pem").write_text("no certificate")
     for file, problem in (("absent", "cannot read absent: No such file"), ("page.pem", "are no certificate with")):
-        done = run_tracker("--port", "0", "--http-port", str(free_port()), "--http-cert", file, cwd=tmp_path)
+        # At one address: at another one, a test's clients may have the same port.
+        ports = ("--host", "127.0.0.1", "--port", "0", "--http-port", str(free_port()))
+        done = run_tracker(*ports, "--http-cert", file, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
         assert problem in line
