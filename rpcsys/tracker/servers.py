@@ -181,13 +181,20 @@ class Servers:
         """Replace the list of a server's deployed modules."""
         if len(message.modules) > MAX_MODULES:
             return [peer.refuse(message.id, f"more than {MAX_MODULES} modules on one server")]
-        before = {(module.name, module.version): None for module in peer.deployed}
-        now = {(module.name, module.version): None for module in message.modules}
+        before = _versions(peer)
         self.records.deploy(peer, message.modules, message.key)
-        changes = [("serve", each) for each in now if each not in before]
-        changes += [("withdraw", each) for each in before if each not in now]
-        at, who = self.records.now, peer.name or peer.who
-        return [peer.done(message.id), *(Allowed(at, who, peer.address, op, " ".join(of)) for op, of in changes)]
+        done: list[Action] = [peer.done(message.id)]
+        return done if self.records.lab is None else [*done, *self._changes(peer, before, _versions(peer))]
+
+    def _changes(self, peer: Peer, before: dict[str, None], after: dict[str, None]) -> list[Action]:
+        """For the audit log: the versions of modules that a server has now, or has no more."""
+        changes = [("serve", each) for each in after if each not in before]
+        changes += [("withdraw", each) for each in before if each not in after]
+        return [Allowed(self.records.now, peer.name or peer.who, peer.address, op, each) for op, each in changes]
+
+
+def _versions(peer: Peer) -> dict[str, None]:
+    return {f"{module.name} {module.version}": None for module in peer.deployed}
 
 
 def _joined(now: float, name: str, key: str, host: str, port: int | None, **more: Any) -> HistoryEntry:
