@@ -154,6 +154,7 @@ class LabService:
         assert ping.hello is not None
         try:
             member = await self._new_member(ping.hello, connection.address)
+            self._note_changes(await wrap_future(self._lab.look_again()))  # the state has its groups' rights at once
         except (Unauthorized, Forbidden, ConfigError) as problem:
             if isinstance(problem, ConfigError):
                 stranger = {"stranger": connection.address}
@@ -161,7 +162,6 @@ class LabService:
             self._turn_away(connection, None, str(problem))
         else:
             self._let_in(connection, member, ping)
-            self.look_again()
         finally:
             self._joining.discard(connection)
         self._service.flush()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,7 +18,9 @@ from rpcsys.link.credential import Credential
 from rpcsys.link.link import Link
 from rpcsys.serve import bind
 from rpcsys.tracker import lab_folder
+from rpcsys.tracker.access import Right
 from rpcsys.tracker.config import TrackerConfig
+from rpcsys.tracker.members import Members
 from rpcsys.tracker.service import TrackerService
 from rpcsys.wire import tokens
 from rpcsys.wire.tokens import HolderKind, Token
@@ -81,6 +85,23 @@ def test_one_without_a_credential_is_counted_and_dropped(tmp_path: Path) -> None
             assert lab.service.lab is not None
             await asyncio.to_thread(wait_until, lambda: not lab.service.connections, TIMEOUT_S, "its connection's end")
             assert lab.service.lab.counts.unauthorized == {"credential": 1}
+
+    asyncio.run(lives())
+
+
+def test_a_newcomer_has_the_rights_of_its_groups_at_once(tmp_path: Path) -> None:
+    async def lives() -> None:
+        async with running(tmp_path / "lab") as lab:
+            with contextlib.closing(Members(tmp_path / "lab")) as known:
+                number, secret = known.invite("bo", HolderKind.PERSON, time.time(), groups=["keepers"])
+            joining = {"invitation": f"{number}.{secret}", "hash": tokens.hash_of(tokens.new_secret())}
+            where = lab.keeper.trackers[0]
+            opening = functools.partial(Link.open, where, credential=lab.keeper, joining=joining, timeout=TIMEOUT_S)
+            with await asyncio.to_thread(opening):
+                lab_of_state = lab.service.state.records.lab
+                assert lab_of_state is not None
+                assert Right.KEEPER in lab_of_state.access.rights("bo")
+                assert "bo" in lab_of_state.people
 
     asyncio.run(lives())
 
