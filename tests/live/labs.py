@@ -24,7 +24,7 @@ from tests.live.daemons import Daemon, Daemons, free_port
 from tests.live.probe import KEEPERS, LabProbe, TrackerProbe
 
 USER, OTHER = "ann", "bob"  # who this process is in a test that knows of no lab, and whom it may be beside that
-DESK = "desk"
+DESK = "dee"
 
 
 class LabOnDisk:

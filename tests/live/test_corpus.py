@@ -13,12 +13,13 @@ import pytest
 
 import rpcsys
 from rpcsys import graph
-from rpcsys.client.deploying import Deployment
+from rpcsys.client import ServedModule
 from tests.corpus.models import MAKERS, NOT_EXACTLY, Corpus, bits, refused
-from tests.live.daemons import Daemon, Daemons
+from tests.live.daemons import START_S, Daemon, Daemons, wait_until
 
 FLAGS = ("--preload", "onnxruntime", "--tvm", "off")
 FRAMES = 3
+EDGE = "edge"
 
 
 class Lab:
@@ -28,12 +29,8 @@ class Lab:
         self.tracker = daemons.tracker()
         self.boards = [
             daemons.server("board", *FLAGS, *more, tracker=self.tracker, offers=number)
-            for number, more in enumerate([(), ("--deploy", str(daemons.folder / "deployed"))], 1)
+            for number, more in enumerate([(), ("--name", EDGE, "--deploy", str(daemons.folder / "deployed"))], 1)
         ]
-
-    @property
-    def edge(self) -> Daemon:
-        return self.boards[1]
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +61,18 @@ def test_in_a_session(corpus: Corpus, session: rpcsys.client.Session, name: str)
     assert bits(module.run(example.feeds)) == bits(example.run())
 
 
+def served(tracker: rpcsys.client.Tracker, name: str) -> ServedModule:
+    """A deployed module, once the tracker knows of it."""
+    wait_until(lambda: any(row["name"] == name for row in tracker.resolve()), START_S, f"{name} is served")
+    return tracker.serve(name)
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_deployed(corpus: Corpus, lab: Lab, name: str) -> None:
     example = corpus[name]
-    with Deployment(lab.edge.address) as deployment:
+    with rpcsys.connect_tracker(lab.tracker.where) as tracker, tracker.deployment(EDGE) as deployment:
         deployment.put(example.path, name)
-        with rpcsys.connect(*lab.edge.address, serve=name) as module:
+        with served(tracker, name) as module:
             assert bits(module.run(example.feeds)) == bits(example.run())
         deployment.remove(name)
 
@@ -88,12 +91,13 @@ def test_pipelined_on_leased_boards(corpus: Corpus, lab: Lab, name: str) -> None
 def test_deployed_from_the_shell(corpus: Corpus, lab: Lab, tmp_path: Path) -> None:
     """From another folder than the model's."""
     example = corpus["weights_apart.many_files"]
-    command = ["deploy", str(example.path), "--to", lab.edge.where, "--name", "shell"]
+    command = ["deploy", str(example.path), "--tracker", lab.tracker.where, "--to", EDGE, "--name", "shell"]
     done = subprocess.run(
         [sys.executable, "-m", "rpcsys", *command], cwd=tmp_path, env=os.environ, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    with rpcsys.connect(*lab.edge.address, serve="shell") as module:
-        assert bits(module.run(example.feeds)) == bits(example.run())
-    with Deployment(lab.edge.address) as deployment:
-        deployment.remove("shell")
+    with rpcsys.connect_tracker(lab.tracker.where) as tracker:
+        with served(tracker, "shell") as module:
+            assert bits(module.run(example.feeds)) == bits(example.run())
+        with tracker.deployment(EDGE) as deployment:
+            deployment.remove("shell")

@@ -12,7 +12,6 @@ import pytest
 
 import rpcsys
 from rpcsys import graph, module
-from rpcsys.client.deploying import Deployment
 from rpcsys.errors import ConnectError, ModelError, RpcsysError, UnknownKey
 from rpcsys.graph._plan.bench import measured_link
 from tests.graph.running import make, node, numbers, run, values
@@ -83,12 +82,12 @@ def test_the_exported_library_calls_the_deployed_part(
     network: onnx.ModelProto, frame: Any, daemons: Daemons, tmp_path: Path
 ) -> None:
     tracker = daemons.tracker()
-    folder = ("--deploy", str(tmp_path / "deployed"))
-    server = daemons.server(KEY, *deployed.WITH_NUMPY, *folder, tracker=tracker)
+    folder = ("--name", "e1", "--deploy", str(tmp_path / "deployed"))
+    daemons.server(KEY, *deployed.WITH_NUMPY, *folder, tracker=tracker)
     over = [f"key:{KEY}"]
     plan = graph.auto_cuts(network, over, tracker=tracker.where, measure_s=0.01, rounds=1)
     (part,) = plan.export(tmp_path / "model.so", tracker=tracker.where).values()
-    with Deployment(server.address) as deployment:
+    with rpcsys.connect_tracker(tracker.where) as known, known.deployment("e1") as deployment:
         deployment.put(part)
     expected = run(network, {"x": frame}, "ALL")["t3"]
     with module.load_module(tmp_path / "model.so") as loaded:
