@@ -24,6 +24,7 @@ from rpcsys.tracker.lab_folder import LabFolder
 from tests.live.daemons import Daemons, free_port, wait_until
 from tests.live.lab_site import KEEPER, UNAUTHORIZED, LabSite
 from tests.live.probe import KEEPERS, TrackerProbe
+from tests.live.ways import OPEN
 
 # What people do
 
@@ -404,6 +405,7 @@ def test_a_credential_of_another_lab_or_with_another_token_is_refused(site: LabS
 def test_a_tracker_without_tls_is_told_nothing(site: LabSite) -> None:
     site.kill()
     KEEPERS.pop(site.port)
+    site.daemons.way = OPEN
     plain = site.daemons.tracker(port=site.port)
     refused = site.run("mo", "whoami", status=UNAUTHORIZED)
     KEEPERS.pop(site.port)
