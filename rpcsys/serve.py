@@ -270,15 +270,18 @@ class Signals:
     """
 
     def __init__(self, *also: signal.Signals) -> None:
+        self._came = bytearray()  # the numbers of the signals
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
+        # A signal that comes right before the loop's system call wakes the loop, though its handler runs later.
+        self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT, *also)}
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
-        # An interrupted system call resumes and finds the byte. (Event loops use Python's wake-up descriptor.)
-        with contextlib.suppress(BlockingIOError):  # the buffer is full: enough signals wait
-            self._writer.send(bytes([number]))
+        self._came.append(number)
+        with contextlib.suppress(BlockingIOError):  # the buffer is full: enough bytes wake the loop
+            self._writer.send(b".")  # for a loop that has set its own wake-up descriptor since
 
     def fileno(self) -> int:
         """Readable once a signal has come."""
@@ -286,14 +289,16 @@ class Signals:
 
     def received(self) -> bytes:
         """The numbers of the signals that came since the last call."""
-        try:
-            return self._reader.recv(64)
-        except BlockingIOError:
-            return b""
+        with contextlib.suppress(BlockingIOError):
+            self._reader.recv(4096)
+        came = bytes(self._came)
+        del self._came[: len(came)]
+        return came
 
     def close(self) -> None:
         """Restore the former signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
         self._reader.close()
         self._writer.close()

@@ -245,6 +245,35 @@ def test_signals_reach_the_loop(code, number):
     assert (process.returncode, err) == (5, "")
 
 
+#: Each child waits for one signal, which its parent sends at about the moment when it begins to wait.
+SIGNAL_AT_THE_WAIT = """
+import os, random, select, signal, sys, time
+from rpcsys.serve import Signals
+for _ in range(500):
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        signals = Signals()
+        os.write(writing, b".")
+        came = select.select([signals], [], [], 20)[0]
+        os._exit(0 if came and signals.received() else 1)
+    os.read(reading, 1)
+    os.close(reading), os.close(writing)
+    at = time.perf_counter() + random.random() * 3e-5
+    while time.perf_counter() < at:
+        pass
+    os.kill(pid, signal.SIGTERM)
+    if os.waitpid(pid, 0)[1]:
+        sys.exit("a signal did not wake select")
+"""
+
+
+def test_a_signal_right_before_the_wait_ends_it():
+    process = run_python(SIGNAL_AT_THE_WAIT)
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+
+
 # --- service managers --------------------------------------------------------------------------
 
 

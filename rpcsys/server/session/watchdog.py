@@ -106,22 +106,24 @@ class Watcher:
         return stopping.kind, stopping.message + "; it was stopped, and the session goes on"
 
     def _run(self) -> None:
-        last, quiet = (self.loop.turn, self._stream.moved), 0
+        last, last_moved, quiet = self.loop.turn, self._stream.moved, 0
         while True:
             time.sleep(TAKEOVER_S)
             self._check_limit()
-            turn = self.loop.turn
-            now = turn, self._stream.moved
+            turn, moved = self.loop.turn, self._stream.moved
             if not turn & 1:
-                self._check_key(now[1], quiet)
-            if now != last:
-                last, quiet = now, 0
-            elif turn & 1:
+                self._check_key(moved, quiet)
+            if turn != last:
+                last, quiet = turn, 0
+            elif turn & 1:  # a call that streams moves bytes, and is watched all the same
                 self._take_over(turn)
+            elif moved != last_moved:
+                quiet = 0
             else:
                 quiet = (quiet + 1) % _QUIET_POLLS
                 if not quiet:
                     self._sleep(turn)
+            last_moved = moved
 
     def _sleep(self, turn: int) -> None:
         """Sleep until a call begins or the limit is near. ``asleep`` is set before ``turn`` is read: none is missed."""
