@@ -180,6 +180,17 @@ _LEASE: Mapping[str, Check] = {
     "waited_s": checks.seconds,
     "priority": checks.number,
 }
+#: Fields of a past lease that its ``granted``, ``begun`` and ``limited`` have, and its end itself.
+_OF_OTHERS = ("how", "begun", "ended", "limit_s", "waited_s", "priority")
+_RECORDS: Mapping[str, Mapping[str, Check]] = {
+    **_PRESENT,
+    "over": {
+        **{name: check for name, check in _LEASE.items() if name not in _OF_OTHERS},
+        "cleaned": checks.mapping(lambda value, name: value),
+    },
+    "waited": {"ticket": _text},
+    **{kind: {"server": _text} for kind in ("gone", "trusted", "enabled", "forgotten")},
+}
 #: The fields of a past lease that a start needs, beside its end.
 _OVER: Mapping[str, Check] = {name: _LEASE[name] for name in ("key", "user", "since", "held_s", "outcome")}
 
@@ -198,18 +209,29 @@ def present(kind: Any, about: Any, at: Any, details: Any) -> HistoryEntry | None
     """The record in a row of ``present``; None if it is invalid."""
     try:
         plain = _object(details)
-        fields = _PRESENT[kind]
-        for name, check in fields.items():
-            check(plain[name], name)
-        for name in ("identity", "by"):
-            _text(plain.get(name, ""), name)
-        if plain[next(iter(fields))] != about:  # the first field is the lease, ticket or server
-            return None
-        if kind == "waiting":
-            wants_of(plain["key"], plain["labels"])
-        return HistoryEntry(_at(at, "at"), kind, plain)
+        record = HistoryEntry(_at(at, "at"), kind, plain)
+        # The first field is the lease, ticket or server.
+        return record if is_record(record) and plain[next(iter(_PRESENT[kind]))] == about else None
     except (ProtocolError, ValueError, KeyError, TypeError):
         return None
+
+
+def is_record(record: HistoryEntry) -> bool:
+    """Whether a record from outside has all that its kind needs. Those of kinds that change nothing need nothing."""
+    kind, details = record.kind, record.details
+    try:
+        for name, check in _RECORDS.get(kind, {}).items():
+            check(details[name], name)
+        for name in ("identity", "by"):
+            _text(details.get(name, ""), name)
+        for name in ("epoch", "arrival"):
+            _count(details.get(name, 0), name)
+        if kind == "waiting":
+            wants_of(details["key"], details["labels"])
+        _at(record.at, "at")
+    except (ProtocolError, ValueError, KeyError, TypeError):
+        return False
+    return True
 
 
 def is_plain(value: Any) -> bool:

@@ -90,18 +90,20 @@ class Engine(Protocol):
     async def look(self, after: int) -> Look:
         """Read the leader, the snapshot, and the journal's entries from ``after`` + 1 on, in one transaction."""
 
-    async def campaign(self, leader: Leader, over: int, last: int) -> int:
+    async def campaign(self, leader: Leader, over: int) -> int:
         """Become the leader if the term is still ``over`` (0: nobody leads), under a lease; return the new term.
 
-        0: another leads, or has led. Entries of the journal behind ``last``, which stand behind a gap, are deleted in
-        the same transaction.
+        0: another leads, or has led.
         """
+
+    async def cut(self, last: int, term: int) -> bool:
+        """Delete the journal's entries behind ``last``, which stand behind a gap. False: another leads."""
 
     async def append(self, number: int, data: bytes, term: int) -> bool:
         """Write an entry of the journal. False: another leads. Asking again with the same number changes nothing."""
 
-    async def renew(self) -> float:
-        """Renew the lease of the leader's key; return for how many seconds. 0: it is over."""
+    async def renew(self, term: int) -> float:
+        """Renew the lease of the leader's key; return for how many seconds. 0: it is over, or another leads."""
 
     async def resign(self, term: int) -> None:
         """Delete the leader's key if the term is still ``term``, and give the lease back."""
