@@ -13,7 +13,7 @@ from sys import getsizeof
 from typing import Any
 
 from rpcsys.tracker.events import HistoryEntry
-from rpcsys.tracker.tables import COLUMNS
+from rpcsys.tracker.tables import COLUMNS, Position
 
 #: The most records that wait for the disk, and about how much memory they take: minutes of a very busy lab.
 MAX_HISTORY = 200_000
@@ -106,9 +106,10 @@ class Batch:
     missed: int = 0  # records that were dropped, as the batch was full
     bytes: int = 0  # about what the records take
     whole: bool = False  # whether ``changes`` replace the file's whole table ``present``
+    position: Position | None = None  # in the journal of a replica, after these rows
 
     def __bool__(self) -> bool:
-        return bool(self.overs or self.events or self.changes or self.levels or self.whole)
+        return bool(self.overs or self.events or self.changes or self.levels or self.whole or self.position)
 
     def _room(self, size: int) -> bool:
         if len(self.overs) + len(self.events) >= MAX_HISTORY or self.bytes + size > MAX_BYTES:
@@ -141,10 +142,13 @@ class Batch:
             self.add_over(over)
         for record in later.events:
             self.add_event(record)
+        if later.whole:
+            self.changes.clear()
         self.changes.update(later.changes)
         for (begin, key), figures in later.levels.items():
             self.add_level(begin, key, figures)
         self.whole = self.whole or later.whole
+        self.position = later.position or self.position
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write all rows in one transaction. Raises `sqlite3.Error`: nothing is written."""
@@ -162,6 +166,9 @@ class Batch:
             present = [(*fact, number, record.at, json.dumps(record.details)) for fact, number, record in changed]
             _run(file, _ADD_PRESENT, present)
             _run(file, _ADD_LEVELS, [(*period, *figures) for period, figures in self.levels.items()])
+            if self.position is not None:
+                file.execute("DELETE FROM journal")
+                file.execute("INSERT INTO journal (through, at, epoch, arrivals) VALUES (?, ?, ?, ?)", self.position)
 
 
 @contextlib.contextmanager

@@ -135,7 +135,7 @@ class Observer:
 
     def _forget_absent(self) -> None:
         if self.store is not None:
-            self.store.forget_absent(self._started_at, self._now())
+            self.store.note(*self.store.absent(self._started_at, self._now()))
 
 
 def _level(entry: HistoryEntry) -> int:

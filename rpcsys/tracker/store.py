@@ -23,6 +23,7 @@ from rpcsys.tracker import salvage, tables
 from rpcsys.tracker.batch import Batch, Fact, LiveState
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.pruning import HistoryPruner
+from rpcsys.tracker.tables import Position
 from rpcsys.tracker.transitions import OURS
 from rpcsys.tracker.views.utilisation import Row
 
@@ -60,6 +61,7 @@ class HistoryStore:
         self._closing = False
         self._number = 0
         self.live_state = LiveState()
+        self.position = Position()  # of a replica
         try:
             self._open()
             self._restore()
@@ -83,6 +85,7 @@ class HistoryStore:
 
     def _restore(self) -> None:
         assert self._file is not None
+        self.position = tables.position(self._file)
         found = list(tables.all_present(self._file))
         self.live_state = LiveState(record for record in found if record is not None)
         skipped = len(found) - len(list(filter(None, found)))
@@ -128,33 +131,51 @@ class HistoryStore:
         return self._failing_since is not None
 
     def begin(self, now: float) -> tuple[HistoryEntry, ...]:
-        """The entries of `restored`, after TVM servers' leases are ended and old conditions of servers are dropped."""
-        forgotten = self._pruner.before
-        for record in list(self.live_state.values()):
-            if record.kind == "granted" and record.details["how"] != OURS:
-                self.note(_unknown_end(record, now))
-            elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
-                name = record.details["server"]
-                if ("joined", name) not in self.live_state and (record.kind, name) in self.live_state:
-                    self.note(HistoryEntry(now, "forgotten", {"server": name}))
+        """The entries of `restored`, after those of `ended` are noted."""
+        self.note(*self.ended(now))
         return self.restored(now)
 
-    def forget_absent(self, before: float, now: float) -> None:
-        """End the ``joined`` entries of servers that have not registered since ``before``."""
-        for record in list(self.live_state.values()):
-            if record.kind == "joined" and record.at < before:
-                reason = "it has not come back after a restart of the tracker"
-                self.note(HistoryEntry(now, "gone", {"server": record.details["server"], "reason": reason}))
+    def ended(self, now: float) -> list[HistoryEntry]:
+        """What ends with a restart: TVM servers' leases, and old conditions of servers that are not there."""
+        forgotten = self._pruner.before
+        ends: list[HistoryEntry] = []
+        left: dict[str, None] = {}
+        for record in self.live_state.values():
+            if record.kind == "granted" and record.details["how"] != OURS:
+                ends.append(_unknown_end(record, now))
+            elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
+                left[record.details["server"]] = None
+        there = (name for name in left if ("joined", name) not in self.live_state)
+        return [*ends, *(HistoryEntry(now, "forgotten", {"server": name}) for name in there)]
+
+    def absent(self, before: float, now: float) -> list[HistoryEntry]:
+        """The ends of the ``joined`` entries of servers that have not registered since ``before``."""
+        reason = "it has not come back after a restart of the tracker"
+        return [
+            HistoryEntry(now, "gone", {"server": record.details["server"], "reason": reason})
+            for record in self.live_state.values()
+            if record.kind == "joined" and record.at < before
+        ]
 
     def levels(self, since: float, now: float) -> list[Row]:
         """The averages from ``since`` on that `note_levels` has written."""
         return self._read(tables.levels, since, now)
 
-    def note(self, *records: HistoryEntry) -> None:
-        """Queue records, which are written within a second."""
+    def note(self, *records: HistoryEntry, position: Position | None = None) -> None:
+        """Queue records, which are written within a second; with the ``position`` in the journal that they reach."""
         with self._lock:
             for record in records:
                 self._fold(record)
+            if position is not None:
+                self.position = self._pending.position = position
+        self._writer.wake()
+
+    def replace(self, records: Iterable[HistoryEntry], position: Position) -> None:
+        """Replace all records that hold, by those of a journal's snapshot. The history stays."""
+        with self._lock:
+            self.live_state = LiveState(records)
+            self.position = position
+            self._pending.extend(self._all_present())
         self._writer.wake()
 
     def _fold(self, record: HistoryEntry) -> None:
@@ -227,6 +248,7 @@ class HistoryStore:
     def _all_present(self) -> Batch:
         numbered = enumerate(self.live_state.items(), self._number + 1)
         batch = Batch(changes={fact: (number, record) for number, (fact, record) in numbered}, whole=True)
+        batch.position = self.position if self.position.through else None
         self._number += len(batch.changes)
         return batch
 

@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rpcsys.errors import ConfigError, ProtocolError
 from rpcsys.tracker.events import HistoryEntry
@@ -57,7 +57,12 @@ CREATE TABLE levels (
 ) WITHOUT ROWID;
 """
 
-STEPS: tuple[str, ...] = (_FIRST,)  # scripts: from an empty file to version 1, from 1 to 2, and so on
+_SECOND = """
+-- How far a replica has the journal of its lab: its last entry, and the highest numbers in it. At most one row.
+CREATE TABLE journal (through INTEGER NOT NULL, at REAL NOT NULL, epoch INTEGER NOT NULL, arrivals INTEGER NOT NULL);
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND)  # scripts: from an empty file to version 1, from 1 to 2, and so on
 #: Columns of the tables, the most important table first.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "present": ("kind", "about", "number", "at", "details"),
@@ -68,9 +73,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "usage": ("hour", "user", "key", "leases", "held_s", "waited_s", "faults"),
     "levels": ("begin", "key", "looks", "slots", "leased", "waiting"),
     "events": ("id", "at", "kind", "about", "details"),
+    "journal": ("through", "at", "epoch", "arrivals"),
 }
 #: How many of a table's first columns are its sort order in the file.
-SORTED_BY: Mapping[str, int] = {"present": 2, "leases": 1, "usage": 3, "levels": 2, "events": 1}
+SORTED_BY: Mapping[str, int] = {"present": 2, "leases": 1, "usage": 3, "levels": 2, "events": 1, "journal": 1}
 _BUSY_S = 5.0  # how long to wait for a lock: other programs may read the file
 
 #: The age in seconds, and the number, of past leases that are read at a start: shares of device time halve every hour.
@@ -82,6 +88,15 @@ _REPORTING = (OURS, SILENT, INFERRED)
 _MAX_TEXT = 4096
 _MAX_AT = 10**12
 _SLACK_S = 1.0  # tolerance between a lease's end and its start plus its duration
+
+
+class Position(NamedTuple):
+    """How far a replica has its lab's journal."""
+
+    through: int = 0  # its last entry
+    at: float = 0.0  # the latest time in it, seconds since 1970
+    epoch: int = 0  # the highest in it
+    arrivals: int = 0
 
 
 def text(data: bytes) -> str:
@@ -271,6 +286,16 @@ def all_present(file: sqlite3.Connection) -> Iterator[HistoryEntry | None]:
     ).fetchone()
     for _ in range(min(skipped, MAX_PRESENT)):
         yield None
+
+
+def position(file: sqlite3.Connection) -> Position:
+    """How far the file has a journal; its beginning, if it has none, or if the row is invalid."""
+    row = file.execute("SELECT through, at, epoch, arrivals FROM journal LIMIT 1").fetchone() or (0, 0.0, 0, 0)
+    try:
+        through, at, epoch, arrivals = row
+        return Position(_count(through, ""), _at(at, ""), _count(epoch, ""), _count(arrivals, ""))
+    except ProtocolError:
+        return Position()
 
 
 def overs(file: sqlite3.Connection, now: float) -> list[HistoryEntry]:

@@ -115,7 +115,7 @@ def test_absent_servers_are_awaited_after_one_restart_only(opened):
     first.close()
     again = opened()
     again.note(entries.joined("back", at=NOW + 10))
-    again.forget_absent(NOW + 5, NOW + 60)
+    again.note(*again.absent(NOW + 5, NOW + 60))
     again.close()
     assert [record.details["server"] for record in opened().restored(NOW + 70)] == ["back"]
     assert rows(first.path, "SELECT about FROM events WHERE kind = 'gone'") == [("lost",)]
