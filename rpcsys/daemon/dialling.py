@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 from rpcsys.link.tcp import tune, tune_connected
+from rpcsys.wire.tracker import MAGIC_BYTES
 
 CONNECT_S = 5.0  # for each of a host's addresses. Clients and servers give up after about twice that.
 
@@ -41,3 +42,17 @@ async def _connected(sock: socket.socket, address: Any) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+async def take_magic(sock: socket.socket) -> None:
+    """Read a tracker's answer to the magic, and nothing behind it. Raises OSError: there is none."""
+    got = b""
+    while len(got) < len(MAGIC_BYTES):
+        wanted = len(MAGIC_BYTES) - len(got)
+        try:
+            data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sock, wanted), CONNECT_S)
+        except asyncio.TimeoutError:
+            raise OSError(f"no answer in {CONNECT_S:g} s") from None
+        got += data
+        if not data or not MAGIC_BYTES.startswith(got):
+            raise OSError("it is no tracker")

@@ -91,8 +91,13 @@ class Flow:
         """Whether a remainder waits for the sink."""
         return self._rest is not None
 
-    def start(self) -> None:
-        self._pair.loop.add_reader(self.source.fileno(), self.pump)
+    def start(self, first: bytes = b"") -> None:
+        """Begin to read; ``first`` is for the sink, before all that is read."""
+        sent = _send(self.sink.send, memoryview(first)) if first else 0
+        if sent < len(first):
+            self._pause(memoryview(first)[max(sent, 0) :], dead=sent < 0)
+        else:
+            self._pair.loop.add_reader(self.source.fileno(), self.pump)
 
     def pump(self) -> None:
         """Pass on the bytes of a readable source."""
@@ -227,9 +232,10 @@ class Pair:
         """Whether a stream has broken, and not ended."""
         return self._closing is not None
 
-    def start(self) -> None:
-        for flow in self.flows:
-            flow.start()
+    def start(self, first: bytes = b"") -> None:
+        """Begin; ``first`` is for the right stream, before all that the left one says."""
+        for flow, data in zip(self.flows, (first, b""), strict=True):
+            flow.start(data)
             self._relay.sockets.add(flow.source.fileno(), flow.source_broke, BREAKS)
 
     def finished(self) -> None:

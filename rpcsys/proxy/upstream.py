@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 
 from rpcsys.daemon.acceptor import ConnectionLimit
-from rpcsys.daemon.dialling import CONNECT_S, dial
+from rpcsys.daemon.dialling import dial, take_magic
 from rpcsys.proxy.config import Address, ProxyConfig
 from rpcsys.proxy.streams import ProxyStream, send_first
 from rpcsys.wire import tracker
@@ -58,7 +58,7 @@ class Upstream:
                 if self._stopping or not send_first(sock, self._introduction(stream)):
                     raise OSError("the proxy is stopping" if self._stopping else "it hung up")
                 if stream.encrypted:
-                    await self._take_magic(sock)
+                    await take_magic(sock)
             except BaseException:
                 sock.close()
                 raise
@@ -78,16 +78,3 @@ class Upstream:
             return bytes(stream.raw)
         via = tracker.encode(Via((stream.address, stream.port), (self._public, self.port)))
         return tracker.MAGIC_BYTES + via + bytes(stream.raw if stream.encrypted else b"")
-
-    async def _take_magic(self, sock: socket.socket) -> None:
-        """Read the tracker's answer to the magic, which the peer has not sent. Raises OSError: there is none."""
-        got = b""
-        while len(got) < len(tracker.MAGIC_BYTES):
-            wanted = len(tracker.MAGIC_BYTES) - len(got)
-            try:
-                data = await asyncio.wait_for(self._loop.sock_recv(sock, wanted), CONNECT_S)
-            except asyncio.TimeoutError:
-                raise OSError(f"no answer in {CONNECT_S:g} s") from None
-            got += data
-            if not data or not tracker.MAGIC_BYTES.startswith(got):
-                raise OSError("it is no tracker")

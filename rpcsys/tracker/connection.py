@@ -12,7 +12,7 @@ from rpcsys.errors import LimitExceeded, NoTls, ProtocolError
 from rpcsys.link.tcp import acknowledge_at_once
 from rpcsys.tracker.heartbeats import ASKED
 from rpcsys.tracker.peer_limit import PeerLimit
-from rpcsys.tracker.views.metrics import FrameCounts, LabCounts
+from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.summary import MAX_CHARACTERS
 from rpcsys.wire.control import Answer
 from rpcsys.wire.first_bytes import TRACKER, OtherProtocol, answer
@@ -20,7 +20,7 @@ from rpcsys.wire.tracker import FAIL, MAGIC_BYTES, MAX_FRAME, SUCCESS, TrackerFr
 
 if TYPE_CHECKING:
     from rpcsys.link.tls import Tunnel
-    from rpcsys.tracker.strangers import Strangers
+    from rpcsys.tracker.strangers import LabOfPeers
 
 log = logging.getLogger(__name__)
 
@@ -43,20 +43,6 @@ _SUCCESS, _ASKED = encode(SUCCESS), encode(ASKED)
 _PLAIN = memoryview(bytearray(RECEIVED))  # one connection at a time decrypts
 
 
-class LabOfPeers(Protocol):
-    """What a connection needs of the lab that its tracker serves."""
-
-    counts: LabCounts
-    strangers: Strangers
-
-    @property
-    def longest_hello(self) -> int:
-        """The longest frame, in bytes, of one who has not said yet who he is."""
-
-    def tunnel(self) -> Tunnel:
-        """The tracker's end of a new TLS connection."""
-
-
 class Owner(Protocol):
     """What a connection needs of its service."""
 
@@ -75,6 +61,9 @@ class Owner(Protocol):
     def greeted(self, connection: PeerConnection) -> int:
         """The peer has sent the magic; return the connection's number."""
 
+    def encrypted(self, connection: PeerConnection) -> None:
+        """The peer begins TLS where no lab is served."""
+
     def received(self, connection: PeerConnection, frame: bytes) -> None:
         """A frame has arrived."""
 
@@ -90,24 +79,8 @@ class PeerConnection:
 
     __slots__ = (
         *("_acknowledged", "_again", "_blocked", "_closing", "_ended", "_reader", "_service", "_since", "_sock"),
-        *(
-            "_greeted",
-            "_held",
-            "_place",
-            "_queued",
-            "_stuck_since",
-            "_tunnel",
-            "_unsent",
-            "_waiting_since",
-            "_wanted",
-            "address",
-            "known",
-            "local",
-            "number",
-            "refusal",
-            "refused",
-            "serves",
-        ),
+        *("_greeted", "_held", "_place", "_queued", "_stuck_since", "_tunnel", "_unsent", "_waiting_since", "_wanted"),
+        *("address", "known", "local", "number", "refusal", "refused", "serves"),
     )
 
     def __init__(self, service: Owner, sock: socket.socket, address: str, local: str, refusal: str = "") -> None:
@@ -120,7 +93,7 @@ class PeerConnection:
         self.refused = 0  # messages that were answered with the refusal
         self.known = service.lab is None  # whether it may send all messages: in a lab, its hello is accepted
         self._tunnel: Tunnel | None = None
-        self._greeted = False  # whether the magic of the peer was answered
+        self._greeted = False  # whether the magic of the peer has come
         self._held = False  # whether it waits unread, as others are to say first who they are
         self._service = service
         self._sock = sock
@@ -172,6 +145,25 @@ class PeerConnection:
         self._held = False
         self._since = self._waiting_since = self._service.loop.time()
         self._expect()
+
+    def release(self) -> tuple[socket.socket, bytes] | None:
+        """Give the socket away, with what no frame was made of; None: the connection ends.
+
+        It counts for its address until ``admission.leave``. A new connection takes the few bytes that are unsent.
+        """
+        self.flush()
+        if self._closing:
+            return None
+        self._leave()
+        return self._sock, self._reader.rest()
+
+    def resume(self, received: bytes, greeted: bool) -> None:
+        """Go on where another connection has released the socket; ``greeted``: the peer's magic was answered."""
+        if greeted:
+            self._reader.magic_due = False
+            self._greeted = True
+            self.number = self._service.greeted(self)
+        self._reader.feed(received)
 
     # Frames.
 
@@ -258,11 +250,15 @@ class PeerConnection:
     def _first_frame(self) -> bytes | None:
         """The next frame of a peer that has just come: TLS may begin before it, and its magic is answered."""
         lab = self._service.lab
-        if lab is not None and self._tunnel is None and self._reader.begins_tls:
-            self._begin_tls(lab)
+        if self._tunnel is None and self._reader.begins_tls:
+            if lab is not None:
+                self._begin_tls(lab)
+            else:
+                self._service.encrypted(self)
         frame = self._reader.next()
         if not self._greeted and not self._reader.magic_due:
             self._greeted = True
+            self.send(MAGIC_BYTES)
             self.number = self._service.greeted(self)
         return frame
 
@@ -282,10 +278,15 @@ class PeerConnection:
                     self._service.received(self, frame)
                 drained = frame is None or not self._reader.partial
         except ProtocolError as error:
-            if isinstance(error, OtherProtocol):
-                self.send(answer(TRACKER, error.kind))
-            self._service.flush()
-            self.drop(str(error), politely=True)
+            self._break_off(error)
+            return
+        except MemoryError:
+            raise
+        except Exception:  # an error of the tracker's own costs one connection, not all of them
+            log.exception(
+                "the tracker failed to handle a frame from %s", self.address, extra={"stranger": self.address}
+            )
+            self.drop("the tracker failed to handle its frame")
             return
         if not drained:  # the other connections' frames come first
             self._again = True
@@ -298,6 +299,13 @@ class PeerConnection:
             self._waiting_since = None
         else:
             self._await_rest()
+
+    def _break_off(self, error: ProtocolError) -> None:
+        """End the connection, as the peer does not keep to the protocol."""
+        if isinstance(error, OtherProtocol):
+            self.send(answer(TRACKER, error.kind))
+        self._service.flush()
+        self.drop(str(error), politely=True)
 
     def _await_rest(self) -> None:
         if self._waiting_since is None:
@@ -411,14 +419,17 @@ class PeerConnection:
         self._service.lost(self)
         self._shut()
 
-    def _shut(self) -> None:
+    def _leave(self) -> None:
         self._closing = True
         self._wanted = 0
+        del self._service.open_connections[self]
+        self._service.sockets.remove(self._sock.fileno())
+
+    def _shut(self) -> None:
         self._unsent.clear()
         self._queued.clear()
         if self in self._service.open_connections:
-            del self._service.open_connections[self]
-            self._service.sockets.remove(self._sock.fileno())
+            self._leave()
             self._sock.close()
             self._service.admission.leave(*self._place)
             if self._service.lab is not None:

@@ -249,6 +249,7 @@ class Peer:
     unanswered: int = 0  # heartbeat checks since its last answer
     gate: tuple[str, int] | None = None  # the address of its outermost proxy, if the proxies are trusted
     proxies: int = 0
+    relayed: bool = False  # whether a standby relays it
     since: float = 0.0  # a server: when it registered, or its last lease ended
     fresh: bool = True  # whether it has sent nothing but `Via`
     deployed: tuple[DeployedModule, ...] = ()

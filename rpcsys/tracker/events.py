@@ -29,6 +29,7 @@ class TrackerStarted:
     proxy_from: tuple[str, ...] = ()  # addresses and networks of trusted proxies; empty: this machine
     lab: LabView | None = None
     secret: str = ""  # random: what is made of it nobody can guess
+    term: int = 0  # that of the leader that it is; 0: it is no replica
 
 
 @dataclass(slots=True)
@@ -109,6 +110,14 @@ class Revoked:
 
 
 @dataclass(slots=True)
+class ReplicasChanged:
+    """The replicas of this tracker are those at ``addresses`` now, which relay connections while they do not lead."""
+
+    at: float
+    addresses: tuple[str, ...]
+
+
+@dataclass(slots=True)
 class Received:
     """A well-formed message has arrived."""
 
@@ -180,5 +189,5 @@ class StopTracker:
 
 
 OfLab = Authenticated | LabChanged | Revoked
-Event = TrackerStarted | Restored | Connected | OfLab | Received | Disconnected | TimePassed
+Event = TrackerStarted | Restored | Connected | OfLab | ReplicasChanged | Received | Disconnected | TimePassed
 Action = Send | Close | Refused | Allowed | StopTracker | HistoryEntry

@@ -16,6 +16,7 @@ from rpcsys.tracker.events import (
     Connected,
     Disconnected,
     HistoryEntry,
+    ReplicasChanged,
     Revoked,
     Send,
     StopTracker,
@@ -31,6 +32,11 @@ from rpcsys.wire.tokens import HolderKind
 MAX_PROXIES = 8  # in a chain; more are a mistake, or a loop
 MAX_NOT_NAMED = 256  # addresses of proxies without trust that are logged
 CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve", control.VERSIONS)
+
+
+def welcome() -> dict[str, Any]:
+    """What every tracker answers to a hello."""
+    return {"ok": True, "tracker": "rpcsys", "version": __version__, "capabilities": list(CAPABILITIES)}
 
 
 @dataclass(eq=False)
@@ -86,9 +92,11 @@ class Peers:
         return actions + (self.scheduler.weigh_all() if peer.serves else [])
 
     def via(self, peer: Peer, message: control.Via) -> list[Action]:
-        """Note the peer that a proxy relays. The first `Via` comes from the proxy to which clients connect."""
+        """Note the peer that a proxy relays. The first `Via` of a proxy comes from the one to which clients connect."""
         if not peer.fresh or peer.proxies == MAX_PROXIES:
             return [Close(peer.conn, f"its `via` came after another message, or after {MAX_PROXIES} others")]
+        if message.proxy is None:
+            return self._relayed(peer, message)
         peer.proxies += 1
         if not self._believes(peer):
             return self._not_named(peer.address)
@@ -96,6 +104,20 @@ class Peers:
             host, port = message.proxy
             peer.gate = (host or peer.address, port)
         peer.address = message.address[0]
+        return []
+
+    def _relayed(self, peer: Peer, message: control.Via) -> list[Action]:
+        """Note the peer that a standby relays, which is next to the leader: there is one hop, before any proxy."""
+        if peer.relayed or peer.proxies:
+            return [Close(peer.conn, "it is relayed by more than one standby")]
+        if peer.address not in self.records.replicas and not self._believes(peer):
+            return [Close(peer.conn, "it relays as a standby does, and no replica of this tracker is known there")]
+        peer.relayed, peer.address = True, message.address[0]
+        return []
+
+    def replicas_changed(self, event: ReplicasChanged) -> list[Action]:
+        """Note where the replicas of this tracker are."""
+        self.records.replicas = event.addresses
         return []
 
     def _believes(self, peer: Peer) -> bool:
@@ -130,8 +152,10 @@ class Peers:
         if peer.member is None:
             peer.user = self.records.claimed(message.hello.user or "")
         peer.keepalive = control.KEEPALIVE in message.hello.capabilities
-        welcome = {"tracker": "rpcsys", "version": __version__, "capabilities": list(CAPABILITIES)}
-        return [Send(peer.conn, {"ok": True, **welcome, **self._membership(peer)})]
+        role: dict[str, Any] = {}
+        if self.records.term and control.REPLICAS in message.hello.capabilities:
+            role = {"role": "leader", "term": self.records.term}
+        return [Send(peer.conn, {**welcome(), **self._membership(peer), **role})]
 
     def _membership(self, peer: Peer) -> dict[str, Any]:
         """What a member is told of its lab."""

@@ -94,6 +94,8 @@ class Records:
     def __init__(self, started: TrackerStarted) -> None:
         self.now = self.started_at = self.left_at = started.at
         self.proxy_networks = ProxyNetworks.of(started.proxy_from)
+        self.replicas: tuple[str, ...] = ()  # the addresses of the tracker's replicas, which may relay
+        self.term = started.term
         self.instance = started.instance
         self.stop_key = started.stop_key
         self.limits = dict(started.limits)

@@ -20,12 +20,12 @@ from rpcsys.daemon.guard import Guard
 from rpcsys.daemon.http import serve_pages
 from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
-from rpcsys.link.admission import ANY, Admission, plain
-from rpcsys.link.tcp import tune
+from rpcsys.link.admission import ANY, Admission
 from rpcsys.serve import Signals, announce, bind, notify
-from rpcsys.tracker import events
+from rpcsys.tracker import accepting, events
+from rpcsys.tracker.accepting import Place
 from rpcsys.tracker.config import TrackerConfig
-from rpcsys.tracker.connection import MAX_REFUSED, PeerConnection
+from rpcsys.tracker.connection import PeerConnection
 from rpcsys.tracker.events import Allowed, Close, HistoryEntry, Received, Refused, Send, StopTracker
 from rpcsys.tracker.lab_service import LabService
 from rpcsys.tracker.message_cache import MessageCache
@@ -80,8 +80,9 @@ class TrackerService:
         self.observer = observer = Observer(config, self.state.records, self.now, self.counts)
         self.pages = pages(self.state.records, observer.metrics, observer.utilisation, self.now)  # by path
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
-        self._served = Admission((ANY,) if config.lab else config.admit)
-        self.admission = PeerLimit(most, self.state.records.proxy_networks, self.now)
+        self.served = Admission((ANY,) if config.lab else config.admit)
+        records = self.state.records
+        self.admission = PeerLimit(most, records.proxy_networks, self.now, lambda: records.replicas)
         self.perform(events.Restored(started.at, self.observer.restored()))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -93,30 +94,26 @@ class TrackerService:
 
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Admit or close a connection that has just been accepted."""
-        tune(sock, bulk=False)
-        with contextlib.suppress(OSError):  # it has ended already
-            place = plain(address[0]), plain(sock.getsockname()[0])
-            if self.admission.admit(*place):
-                try:
-                    PeerConnection(self, sock, *place, self._served.refusal("tracker", *place))
-                    return
-                except OSError:  # the kernel cannot watch another descriptor
-                    self.admission.leave(*place)
-        sock.close()
+        accepting.accept(self, sock, address)
+
+    def adopt(self, sock: socket.socket, place: Place, received: bytes, greeted: bool) -> None:
+        """Go on with a connection that came while this tracker did not lead.
+
+        ``received``: what its peer has said that nobody has handled; ``greeted``: its magic was answered.
+        """
+        connection = accepting.admit(self, sock, place)
+        if connection is not None:
+            connection.resume(received, greeted)
+            if greeted or received:
+                connection.work()
+                self.flush()
 
     def _turn(self) -> None:
         """Handle the frames of a turn: offers first, so that requests of the same turn need no place in a queue."""
         (others, servers), self.heard = self.heard, ([], [])
         strangers = () if self.lab is None else self.lab.strangers.take()
         for connection in (*servers, *others, *strangers):
-            try:
-                connection.work()
-            except MemoryError:
-                raise
-            except Exception:  # an error of the tracker's own costs one connection, not all of them
-                extra = {"stranger": connection.address}
-                log.exception("the tracker failed to handle a frame from %s", connection.address, extra=extra)
-                connection.drop("the tracker failed to handle its frame")
+            connection.work()
         if self.lab is not None and self.lab.strangers.heard:
             self.loop.call_soon(self._turn)
         self.flush()
@@ -127,13 +124,14 @@ class TrackerService:
         One that has begun TLS behind a proxy's magic has a number already.
         """
         if connection.refusal or connection.number:
-            connection.send(tracker.MAGIC_BYTES)
             return connection.number or REFUSED
         self._numbers += 1
         self.connections[self._numbers] = connection
-        connection.send(tracker.MAGIC_BYTES)
         self.perform(events.Connected(self.now(), self._numbers, connection.address, connection.local))
         return self._numbers
+
+    def encrypted(self, connection: PeerConnection) -> None:
+        """Do nothing: what begins with TLS where no lab is served ends as every other protocol does."""
 
     def received(self, connection: PeerConnection, frame: bytes) -> None:
         """Handle one frame. Raises `ProtocolError`: the connection must end."""
@@ -195,20 +193,11 @@ class TrackerService:
         task.add_done_callback(self._asking.discard)
 
     def _refuse(self, connection: PeerConnection, message: Any) -> None:
-        """Tell a peer of a network that is not served why; TVM's client shows it if the connection stays open."""
-        error, why, number = "Forbidden", connection.refusal, getattr(message, "id", None)
+        """Tell a peer of a network that is not served why."""
+        error, why = "Forbidden", connection.refusal
         if self.lab is not None:
             error, why = self.lab.refusal(connection, message)
-        if number is not None:
-            connection.send(Answer(number, False, error, why).to_json())
-        elif isinstance(message, tracker.Ping) and message.hello is not None:
-            connection.send({"ok": False, "error": error, "message": why})
-        else:
-            connection.send([tracker.FAIL, why])
-        connection.refused += 1
-        if connection.refused >= MAX_REFUSED:
-            self.flush()
-            connection.drop("it goes on after it was refused", politely=True)
+        accepting.refuse(connection, message, error, why)
 
     async def _answer(self, connection: PeerConnection, question: control.History | control.Usage) -> None:
         self._tell(connection, await self.observer.answer(question))

@@ -20,6 +20,7 @@ from rpcsys.tracker.events import (
     LabChanged,
     Received,
     Refused,
+    ReplicasChanged,
     Restored,
     Revoked,
     Send,
@@ -64,6 +65,7 @@ class TrackerState:
             Authenticated: peers.authenticated,
             Revoked: peers.revoked,
             LabChanged: self._lab_changed,
+            ReplicasChanged: peers.replicas_changed,
             Restored: restore.restored,
             TimePassed: self._tick,
         }

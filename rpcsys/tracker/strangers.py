@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rpcsys.daemon.memory import give_back_memory
 from rpcsys.link.admission import network_of
 from rpcsys.tracker.views.metrics import LabCounts
+
+if TYPE_CHECKING:
+    from rpcsys.link.tls import Tunnel
 
 #: Peers that are read at once, in all and of one network; the others wait unread. Each takes up to 30 kB.
 MAX_READ, MAX_READ_OF_NETWORK = 512, 64
@@ -133,3 +136,17 @@ class Strangers:
             waiting.remove(peer)
             if not waiting:
                 del self._held[network]
+
+
+class LabOfPeers(Protocol):
+    """What a connection needs of the lab that its tracker serves."""
+
+    counts: LabCounts
+    strangers: Strangers
+
+    @property
+    def longest_hello(self) -> int:
+        """The longest frame, in bytes, of one who has not said yet who he is."""
+
+    def tunnel(self) -> Tunnel:
+        """The tracker's end of a new TLS connection."""

@@ -14,6 +14,8 @@ from rpcsys.wire.labels import MAX_WANTED
 from rpcsys.wire.outcomes import OUTCOMES
 from rpcsys.wire.pinned_keys import DEPLOY, SERVE
 
+#: The capability of a client or a server that knows what a standby is (docs/wire.md, "Replicas").
+REPLICAS = "replicas/1"
 #: A capability of a tracker: it compares versions, and a server may have `rpcsys.wire.labels.MAX_LABELS` labels.
 VERSIONS = "versions"
 #: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.
@@ -298,7 +300,7 @@ class Deployed(Ask, op="deployed"):
     key: str = field(checks.text, default="")
 
 
-# A proxy to the tracker, about a connection that it relays.
+# A proxy or a standby to the tracker, about a connection that it relays.
 
 
 class Via(Message, op="via"):
@@ -307,8 +309,9 @@ class Via(Message, op="via"):
     """
 
     address: tuple[str, int] = field(checks.place(checks.text))  # the relayed connection's peer
-    #: The proxy's address for clients with match keys of the server; no host: this connection's own.
-    proxy: tuple[str | None, int] = field(checks.place(optional(checks.text)))
+    #: The proxy's address for clients with match keys of the server; no host: this connection's own. None: a standby
+    #: relays, which is no way to servers.
+    proxy: tuple[str | None, int] | None = field(optional(checks.place(optional(checks.text))))
 
 
 #: ``error`` of a hello's answer from a proxy without a tracker of ours: a server then makes its offers by the proxy.

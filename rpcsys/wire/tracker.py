@@ -91,8 +91,10 @@ class TrackerFrameReader:
         return bytes(buffer[start:end])
 
     def rest(self) -> bytes:
-        """The bytes that `next` has not returned; they are in the reader no longer."""
-        rest, self._buffer, self._at, self.partial = bytes(self._buffer[self._at :]), b"", 0, False
+        """The bytes that `next` has not returned, the length of a frame too; they are in the reader no longer."""
+        length = _LENGTH.pack(self._due) if self._due else b""
+        rest, self._buffer, self._at, self.partial = length + self._buffer[self._at :], b"", 0, False
+        self._due = 0
         return rest
 
     @property
