@@ -50,6 +50,7 @@ class Owner(Protocol):
     def lab(self) -> LabOfPeers | None:
         """The lab that the tracker serves."""
 
+    max_frame: int  # bytes of a frame of a known peer
     loop: asyncio.AbstractEventLoop
     sockets: Sockets
     admission: PeerLimit
@@ -97,7 +98,7 @@ class PeerConnection:
         self._held = False  # whether it waits unread, as others are to say first who they are
         self._service = service
         self._sock = sock
-        self._reader = TrackerFrameReader(limit=MAX_FRAME if self.known else MAX_STRANGERS_FRAME)
+        self._reader = TrackerFrameReader(limit=service.max_frame if self.known else MAX_STRANGERS_FRAME)
         self._unsent = self._queued = bytearray()  # as they are sent; and what is to be sent, which TLS encrypts first
         self._wanted = READ
         self._blocked = False  # whether the kernel takes nothing more for now
@@ -123,7 +124,7 @@ class PeerConnection:
     def accept(self) -> None:
         """From now on, the peer may send all messages."""
         self.known = True
-        self._reader.limit = MAX_FRAME
+        self._reader.limit = self._service.max_frame
         if self._service.lab is not None:
             self._service.lab.strangers.remove(self)
 

@@ -49,9 +49,11 @@ REFUSED = -1  # the number of connections that the state does not know
 
 
 class TrackerService:
-    """A running tracker, made inside its event loop."""
+    """A running tracker, made inside its event loop. ``term``: as for `TrackerStarted`."""
 
-    def __init__(self, config: TrackerConfig) -> None:
+    max_frame = tracker.MAX_FRAME
+
+    def __init__(self, config: TrackerConfig, term: int = 0) -> None:
         self.loop = asyncio.get_running_loop()
         self._clock_offset = time.time() - time.monotonic()
         self.connections: dict[int, PeerConnection] = {}  # by number, those in the state
@@ -73,7 +75,7 @@ class TrackerService:
             view, self.counts.lab = self.lab.view, self.lab.counts
         started = events.TrackerStarted(
             self.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from, view,
-            os.urandom(32).hex(),
+            os.urandom(32).hex(), term,
         )  # fmt: skip
         self.state = TrackerState(started)
         self._deadlines = self.state.records.deadlines

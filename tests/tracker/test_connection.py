@@ -60,6 +60,7 @@ class TrackerService:
         self.read = []
         self.heard = (self.read, self.read)
         self.lab = None
+        self.max_frame = 1 << 20
         self.unsent = []
         self.soon = []
         self.frames = []
