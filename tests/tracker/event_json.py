@@ -15,6 +15,7 @@ KINDS: dict[str, type[Any]] = {
     for kind in (
         *(events.TrackerStarted, events.Restored, events.Connected, events.Received, events.Disconnected),
         *(events.TimePassed, events.Send, events.Close, events.StopTracker, events.HistoryEntry),
+        events.ReplicasChanged,
     )
 }
 
@@ -39,6 +40,8 @@ def from_json(plain: dict[str, Any]) -> Any:
         values["message"] = parse_to_tracker(values["message"])
     elif kind is events.TrackerStarted:
         values["proxy_from"] = tuple(values["proxy_from"])
+    elif kind is events.ReplicasChanged:
+        values["addresses"] = tuple(values["addresses"])
     elif kind is events.Restored:
         values["entries"] = tuple(from_json(entry) for entry in values["entries"])
     return kind(**values)

@@ -33,3 +33,18 @@ def test_ended_connections_leave_no_count():
     assert limit.admit("10.0.0.5", "10.0.0.1")
     limit.leave("10.0.0.5", "10.0.0.1")
     assert not limit._counted.counts
+
+
+def test_connections_of_replicas_do_not_count_whenever_those_change():
+    replicas = {"10.0.0.2"}
+    limit = PeerLimit(2, ProxyNetworks.of(["10.0.0.9"]), float, lambda: replicas)
+    assert [limit.admit("10.0.0.2", "10.0.0.1") for _ in range(3)] == [True] * 3
+    assert [limit.admit("10.0.0.3", "10.0.0.1") for _ in range(3)] == [True, True, False]
+    replicas = {"10.0.0.3"}
+    assert limit.admit("10.0.0.3", "10.0.0.1")
+    assert [limit.admit("10.0.0.2", "10.0.0.1") for _ in range(3)] == [True, True, False]
+    for address, count in (("10.0.0.2", 5), ("10.0.0.3", 3)):
+        for _ in range(count):
+            limit.leave(address, "10.0.0.1")
+    assert not limit._counted.counts
+    assert not +limit._of_replicas

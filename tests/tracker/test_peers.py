@@ -1,5 +1,7 @@
 """The tracker's decisions, as transcripts: what ends with a connection."""
 
+import pytest
+
 from rpcsys.tracker import policy
 from rpcsys.tracker.events import LabChanged
 from rpcsys.tracker.lab_view import LabView
@@ -100,3 +102,13 @@ def test_those_of_allowed_networks_stay_where_a_lab_is_closed():
     lab.apply(LabChanged(lab.now, LabView(rules, "lab-host:9190", ())))
     assert lab.closed == []
     assert len(lab.state.records.waiting) == 1
+
+
+@pytest.mark.parametrize(("term", "role"), [(0, {}), (7, {"role": "leader", "term": 7})])
+def test_a_leader_says_so_to_those_that_know_of_replicas(term, role):
+    scene = Scene(term=term)
+    hello = {"op": "hello", "version": "0", "capabilities": ["replicas/1"]}
+    (knows,) = scene.say(scene.connect(), [1, hello])
+    (old,) = scene.say(scene.connect(), [1, {**hello, "capabilities": ["replicas/2"]}])
+    assert knows == {**old, **role}
+    assert not {"role", "term"} & old.keys()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rpcsys.tracker.events import Authenticated, Disconnected
+from rpcsys.tracker.events import Authenticated, Disconnected, ReplicasChanged
 from rpcsys.tracker.lab_view import Member
 from rpcsys.tracker.peers import MAX_NOT_NAMED, MAX_PROXIES
 from rpcsys.wire.tokens import HolderKind
@@ -145,6 +145,85 @@ def test_an_identity_is_free_when_its_server_has_left(scene):
         scene.leave(board(scene, identity="1f2e"))
     assert not scene.state.records.identities
     assert not scene.closed
+
+
+STANDBY = "172.16.0.2"
+
+
+def relayed(address=BOARD):
+    return {"op": "via", "address": [address, 40112], "proxy": None}
+
+
+@pytest.fixture
+def replicas(scene):
+    """The tracker leads, and knows where the others are."""
+    scene.apply(ReplicasChanged(scene.now, ("172.16.0.1", STANDBY)))
+
+
+@pytest.mark.usefixtures("replicas")
+def test_a_board_that_a_standby_relays_is_reached_at_its_own_address(scene):
+    conn = scene.connect(STANDBY)
+    scene.say(conn, relayed())
+    assert scene.ask(conn, "register", key="rpi4", name="board", port=9091)[0]["ok"]
+    scene.put(conn, "rpi4:1", port=9091)
+    assert granted(scene) == (BOARD, 9091, "rpi4:1")
+
+
+@pytest.mark.usefixtures("replicas")
+def test_a_tvm_server_that_a_standby_relays_is_reached_at_its_own_address(scene):
+    conn = scene.connect(STANDBY)
+    scene.say(conn, relayed())
+    assert scene.say(conn, [5, {"key": "server:rpi4", "addr": [None, 9091]}]) == [0]
+    scene.put(conn, "rpi4:1", port=9091)
+    assert granted(scene) == (BOARD, 9091, "rpi4:1")
+
+
+@pytest.mark.usefixtures("replicas")
+def test_a_proxy_that_a_standby_relays_is_the_way_to_its_servers(scene):
+    board(scene, relayed(PROXY), via(), at=STANDBY)
+    assert granted(scene) == (PROXY, 9090, "rpi4:1")
+    assert {peer.address for peer in scene.state.records.peers.values() if peer.server} == {BOARD}
+
+
+@pytest.mark.parametrize("at", [STANDBY, PROXY])
+def test_a_standby_is_believed_as_a_replica_or_as_a_proxy_is(scene, at):
+    conn = scene.connect(at)
+    scene.say(conn, relayed())
+    assert scene.closed == ([conn] if at == STANDBY else [])  # no replica is known yet
+    scene.apply(ReplicasChanged(scene.now, (STANDBY,)))
+    scene.say(scene.connect(STANDBY), relayed())
+    assert len(scene.closed) == (at == STANDBY)
+    scene.apply(ReplicasChanged(scene.now, ()))
+    late = scene.connect(STANDBY)
+    scene.say(late, relayed())
+    assert scene.closed[-1] == late
+
+
+@pytest.mark.usefixtures("replicas")
+@pytest.mark.parametrize("before", [[1], via("172.16.0.1"), relayed("172.16.0.1")])
+def test_there_is_one_standby_and_it_comes_first(scene, before):
+    conn = scene.connect(STANDBY if before == relayed("172.16.0.1") else PROXY)
+    scene.say(conn, before)
+    scene.say(conn, relayed())
+    assert scene.closed == [conn]
+
+
+@pytest.mark.usefixtures("replicas")
+def test_a_replica_is_no_proxy(scene):
+    conn = scene.connect(STANDBY)
+    scene.say(conn, via())
+    assert scene.recorded("not_named")[0]["address"] == STANDBY
+    assert scene.state.records.peers[conn].address == STANDBY
+
+
+def test_in_a_closed_lab_standbys_are_believed_too():
+    lab = ClosedLab()
+    lab.apply(ReplicasChanged(lab.now, ("10.0.0.3",)))
+    conns = [lab.connect() for _ in range(3)]
+    for conn in conns:
+        lab.say(conn, relayed())
+    believed = [conn for conn in conns if conn not in lab.closed]
+    assert [lab.state.records.peers[conn].address for conn in believed] == [BOARD]
 
 
 STRANGER = "172.16.0.66"

@@ -23,9 +23,10 @@ class Scene:
         limits: dict[str, float] | None = None,
         now: float = START,
         proxy_from: tuple[str, ...] = (),
+        term: int = 0,
     ) -> None:
         self.now = now
-        started = events.TrackerStarted(self.now, "run", stop_key, limits or {}, proxy_from)
+        started = events.TrackerStarted(self.now, "run", stop_key, limits or {}, proxy_from, term=term)
         self.log: list[dict[str, Any]] = [event_json.to_json(started)]
         self.state = TrackerState(started)
         self.heard: dict[int, list[Any]] = {}

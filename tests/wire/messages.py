@@ -32,7 +32,7 @@ answer_fields = st.dictionaries(
     texts.filter(lambda t: t not in ("id", "ok", "op", "error", "message", "event")), plain, max_size=3
 )
 
-VIAS = st.builds(control.Via, st.tuples(texts, ports), st.tuples(maybe(texts), ports))
+VIAS = st.builds(control.Via, st.tuples(texts, ports), maybe(st.tuples(maybe(texts), ports)))
 TO_TRACKER = st.one_of(
     VIAS,
     st.builds(tracker.Ping, maybe(hellos)),

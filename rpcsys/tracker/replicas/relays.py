@@ -78,7 +78,7 @@ class Relays:
         self._left = left
         self._relay = Relay(sockets)
         self._leader: Address | None = None
-        self._dialling: set[asyncio.Task[None]] = set()
+        self._dialling: set[asyncio.Task[None] | None] = set()
         self._cutting: asyncio.Task[None] | None = None
         self._failed = False  # whether the last connection to the leader could not be made
 
@@ -156,9 +156,9 @@ class Relays:
             if task is not None:
                 task.cancel()
 
-    async def _join_all(self, leader: Address, dialling: set[asyncio.Task[None]]) -> None:
+    async def _join_all(self, leader: Address, dialling: set[asyncio.Task[None] | None]) -> None:
         """Join one peer after the other with the leader, until none waits. This task is one of ``dialling``."""
-        backoff = Backoff(*PAUSES_S)
+        backoff, this = Backoff(*PAUSES_S), asyncio.current_task()
         try:
             while self.waiting:
                 try:
@@ -170,8 +170,8 @@ class Relays:
                     self._failed = False
                     backoff.worked()
                     self._join(sock)
-        finally:
-            dialling.discard(asyncio.current_task())
+        finally:  # at once, so that another one is begun for the next that comes
+            dialling.discard(this)
 
     def _note_failure(self, leader: Address, error: OSError) -> None:
         if not self._failed:
