@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from rpcsys.daemon import dialling
-from rpcsys.daemon.dialling import dial
+from rpcsys.daemon.dialling import dial, take_magic
+from rpcsys.wire.tracker import MAGIC_BYTES
 
 
 @pytest.fixture
@@ -75,3 +76,33 @@ HOSTS = ("127.1.2.3", "127.0.0.1")  # no server listens at the first
 def test_an_invalid_host_name_is_an_error() -> None:
     with pytest.raises(OSError, match="is no host"):
         asyncio.run(dial("a..b", 1))
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (MAGIC_BYTES + b"rest", ""),
+        (MAGIC_BYTES[:2], "no answer in 1 s"),
+        (MAGIC_BYTES[:2] + b"x", "it is no tracker"),
+        (b"HTTP", "it is no tracker"),
+        (b"", "it is no tracker"),
+    ],
+)
+def test_a_tracker_is_known_by_its_magic(monkeypatch: pytest.MonkeyPatch, said: bytes, problem: str) -> None:
+    monkeypatch.setattr(dialling, "CONNECT_S", 1.0)
+
+    async def main() -> str:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            theirs.sendall(said)
+            if not said:
+                theirs.shutdown(socket.SHUT_WR)
+            try:
+                await take_magic(ours)
+            except OSError as error:
+                return str(error)
+            assert ours.recv(100) == b"rest"
+            return ""
+
+    assert asyncio.run(main()) == problem

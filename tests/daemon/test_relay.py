@@ -290,3 +290,38 @@ def test_beyond_a_number_of_buffers_reads_are_small() -> None:
     assert len(pool.buffer) == BUFFER
     assert pool.kept == 0
     assert len(pool._free) == MAX_FREE
+
+
+@pytest.mark.parametrize("size", [0, 100, 16 << 20])
+def test_first_bytes_come_before_all_others(run: Run, size: int) -> None:
+    async def main() -> None:
+        first = BLOB[:size]
+        (left, inner_left), (right, inner_right) = _ends(), _ends()
+        await send(left, b"then this")
+        ended = asyncio.Event()
+        pair = Pair(Relay(Sockets()), inner_left, inner_right, lambda pair: ended.set())
+        pair.start(first)
+        assert await read(right, size) == first
+        assert await read(right, 9) == b"then this"
+        await send(right, b"back")
+        assert await read(left, 4) == b"back"
+        left.close()
+        assert await read(right, 1) == b""
+        right.close()
+        await ended.wait()
+
+    run(main())
+
+
+def test_first_bytes_for_a_dead_stream_end_the_pair(run: Run) -> None:
+    async def main() -> None:
+        (left, inner_left), (right, inner_right) = _ends(), _ends()
+        right.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        right.close()
+        ended = asyncio.Event()
+        Pair(Relay(Sockets()), inner_left, inner_right, lambda pair: ended.set()).start(b"first")
+        await read(left, 1)
+        left.close()
+        await ended.wait()
+
+    run(main())

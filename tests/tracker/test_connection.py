@@ -290,6 +290,30 @@ def test_a_peer_that_reads_nothing_for_long_is_dropped(service, connection, peer
     assert service.gone == [connection]
 
 
+@pytest.mark.parametrize("cut", range(0, 24, 3))
+def test_another_connection_goes_on_where_one_was_released(service, connection, peer, cut):
+    said = MAGIC + raw([1]) + raw([22]) + raw("end")
+    peer.say(said[:cut])
+    sock, rest = connection.release()
+    assert connection.release() is None
+    assert (service.open_connections, service.sockets.watched, service.left) == ({}, {}, [])
+    heir = PeerConnection(service, sock, "10.0.0.5", "10.0.0.1")
+    heir.resume(rest, bool(connection.number))
+    heir.work()
+    peer.say(said[cut:])
+    assert service.frames == [b"[1]", b"[22]", b'"end"']
+    assert peer.hear() == MAGIC + b"xxx"
+    heir.drop("the test ends")
+
+
+def test_a_connection_that_ends_is_not_released(service, connection, peer):
+    service.reply = bytes(1 << 21)
+    peer.say(MAGIC + raw([1]))
+    connection.close()
+    assert service.open_connections
+    assert connection.release() is None
+
+
 @pytest.mark.parametrize("begun", [b"", MAGIC[:2], MAGIC + b"\x05", MAGIC + raw([1])[:-1]])
 def test_silence_within_a_frame_ends_the_connection(service, connection, peer, begun):
     if begun:

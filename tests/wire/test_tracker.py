@@ -60,6 +60,23 @@ def test_trailing_bytes_are_kept():
     assert frames(reader) == [b"0"]
 
 
+@given(st.integers(0, len(STREAM)), st.integers(0, len(STREAM)))
+def test_the_rest_is_all_that_no_frame_was_made_of(first, second):
+    """Another reader goes on with it, wherever the bytes were divided."""
+    start, end = sorted((first, second))
+    reader = TrackerFrameReader()
+    got = []
+    for piece in (STREAM[:start], STREAM[start:end]):
+        reader.feed(piece)
+        got += frames(reader)
+    other = TrackerFrameReader(magic=reader.magic_due)
+    other.feed(reader.rest())
+    assert not reader.partial
+    assert reader.rest() == b""
+    other.feed(STREAM[end:])
+    assert got + frames(other) == FRAMES
+
+
 def test_a_wrong_magic_is_refused_at_its_first_wrong_byte():
     reader = TrackerFrameReader()
     reader.feed(tracker.MAGIC_BYTES[:3])

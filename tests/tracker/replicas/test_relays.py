@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -18,7 +19,8 @@ from rpcsys.tracker.replicas.relays import KEPT
 from rpcsys.wire.control import Via
 from rpcsys.wire.tracker import decode_json
 from tests.live.daemons import free_port, wait_free, wait_until
-from tests.live.probe import REQUEST, TrackerProbe
+from tests.live.labs import LabOnDisk
+from tests.live.probe import REQUEST, LabProbe, TrackerProbe
 from tests.scripted_peers import exactly
 from tests.tracker.replicas.standbys import MAGIC, OLD_HELLO, SOON_S, Site, raw
 
@@ -329,6 +331,49 @@ def test_the_leader_believes_replicas_alone(site, monkeypatch, address):
     else:
         probes[0].send([1])
         assert probes[0].ended()
+
+
+# --- a closed lab ---------------------------------------------------------------------------------
+
+
+class TestOfClosedLab:
+    """What is inside TLS can be read by the leader alone, and a hello in the clear is for it to refuse."""
+
+    @pytest.fixture
+    def lab(self, tmp_path):
+        return LabOnDisk(tmp_path)
+
+    @pytest.fixture
+    def config(self, lab):
+        return TrackerConfig(lab=str(lab.path), proxy_from=("127.0.0.1",))
+
+    @pytest.fixture
+    def come(self, site, lab):
+        """Has a member come to the standby; returns what waits for the answer to its hello."""
+        with ThreadPoolExecutor() as pool:
+
+            def say():
+                with LabProbe(site.address) as probe:
+                    return probe.hello(lab.keeper.token, capabilities=["replicas/1"])
+
+            yield lambda: pool.submit(say)
+
+    def test_members_are_relayed(self, site, config, come):
+        leader = site.leader(5, config=config)
+        site.follow(leader.address, 5)
+        answer = come().result(SOON_S)
+        assert (answer["ok"], answer["role"], answer["lab"]) == (True, "leader", "basement")
+
+    def test_members_that_wait_are_answered_by_the_tracker_that_leads_here(self, site, config, come):
+        answered = come()
+        site.until(lambda: site.counts_now() == (0, 0, 1), "it waits")
+        site.give_over(site.leader(5, config=config), 5)
+        assert answered.result(SOON_S)["role"] == "leader"
+
+    def test_nobody_looks_out_in_the_clear(self, site, config):
+        site.follow(site.leader(5, config=config).address, 5)
+        _, answer = site.lookout()
+        assert (answer["ok"], answer["error"]) == (False, "Unauthorized")
 
 
 # --- TVM's own programs ---------------------------------------------------------------------------

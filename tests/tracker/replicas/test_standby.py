@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -9,7 +10,7 @@ import socket
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rpcsys.link.admission import Admission
@@ -27,6 +28,7 @@ from tests.wire.messages import TO_TRACKER, VIAS
 pytestmark = pytest.mark.live
 LEADER = ("10.0.0.1", 9190)
 OTHER = ("10.0.0.2", 9190)
+FRAMES = st.binary(min_size=1, max_size=60) | TO_TRACKER.map(lambda message: encode(message)[4:])
 
 
 def told(leader, term, **more):
@@ -43,7 +45,7 @@ def again(probe):
 # --- who it is -----------------------------------------------------------------------------------
 
 
-@given(st.binary(max_size=200) | TO_TRACKER.map(lambda message: encode(message)[4:]))
+@given(FRAMES)
 def test_any_first_frame_is_of_somebody(frame):
     assert isinstance(comer(message_in(frame)), Comer)
 
@@ -267,6 +269,25 @@ class TestLimited:
             probe.close()
         site.until(lambda: not site.standby.admission._counted.counts, "all are gone")
         assert site.lookout()[1]["role"] == "standby"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    said=st.binary(max_size=60)
+    | st.builds(
+        lambda frames, rest: MAGIC + b"".join(map(raw, frames)) + rest, st.lists(FRAMES, max_size=3), st.binary()
+    )
+)
+def test_any_first_bytes_fail_nothing(site, caplog, said):
+    with socket.create_connection(site.address) as sock:
+        sock.sendall(said)
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(SOON_S)
+        with contextlib.suppress(ConnectionResetError):
+            while sock.recv(1000):
+                pass
+    assert "failed to handle" not in caplog.text
+    assert site.problems == []
 
 
 # --- what it costs -------------------------------------------------------------------------------
