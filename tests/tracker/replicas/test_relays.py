@@ -149,23 +149,25 @@ def test_a_peer_that_has_gone_leaves_nothing_at_the_leader(site):
         assert site.probe().lease("rpi4")[2] == "rpi4:1"
 
 
-def test_a_ghost_does_not_take_the_ticket_of_a_client_that_lives(site):
-    first = site.leader()
+def test_a_ghost_does_not_take_the_ticket_of_a_client_that_lives(site, tmp_path):
+    asks = {"op": "request", "id": 1, "key": "rpi4", "wait_for_key": True}
+    config = TrackerConfig(state_dir=str(tmp_path))
+    first = site.leader(config=config)
     site.follow(first.address, 1)
     client = site.probe()
     client.ask(OLD_HELLO)
-    ticket = client.ask({"op": "request", "id": 1, "key": "rpi4"})["ticket"]
+    ticket = client.ask(asks)["ticket"]
     first.stop()
     site._leaders.remove(first)
     assert client.ended()
     ghost = site.probe()
     ghost.send(OLD_HELLO)
-    ghost.send({"op": "request", "id": 1, "key": "rpi4", "ticket": ticket})
+    ghost.send({**asks, "ticket": ticket})
     site.until(lambda: len(site.standby.relays.waiting) == 1, "the ghost waits")
-    second = site.leader(term=2)
+    second = site.leader(term=2, config=config)
     with TrackerProbe(second.address) as living:
         living.ask(OLD_HELLO)
-        living.ask({"op": "request", "id": 7, "key": "rpi4", "ticket": ticket})
+        assert living.ask({**asks, "id": 7, "ticket": ticket})["ticket"] == ticket
 
         def die() -> None:
             ghost.socket.close()
