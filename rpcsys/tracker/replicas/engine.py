@@ -16,6 +16,8 @@ from rpcsys.errors import RpcsysError
 MAX_VALUE = 512 << 10
 #: Entries of the journal that one `Engine.look` returns at most.
 MAX_ENTRIES = 64
+#: The most pieces of a snapshot: those of 100,000 boards are 10.
+MAX_PIECES = 256
 
 
 class EngineLost(RpcsysError):
@@ -27,7 +29,10 @@ class EngineFull(EngineLost):
 
 
 class EngineRefused(RpcsysError):
-    """The engine takes neither our name nor our certificate, or is none. It is not tried again by itself."""
+    """The engine takes neither our name nor our certificate, or is none, or holds another program's data.
+
+    It is not tried again by itself.
+    """
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Snapshot:
 class Look:
     """The engine at one moment. ``entries``: of the journal, ascending, without a gap from the number asked for on.
 
-    ``last``: the number of the last entry there is, 0 for none; of a gap, the last before it.
+    None of them may mean that they were trimmed: then the snapshot goes beyond the number asked for.
     """
 
     leader: Leader | None

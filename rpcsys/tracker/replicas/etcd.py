@@ -1,0 +1,308 @@
+"""The engine on etcd, through its JSON gateway.
+
+One member is asked until it fails, then the next. A request whose answer did not come is asked again there: each write
+is one that may be made twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from rpcsys.errors import ProtocolError
+from rpcsys.tracker.replicas import etcd_messages as messages
+from rpcsys.tracker.replicas.config import EnginePlace, EngineTls, EngineUser
+from rpcsys.tracker.replicas.engine import (
+    MAX_ENTRIES,
+    MAX_PIECES,
+    MAX_VALUE,
+    EngineFull,
+    EngineLost,
+    EngineRefused,
+    Leader,
+    Look,
+    Replica,
+    Snapshot,
+)
+from rpcsys.tracker.replicas.etcd_messages import Fault, Operation, Outcome, behind, delete, get, put, written_at
+from rpcsys.tracker.replicas.http_client import HttpReply, HttpServer
+from rpcsys.wire.http1 import HttpError, HttpLimits
+
+#: Seconds for one member's answer, connection and token included; for all members together.
+MEMBER_S, ALL_S = 1.0, 3.0
+#: Seconds of the leases of a leader and of a replica that are asked for. etcd may grant more.
+LEADER_LEASE_S, REPLICA_LEASE_S = 1, 10
+#: Bytes of an answer: what `Engine.look` reads at most, in Base64.
+_LIMITS = HttpLimits(body=(MAX_ENTRIES + 8) * MAX_VALUE * 3 // 2)
+_QUOTA = re.compile(rb"^etcd_server_quota_backend_bytes ([0-9.e+]{1,32})$", re.MULTILINE)
+_DEFAULT_QUOTA = 2 << 30
+
+Made = TypeVar("Made")
+
+
+class _NoLease(Exception):
+    """The lease of a request is over."""
+
+
+class _Failed(Exception):
+    """A member has not answered, or cannot now: why."""
+
+
+class EtcdEngine:
+    """An `Engine`. For one event loop. Raises `ConfigError`: a file of ``tls`` cannot be used."""
+
+    def __init__(self, place: EnginePlace, tls: EngineTls | None = None, user: EngineUser | None = None) -> None:
+        context = None if tls is None else tls.context()
+        self._members = [HttpServer(host, port, _LIMITS, context) for host, port in place.endpoints]
+        self._first = 0  # the member that is asked first
+        self._keys = messages.Keys(place.lab)
+        self._user = user
+        self._token = ""
+        self._signing_in = asyncio.Lock()
+        self._lease = self._replica_lease = 0
+        self._snapshot_at = self._through = 0  # the revision of the snapshot last seen, and how far it goes
+
+    async def look(self, after: int) -> Look:
+        outcome = await self._transaction(messages.look(self._keys, after))
+        found, self._snapshot_at = messages.read_look(self._keys, after, outcome)
+        self._through = found.snapshot.through if found.snapshot else 0
+        return found
+
+    async def campaign(self, leader: Leader, over: int, last: int) -> int:
+        if last < self._through:
+            return 0
+        keys, lease = self._keys, await self._grant(LEADER_LEASE_S)
+        # The journal still ends at ``last``: the next entry is neither written nor trimmed.
+        conditions = [
+            written_at(keys.leader, over),
+            written_at(keys.entry(last + 1), 0),
+            written_at(keys.snapshot, self._snapshot_at),
+        ]
+        won = [
+            put(keys.leader, messages.to_value(leader.to_json()), lease),
+            delete(keys.entry(last + 1), behind(keys.journal)),
+            get(keys.leader),
+        ]
+        try:
+            outcome = await self._transaction(messages.transaction(conditions, won, [get(keys.leader)]))
+        except _NoLease:
+            return 0
+        # Asked twice, the conditions fail the second time: the lease tells whose the key is.
+        found = messages.only(outcome.found[0])
+        if found is not None and found.lease == lease:
+            self._lease = lease
+            return found.revision
+        await self._revoke(lease)  # otherwise a request that is still on its way could win later
+        return 0
+
+    async def append(self, number: int, data: bytes, term: int) -> bool:
+        assert len(data) <= MAX_VALUE
+        return await self._write(term, [put(self._keys.entry(number), data)])
+
+    async def renew(self) -> float:
+        return await self._keep_alive(self._lease)
+
+    async def resign(self, term: int) -> None:
+        lease, self._lease = self._lease, 0
+        await self._write(term, [delete(self._keys.leader)])
+        await self._revoke(lease)
+
+    async def write_snapshot(self, snapshot: Snapshot, pieces: Sequence[bytes], term: int) -> bool:
+        assert len(pieces) == snapshot.pieces <= MAX_PIECES
+        assert all(len(piece) <= MAX_VALUE for piece in pieces)
+        keys, through = self._keys, snapshot.through
+        outcome = await self._transaction(messages.transaction([self._leads(term)], [get(keys.snapshot)]))
+        if not outcome.held:
+            return False
+        earlier = messages.only(outcome.found[0])
+        if earlier is not None and messages.read_snapshot(earlier).through == through:
+            return True  # others may be reading its pieces
+        for index, piece in enumerate(pieces):
+            if not await self._write(term, [put(keys.piece(through, index), piece)]):
+                return False
+        own = keys.piece(through, 0)[:-4]
+        done = [
+            put(keys.snapshot, messages.to_value(asdict(snapshot))),
+            delete(keys.pieces, own),
+            delete(behind(own), behind(keys.pieces)),
+            delete(keys.journal, keys.entry(through + 1)),
+        ]
+        return await self._write(term, done)
+
+    async def read_snapshot(self, snapshot: Snapshot) -> list[bytes] | None:
+        pieces = []
+        for index in range(snapshot.pieces):
+            key = self._keys.piece(snapshot.through, index)
+            outcome = await self._transaction(messages.transaction((), [get(self._keys.snapshot), get(key)]))
+            current, piece = map(messages.only, outcome.found)
+            if current is None or messages.read_snapshot(current).through != snapshot.through:
+                return None
+            if piece is None:
+                raise messages.strange(key, "a piece of the snapshot is missing")
+            pieces.append(messages.sized(piece))
+        return pieces
+
+    async def configure(self, config: dict[str, Any], term: int) -> bool:
+        return await self._write(term, [put(self._keys.config, messages.to_value(config))])
+
+    async def announce(self, replica_id: str, replica: Replica) -> None:
+        if not await self._keep_alive(self._replica_lease):
+            self._replica_lease = await self._grant(REPLICA_LEASE_S)
+        said = put(self._keys.replica(replica_id), messages.to_value(asdict(replica)), self._replica_lease)
+        try:
+            await self._transaction(messages.transaction((), [said]))
+        except _NoLease:  # it ended in between: the next time grants another
+            self._replica_lease = 0
+
+    async def size(self) -> tuple[int, int]:
+        size, quota = await self._ask("/v3/maintenance/status", {}, messages.read_size)
+        return size, quota or await self._quota(self._members[self._first])
+
+    async def close(self) -> None:
+        for member in self._members:
+            member.close()
+
+    # -- what is asked
+
+    def _leads(self, term: int) -> Operation:
+        return written_at(self._keys.leader, term)
+
+    async def _write(self, term: int, operations: Sequence[Operation]) -> bool:
+        """Write as the leader of a term. False: another leads."""
+        outcome = await self._transaction(messages.transaction([self._leads(term)], operations))
+        return outcome.held
+
+    async def _transaction(self, asked: Mapping[str, Any]) -> Outcome:
+        return await self._ask("/v3/kv/txn", asked, lambda body: messages.read_outcome(asked, body))
+
+    async def _grant(self, seconds: int) -> int:
+        return await self._ask("/v3/lease/grant", {"TTL": seconds}, lambda body: messages.integer(body, "ID"))
+
+    async def _keep_alive(self, lease: int) -> float:
+        """Renew a lease; for how many seconds, 0 if it is over."""
+        if not lease:
+            return 0.0
+        return float(await self._ask("/v3/lease/keepalive", {"ID": lease}, messages.read_lifetime))
+
+    async def _revoke(self, lease: int) -> None:
+        if lease:
+            try:
+                await self._ask("/v3/lease/revoke", {"ID": lease}, lambda _: None)
+            except _NoLease:
+                pass
+
+    async def _quota(self, member: HttpServer) -> int:
+        """The quota as the metrics have it: etcd's status lacks it before 3.6."""
+        try:
+            reply = await asyncio.wait_for(member.ask("/metrics", method="GET"), MEMBER_S)
+        except (OSError, EOFError, HttpError, asyncio.TimeoutError):
+            return _DEFAULT_QUOTA
+        found = _QUOTA.search(reply.body)
+        return int(float(found[1])) if found else _DEFAULT_QUOTA
+
+    # -- who is asked
+
+    async def _ask(self, path: str, asked: Mapping[str, Any], read: Callable[[dict[str, Any]], Made]) -> Made:
+        """What the first member that has an answer says. ``read``: may raise `ProtocolError`.
+
+        Raises `EngineLost`, `EngineFull`, `EngineRefused`, `_NoLease`.
+        """
+        data, clock = messages.to_value(asked), asyncio.get_running_loop().time
+        until, why = clock() + ALL_S, ""
+        for member in self._in_turn():
+            seconds = min(MEMBER_S, until - clock())
+            if seconds <= 0:
+                break
+            try:
+                return read(await asyncio.wait_for(self._answer(member, path, data), seconds))
+            except ProtocolError as error:
+                raise _no_etcd(member, str(error)) from None
+            except _Failed as failed:
+                why = f"{member.name}: {failed}"
+            except asyncio.TimeoutError:
+                why = f"{member.name}: no answer within {seconds:.1f} s"
+            self._leave(member)
+        names = ", ".join(member.name for member in self._members)
+        raise EngineLost(f"no etcd answers at {names} ({why}): see that most of its members run and reach each other")
+
+    def _in_turn(self) -> Iterator[HttpServer]:
+        first = self._first
+        yield from self._members[first:]
+        yield from self._members[:first]
+
+    def _leave(self, member: HttpServer) -> None:
+        """Ask the next member first from now on, unless another request has seen to it."""
+        member.close()
+        if self._members[self._first] is member:
+            self._first = (self._first + 1) % len(self._members)
+
+    async def _answer(self, member: HttpServer, path: str, data: bytes) -> dict[str, Any]:
+        token = await self._token_of(member)
+        answer = await self._exchange(member, path, data, token)
+        if answer.fault is Fault.TOKEN and self._user is not None:  # the member was started anew, or the token is old
+            if self._token == token:
+                self._token = ""
+            answer = await self._exchange(member, path, data, await self._token_of(member))
+        return _body(member, answer)
+
+    async def _token_of(self, member: HttpServer) -> str:
+        if self._user is None:
+            return ""
+        async with self._signing_in:
+            if not self._token:
+                asked = messages.to_value(asdict(self._user))
+                body = _body(member, await self._exchange(member, "/v3/auth/authenticate", asked, ""))
+                self._token = messages.read_token(body)
+            return self._token
+
+    async def _exchange(self, member: HttpServer, path: str, data: bytes, token: str) -> messages.Answer:
+        fields = [("Authorization", token)] if token else []
+        try:
+            reply: HttpReply = await member.ask(path, data, fields)
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, EOFError):
+            raise _Failed("the connection was closed") from None
+        except ssl.SSLError as error:
+            why = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise EngineRefused(
+                f"no TLS with {member.name} ({why}): see --replicate-ca, --replicate-cert and "
+                "--replicate-key, and that etcd's certificate names this host"
+            ) from None
+        except OSError as error:
+            named = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror  # asyncio's says less
+            raise _Failed(named or str(error)) from None
+        except HttpError as error:
+            raise _no_etcd(member, str(error)) from None
+        return messages.read_answer(*reply)
+
+
+def _body(member: HttpServer, answer: messages.Answer) -> dict[str, Any]:
+    """The body of a success. Raises what another answer means."""
+    fault, text = answer.fault, answer.text
+    if fault is None:
+        return answer.body
+    if fault is Fault.ELSEWHERE:
+        raise _Failed(text)
+    if fault is Fault.NO_LEASE:
+        raise _NoLease
+    if fault is Fault.FULL:
+        raise EngineFull(
+            f"etcd at {member.name} takes no more data ({text}): defragment it or raise its quota, "
+            "then type etcdctl alarm disarm"
+        )
+    if fault is Fault.NO_ETCD:
+        raise _no_etcd(member, text)
+    raise EngineRefused(
+        f"etcd at {member.name} refuses ({text}): see RPCSYS_ENGINE_USER and RPCSYS_ENGINE_PASSWORD, "
+        "and that this user may read and write the lab's keys"
+    )
+
+
+def _no_etcd(member: HttpServer, why: str) -> EngineRefused:
+    return EngineRefused(
+        f"what answers at {member.name} is no etcd ({why}): give the client addresses of an etcd 3.4 or later"
+    )
