@@ -21,6 +21,7 @@ from rpcsys.tracker.replicas.engine import (
     MAX_ENTRIES,
     MAX_PIECES,
     MAX_VALUE,
+    Engine,
     EngineFull,
     EngineLost,
     EngineRefused,
@@ -53,8 +54,8 @@ class _Failed(Exception):
     """A member has not answered, or cannot now: why."""
 
 
-class EtcdEngine:
-    """An `Engine`. For one event loop. Raises `ConfigError`: a file of ``tls`` cannot be used."""
+class EtcdEngine(Engine):
+    """For one event loop. Raises `ConfigError`: a file of ``tls`` cannot be used."""
 
     def __init__(self, place: EnginePlace, tls: EngineTls | None = None, user: EngineUser | None = None) -> None:
         context = None if tls is None else tls.context()
@@ -264,8 +265,8 @@ class EtcdEngine:
         fields = [("Authorization", token)] if token else []
         try:
             reply: HttpReply = await member.ask(path, data, fields)
-        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, EOFError):
-            raise _Failed("the connection was closed") from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError, EOFError):
+            raise _Failed("it hung up; is TLS on one side alone, or our certificate not one that it takes?") from None
         except ssl.SSLError as error:
             why = getattr(error, "verify_message", "") or error.reason or str(error)
             raise EngineRefused(
@@ -273,8 +274,8 @@ class EtcdEngine:
                 "--replicate-key, and that etcd's certificate names this host"
             ) from None
         except OSError as error:
-            named = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror  # asyncio's says less
-            raise _Failed(named or str(error)) from None
+            number = error.errno or 0  # below 0 for names; asyncio has texts of its own, which say less
+            raise _Failed(os.strerror(number) if number > 0 else error.strerror or str(error)) from None
         except HttpError as error:
             raise _no_etcd(member, str(error)) from None
         return messages.read_answer(*reply)

@@ -219,6 +219,8 @@ def inside(body: Mapping[str, Any], name: str) -> dict[str, Any]:
 def read_outcome(asked: Mapping[str, Any], body: Mapping[str, Any]) -> Outcome:
     """What the transaction ``asked`` did. Raises `ProtocolError`."""
     held = checks.flag(body.get("succeeded", False), "succeeded")
+    if not held and not asked["compare"]:
+        raise ProtocolError("a transaction without conditions has failed")
     operations = asked["success" if held else "failure"]
     responses = [_object(row, "a response") for row in _list(body, "responses")]
     if len(responses) != len(operations):
