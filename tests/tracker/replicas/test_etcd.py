@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from rpcsys.tracker.replicas import etcd as etcd_engine
 from rpcsys.tracker.replicas.config import EnginePlace, EngineTls, EngineUser
 from rpcsys.tracker.replicas.engine import (
     MAX_ENTRIES,
@@ -23,7 +24,7 @@ from rpcsys.tracker.replicas.engine import (
     Replica,
     Snapshot,
 )
-from rpcsys.tracker.replicas.etcd import ALL_S, MEMBER_S, EtcdEngine
+from rpcsys.tracker.replicas.etcd import ALL_S, LEADER_LEASE_S, MEMBER_S, EtcdEngine
 from rpcsys.tracker.replicas.http_client import HttpServer
 from rpcsys.wire.http1 import HttpLimits
 from rpcsys.wire.http1_requests import make_response, parse_request
@@ -56,6 +57,18 @@ def three(three_members: Etcd) -> Iterator[Etcd]:
     three_members.heal()
     yield three_members
     three_members.heal()
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Changes what the engine waits for. A machine that does something else must not fail a test."""
+
+    def change(lease: int = 600, member: float = 10.0, together: float = 30.0) -> None:
+        for name, seconds in (("LEADER_LEASE_S", lease), ("MEMBER_S", member), ("ALL_S", together)):
+            monkeypatch.setattr(etcd_engine, name, seconds)
+
+    change()
+    return change
 
 
 @contextlib.asynccontextmanager
@@ -173,7 +186,9 @@ def test_of_two_candidates_one_wins(one: Etcd) -> None:
     asyncio.run(run())
 
 
-def test_a_lease_runs_out_and_another_wins(one: Etcd) -> None:
+def test_a_lease_runs_out_and_another_wins(one: Etcd, limits: Callable[..., None]) -> None:
+    limits(lease=LEADER_LEASE_S)
+
     async def run() -> None:
         async with opened(one, 2) as [engine, other]:
             term = await leading(engine)
@@ -186,13 +201,15 @@ def test_a_lease_runs_out_and_another_wins(one: Etcd) -> None:
     asyncio.run(run())
 
 
-def test_a_renewed_lease_stays(one: Etcd) -> None:
+def test_a_renewed_lease_stays(one: Etcd, limits: Callable[..., None]) -> None:
+    limits(lease=2)
+
     async def run() -> None:
         async with opened(one, 2) as [engine, other]:
             term = await leading(engine)
-            until = time.monotonic() + 3
+            until = time.monotonic() + 5
             while time.monotonic() < until:
-                assert await engine.renew()
+                assert await engine.renew() == 2
                 await asyncio.sleep(0.2)
             assert (await other.look(0)).term == term
 
@@ -301,7 +318,6 @@ def test_a_long_journal_comes_in_pages(one: Etcd) -> None:
         async with opened(one, 2) as [engine, follower]:
             term = await leading(engine)
             for first in range(1, 2 * MAX_ENTRIES + 1, 4):
-                assert await engine.renew()
                 numbers = range(first, first + 4)
                 assert all(await asyncio.gather(*(engine.append(number, b"%d" % number, term) for number in numbers)))
             first, second, third = [await follower.look(after) for after in (0, MAX_ENTRIES, 2 * MAX_ENTRIES)]
@@ -317,7 +333,6 @@ def test_the_largest_page_is_read(one: Etcd) -> None:
         async with opened(one) as [engine]:
             term = await leading(engine)
             for number in range(1, MAX_ENTRIES + 1):
-                await engine.renew()
                 assert await engine.append(number, bytes(MAX_VALUE), term)
             assert len((await engine.look(0)).entries) == MAX_ENTRIES
 
@@ -356,7 +371,9 @@ def test_a_value_of_another_program_is_named(one: Etcd) -> None:
 # ------------------------------------------------------------------ members that fail
 
 
-def test_a_member_that_is_killed_is_left(three: Etcd) -> None:
+def test_a_member_that_is_killed_is_left(three: Etcd, limits: Callable[..., None]) -> None:
+    limits(LEADER_LEASE_S)
+
     async def run() -> None:
         async with opened(three) as [engine]:
             term = await leading(engine)
@@ -371,7 +388,9 @@ def test_a_member_that_is_killed_is_left(three: Etcd) -> None:
     asyncio.run(run())
 
 
-def test_a_member_that_is_paused_is_left_in_time(three: Etcd) -> None:
+def test_a_member_that_is_paused_is_left_in_time(three: Etcd, limits: Callable[..., None]) -> None:
+    limits(member=2.0)
+
     async def run() -> None:
         async with opened(three) as [engine]:
             paused = (three.leader() + 1) % 3
@@ -380,15 +399,17 @@ def test_a_member_that_is_paused_is_left_in_time(three: Etcd) -> None:
             three.members[paused].pause()
             start = time.monotonic()
             looks = await asyncio.gather(*(engine.look(0) for _ in range(4)))
-            assert MEMBER_S <= time.monotonic() - start < ALL_S + 1
+            assert 2 <= time.monotonic() - start < LATE_S
             assert len(looks) == 4
             assert engine._first == (paused + 1) % 3
 
     asyncio.run(run())
 
 
-def test_a_write_that_a_paused_member_makes_late_changes_nothing(three: Etcd) -> None:
+def test_a_write_that_a_paused_member_makes_late_changes_nothing(three: Etcd, limits: Callable[..., None]) -> None:
     """It was asked again elsewhere, and others have led and written since."""
+
+    limits(member=2.0)
 
     async def run() -> None:
         async with opened(three, 2) as [engine, other]:
@@ -409,7 +430,9 @@ def test_a_write_that_a_paused_member_makes_late_changes_nothing(three: Etcd) ->
     asyncio.run(run())
 
 
-def test_without_a_majority_it_is_lost_and_comes_back(three: Etcd) -> None:
+def test_without_a_majority_it_is_lost_and_comes_back(three: Etcd, limits: Callable[..., None]) -> None:
+    limits(LEADER_LEASE_S, MEMBER_S, ALL_S)
+
     async def run() -> None:
         async with opened(three) as [engine]:
             term = await leading(engine)
@@ -420,7 +443,7 @@ def test_without_a_majority_it_is_lost_and_comes_back(three: Etcd) -> None:
                 start = time.monotonic()
                 with pytest.raises(EngineLost, match="see that most of its members run"):
                     await engine.append(2, b"2", term)
-                assert time.monotonic() - start < ALL_S + 1
+                assert time.monotonic() - start < ALL_S + 2
             for member in three.members[:2]:
                 member.start()
             await eventually(lambda: engine.look(0), etcd.START_S)
@@ -429,7 +452,11 @@ def test_without_a_majority_it_is_lost_and_comes_back(three: Etcd) -> None:
     asyncio.run(run())
 
 
-def test_its_leader_is_lost_and_a_campaign_whose_answer_is_lost_is_won_once(three: Etcd) -> None:
+def test_its_leader_is_lost_and_a_campaign_whose_answer_is_lost_is_won_once(
+    three: Etcd, limits: Callable[..., None]
+) -> None:
+    limits(member=2.0)
+
     async def run() -> None:
         async with opened(three, 3) as engines:
             leader = three.leader()
@@ -524,7 +551,7 @@ def test_a_write_whose_answer_is_lost_is_not_promised_once_another_leads(one: Et
     [
         (200, b"<html>", EngineRefused, r"is no etcd \(HTTP status 200, not JSON"),
         (404, b"{}", EngineRefused, r"is no etcd \(HTTP status 404\): give the client addresses"),
-        (200, b'{"responses": 1}', EngineRefused, r"is no etcd \(responses must be a list, not 1\)"),
+        (200, b'{"succeeded": true, "responses": 1}', EngineRefused, r"is no etcd \(responses must be a list, not 1\)"),
         (200, b"{}", EngineRefused, r"is no etcd \(a transaction without conditions has failed\)"),
         (200, b'{"succeeded": true}', EngineRefused, r"is no etcd \(0 responses to 5 operations\)"),
         (502, b"<html>", EngineLost, "HTTP status 502"),
@@ -565,7 +592,6 @@ def test_its_quota_is_full() -> None:
 
             async def fill() -> None:
                 for number in range(1, 200):
-                    await engine.renew()
                     await engine.append(number, bytes(MAX_VALUE), term)
 
             with pytest.raises(EngineFull, match=r"takes no more data .*space exceeded.*etcdctl alarm disarm"):

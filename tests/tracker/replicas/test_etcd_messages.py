@@ -137,7 +137,8 @@ def test_small_answers() -> None:
 
 
 def test_an_outcome() -> None:
-    asked = messages.transaction((), [messages.put("a", b""), messages.get("b")], [messages.get("a")])
+    condition = messages.written_at("a", 0)
+    asked = messages.transaction([condition], [messages.put("a", b""), messages.get("b")], [messages.get("a")])
     row = {"key": "Yg==", "value": "/w==", "mod_revision": "7", "lease": "9", "version": "1"}
     body = {"succeeded": True, "responses": [{"response_put": {}}, {"response_range": {"kvs": [row], "more": True}}]}
     assert messages.read_outcome(asked, body) == Outcome(True, [Found([Pair("b", b"\xff", 7, 9)], True)])
@@ -145,6 +146,8 @@ def test_an_outcome() -> None:
     for wrong in ({"succeeded": True, "responses": []}, {"responses": [{}, {}]}, {"succeeded": "true"}):
         with pytest.raises(ProtocolError):
             messages.read_outcome(asked, wrong)
+    with pytest.raises(ProtocolError, match="without conditions"):
+        messages.read_outcome(messages.transaction((), ()), {})
 
 
 def in_one_line(error: Exception) -> bool:
