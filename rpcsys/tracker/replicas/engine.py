@@ -14,8 +14,8 @@ from rpcsys.errors import RpcsysError
 
 #: The most bytes of one value: a batch of the journal, or a piece of a snapshot. etcd takes 1.5 MiB in one request.
 MAX_VALUE = 512 << 10
-#: Entries of the journal that one `Engine.look` returns at most.
-MAX_ENTRIES = 64
+#: Entries of the journal that one `Engine.look` returns at most: the largest take half a second to read.
+MAX_ENTRIES = 32
 #: The most pieces of a snapshot: those of 100,000 boards are 10.
 MAX_PIECES = 256
 

@@ -30,7 +30,7 @@ from rpcsys.tracker.replicas.engine import (
     Replica,
     Snapshot,
 )
-from rpcsys.tracker.replicas.etcd_messages import Fault, Operation, Outcome, behind, delete, get, put, written_at
+from rpcsys.tracker.replicas.etcd_messages import EtcdOutcome, Fault, Operation, behind, delete, get, put, written_at
 from rpcsys.tracker.replicas.http_client import HttpReply, HttpServer
 from rpcsys.wire.http1 import HttpError, HttpLimits
 
@@ -178,7 +178,7 @@ class EtcdEngine(Engine):
         outcome = await self._transaction(messages.transaction([self._leads(term)], operations))
         return outcome.held
 
-    async def _transaction(self, asked: Mapping[str, Any]) -> Outcome:
+    async def _transaction(self, asked: Mapping[str, Any]) -> EtcdOutcome:
         return await self._ask("/v3/kv/txn", asked, lambda body: messages.read_outcome(asked, body))
 
     async def _grant(self, seconds: int) -> int:
@@ -261,7 +261,7 @@ class EtcdEngine(Engine):
                 self._token = messages.read_token(body)
             return self._token
 
-    async def _exchange(self, member: HttpServer, path: str, data: bytes, token: str) -> messages.Answer:
+    async def _exchange(self, member: HttpServer, path: str, data: bytes, token: str) -> messages.EtcdAnswer:
         fields = [("Authorization", token)] if token else []
         try:
             reply: HttpReply = await member.ask(path, data, fields)
@@ -281,7 +281,7 @@ class EtcdEngine(Engine):
         return messages.read_answer(*reply)
 
 
-def _body(member: HttpServer, answer: messages.Answer) -> dict[str, Any]:
+def _body(member: HttpServer, answer: messages.EtcdAnswer) -> dict[str, Any]:
     """The body of a success. Raises what another answer means."""
     fault, text = answer.fault, answer.text
     if fault is None:

@@ -150,7 +150,7 @@ _FAULTS = {
 _TEXTS = {"space exceeded": Fault.FULL, "auth store is old": Fault.TOKEN}
 
 
-class Answer(NamedTuple):
+class EtcdAnswer(NamedTuple):
     """``fault``: None for a success. ``text``: what the fault is. ``body``: of a success."""
 
     fault: Fault | None
@@ -158,7 +158,7 @@ class Answer(NamedTuple):
     body: dict[str, Any]
 
 
-class Pair(NamedTuple):
+class KeyValue(NamedTuple):
     """A key and its value. ``revision``: at which it was written."""
 
     key: str
@@ -170,35 +170,35 @@ class Pair(NamedTuple):
 class Found(NamedTuple):
     """What a range has; ``more``: beyond the limit."""
 
-    pairs: list[Pair]
+    pairs: list[KeyValue]
     more: bool
 
 
-class Outcome(NamedTuple):
+class EtcdOutcome(NamedTuple):
     """Of a transaction: whether its conditions held, and what its ranges have found, in order."""
 
     held: bool
     found: list[Found]
 
 
-def read_answer(status: int, data: bytes) -> Answer:
+def read_answer(status: int, data: bytes) -> EtcdAnswer:
     """What a member says. Never raises."""
     try:
         body = _object(decode_json(data), "the answer")
     except ProtocolError as problem:
         fault = Fault.ELSEWHERE if status >= 500 else Fault.NO_ETCD  # a proxy whose member is away
-        return Answer(fault, f"HTTP status {status}, {problem}", {})
+        return EtcdAnswer(fault, f"HTTP status {status}, {problem}", {})
     error = body.get("error")
     if status == 200 and error is None:
-        return Answer(None, "", body)
+        return EtcdAnswer(None, "", body)
     told = error if isinstance(error, dict) else body  # in a stream it is inside
     code, text = told.get("code", told.get("grpc_code")), told.get("message", error)
     if type(code) is not int or type(text) is not str:
-        return Answer(Fault.ELSEWHERE if status >= 500 else Fault.NO_ETCD, f"HTTP status {status}", {})
+        return EtcdAnswer(Fault.ELSEWHERE if status >= 500 else Fault.NO_ETCD, f"HTTP status {status}", {})
     for part, fault in _TEXTS.items():
         if part in text:
-            return Answer(fault, text, {})
-    return Answer(_FAULTS.get(code, Fault.REFUSED), text[: checks.MAX_TEXT], {})
+            return EtcdAnswer(fault, text, {})
+    return EtcdAnswer(_FAULTS.get(code, Fault.REFUSED), text[: checks.MAX_TEXT], {})
 
 
 def integer(body: Mapping[str, Any], name: str) -> int:
@@ -216,7 +216,7 @@ def inside(body: Mapping[str, Any], name: str) -> dict[str, Any]:
     return _object(body.get(name, {}), name)
 
 
-def read_outcome(asked: Mapping[str, Any], body: Mapping[str, Any]) -> Outcome:
+def read_outcome(asked: Mapping[str, Any], body: Mapping[str, Any]) -> EtcdOutcome:
     """What the transaction ``asked`` did. Raises `ProtocolError`."""
     held = checks.flag(body.get("succeeded", False), "succeeded")
     if not held and not asked["compare"]:
@@ -226,7 +226,7 @@ def read_outcome(asked: Mapping[str, Any], body: Mapping[str, Any]) -> Outcome:
     if len(responses) != len(operations):
         raise ProtocolError(f"{len(responses)} responses to {len(operations)} operations")
     both = zip(operations, responses, strict=True)
-    return Outcome(held, [_found(inside(row, "response_range")) for one, row in both if "request_range" in one])
+    return EtcdOutcome(held, [_found(inside(row, "response_range")) for one, row in both if "request_range" in one])
 
 
 def read_lifetime(body: Mapping[str, Any]) -> int:
@@ -252,9 +252,9 @@ def _found(body: Mapping[str, Any]) -> Found:
     return Found(pairs, checks.flag(body.get("more", False), "more"))
 
 
-def _pair(body: Mapping[str, Any]) -> Pair:
+def _pair(body: Mapping[str, Any]) -> KeyValue:
     key = _bytes(body, "key").decode("utf-8", "backslashreplace")
-    return Pair(key, _bytes(body, "value"), integer(body, "mod_revision"), integer(body, "lease"))
+    return KeyValue(key, _bytes(body, "value"), integer(body, "mod_revision"), integer(body, "lease"))
 
 
 def _bytes(body: Mapping[str, Any], name: str) -> bytes:
@@ -292,7 +292,7 @@ def look(keys: Keys, after: int) -> dict[str, Any]:
     )
 
 
-def read_look(keys: Keys, after: int, outcome: Outcome) -> tuple[Look, int]:
+def read_look(keys: Keys, after: int, outcome: EtcdOutcome) -> tuple[Look, int]:
     """The engine at one moment, and the revision of the snapshot's key. Raises `EngineRefused`."""
     leader, snapshot, config = map(only, outcome.found[:3])
     replicas, journal = outcome.found[3:]
@@ -309,17 +309,17 @@ def read_look(keys: Keys, after: int, outcome: Outcome) -> tuple[Look, int]:
     return look, 0 if snapshot is None else snapshot.revision
 
 
-def read_snapshot(pair: Pair) -> Snapshot:
+def read_snapshot(pair: KeyValue) -> Snapshot:
     """Where a snapshot is. Raises `EngineRefused`."""
     return _made(Snapshot, _SNAPSHOT, pair)
 
 
-def only(found: Found) -> Pair | None:
+def only(found: Found) -> KeyValue | None:
     """The pair of a single key."""
     return found.pairs[0] if found.pairs else None
 
 
-def sized(pair: Pair) -> bytes:
+def sized(pair: KeyValue) -> bytes:
     """A value of an allowed size. Raises `EngineRefused`."""
     if len(pair.value) > MAX_VALUE:
         raise strange(pair.key, f"{len(pair.value)} bytes, and at most {MAX_VALUE} are allowed")
@@ -334,7 +334,7 @@ def strange(key: str, why: str) -> EngineRefused:
     )
 
 
-def _entries(keys: Keys, after: int, pairs: Sequence[Pair]) -> tuple[list[tuple[int, bytes]], bool]:
+def _entries(keys: Keys, after: int, pairs: Sequence[KeyValue]) -> tuple[list[tuple[int, bytes]], bool]:
     """The entries behind ``after`` up to the first gap, and whether there is one."""
     entries: list[tuple[int, bytes]] = []
     for number, pair in enumerate(pairs, after + 1):
@@ -347,14 +347,14 @@ def _entries(keys: Keys, after: int, pairs: Sequence[Pair]) -> tuple[list[tuple[
     return entries, False
 
 
-def _replica_id(keys: Keys, pair: Pair) -> str:
+def _replica_id(keys: Keys, pair: KeyValue) -> str:
     replica_id = pair.key.removeprefix(keys.replicas)
     if not _REPLICA.fullmatch(replica_id):
         raise strange(pair.key, "no ID of a replica")
     return replica_id
 
 
-def _made(kind: type[Made], fields: Mapping[str, Check], pair: Pair) -> Made:
+def _made(kind: type[Made], fields: Mapping[str, Check], pair: KeyValue) -> Made:
     """What a value says. Fields that a newer tracker has added are left out."""
     value = _json(pair)
     try:
@@ -363,7 +363,7 @@ def _made(kind: type[Made], fields: Mapping[str, Check], pair: Pair) -> Made:
         raise strange(pair.key, str(error)) from None
 
 
-def _json(pair: Pair) -> dict[str, Any]:
+def _json(pair: KeyValue) -> dict[str, Any]:
     try:
         return _object(decode_json(sized(pair)), "it")
     except ProtocolError as error:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rpcsys.errors import ProtocolError
 from rpcsys.tracker.replicas import etcd_messages as messages
 from rpcsys.tracker.replicas.engine import MAX_PIECES, MAX_VALUE, EngineRefused, Leader, Replica, Snapshot
-from rpcsys.tracker.replicas.etcd_messages import Fault, Found, Keys, Outcome, Pair
+from rpcsys.tracker.replicas.etcd_messages import EtcdOutcome, Fault, Found, Keys, KeyValue
 
 KEYS = Keys("lab")
 LEADER = Leader(("lab-1", 9190), 8080, "1.2", "id-a")
@@ -37,12 +37,12 @@ answers = st.fixed_dictionaries(
 
 
 def found(*rows: tuple[str, bytes], more: bool = False) -> Found:
-    return Found([Pair(key, value, 5, 0) for key, value in rows], more)
+    return Found([KeyValue(key, value, 5, 0) for key, value in rows], more)
 
 
 def look(after: int = 0, **parts: Found) -> Any:
     names = ("leader", "snapshot", "config", "replicas", "journal")
-    return messages.read_look(KEYS, after, Outcome(True, [parts.get(name, found()) for name in names]))[0]
+    return messages.read_look(KEYS, after, EtcdOutcome(True, [parts.get(name, found()) for name in names]))[0]
 
 
 def entries(*numbers: int, more: bool = False) -> Found:
@@ -141,8 +141,10 @@ def test_an_outcome() -> None:
     asked = messages.transaction([condition], [messages.put("a", b""), messages.get("b")], [messages.get("a")])
     row = {"key": "Yg==", "value": "/w==", "mod_revision": "7", "lease": "9", "version": "1"}
     body = {"succeeded": True, "responses": [{"response_put": {}}, {"response_range": {"kvs": [row], "more": True}}]}
-    assert messages.read_outcome(asked, body) == Outcome(True, [Found([Pair("b", b"\xff", 7, 9)], True)])
-    assert messages.read_outcome(asked, {"responses": [{"response_range": {}}]}) == Outcome(False, [Found([], False)])
+    assert messages.read_outcome(asked, body) == EtcdOutcome(True, [Found([KeyValue("b", b"\xff", 7, 9)], True)])
+    assert messages.read_outcome(asked, {"responses": [{"response_range": {}}]}) == EtcdOutcome(
+        False, [Found([], False)]
+    )
     for wrong in ({"succeeded": True, "responses": []}, {"responses": [{}, {}]}, {"succeeded": "true"}):
         with pytest.raises(ProtocolError):
             messages.read_outcome(asked, wrong)
@@ -175,7 +177,7 @@ rows_of_look = st.lists(st.lists(st.tuples(st.sampled_from(NAMES), values), max_
 def test_any_values(rows: list[list[tuple[str, bytes]]]) -> None:
     numbers, problem = [], None
     try:
-        seen, _ = messages.read_look(KEYS, 3, Outcome(True, [found(*row) for row in rows]))
+        seen, _ = messages.read_look(KEYS, 3, EtcdOutcome(True, [found(*row) for row in rows]))
         numbers = [number for number, _ in seen.entries]
     except EngineRefused as error:
         problem = error
