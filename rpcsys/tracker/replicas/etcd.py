@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -40,13 +39,12 @@ MEMBER_S, ALL_S = 1.0, 3.0
 LEADER_LEASE_S, REPLICA_LEASE_S = 1, 10
 #: Bytes of an answer: what `Engine.look` reads at most, in Base64.
 _LIMITS = HttpLimits(body=(MAX_ENTRIES + 8) * MAX_VALUE * 3 // 2)
-_QUOTA = re.compile(rb"^etcd_server_quota_backend_bytes ([0-9.e+]{1,32})$", re.MULTILINE)
 _DEFAULT_QUOTA = 2 << 30
 
 Made = TypeVar("Made")
 
 
-class _NoLease(Exception):
+class _NoLease(EngineLost):
     """The lease of a request is over."""
 
 
@@ -63,7 +61,7 @@ class EtcdEngine(Engine):
         self._first = 0  # the member that is asked first
         self._keys = messages.Keys(place.lab)
         self._user = user
-        self._token = ""
+        self._cluster = self._token = ""
         self._signing_in = asyncio.Lock()
         self._lease = self._replica_lease = 0
         self._snapshot_at = self._through = 0  # the revision of the snapshot last seen, and how far it goes
@@ -203,8 +201,7 @@ class EtcdEngine(Engine):
             reply = await asyncio.wait_for(member.ask("/metrics", method="GET"), MEMBER_S)
         except (OSError, EOFError, HttpError, asyncio.TimeoutError):
             return _DEFAULT_QUOTA
-        found = _QUOTA.search(reply.body)
-        return int(float(found[1])) if found else _DEFAULT_QUOTA
+        return messages.read_quota(reply.body) or _DEFAULT_QUOTA
 
     # -- who is asked
 
@@ -220,7 +217,9 @@ class EtcdEngine(Engine):
             if seconds <= 0:
                 break
             try:
-                return read(await asyncio.wait_for(self._answer(member, path, data), seconds))
+                body = await asyncio.wait_for(self._answer(member, path, data), seconds)
+                self._check_cluster(member, body)
+                return read(body)
             except ProtocolError as error:
                 raise _no_etcd(member, str(error)) from None
             except _Failed as failed:
@@ -241,6 +240,15 @@ class EtcdEngine(Engine):
         member.close()
         if self._members[self._first] is member:
             self._first = (self._first + 1) % len(self._members)
+
+    def _check_cluster(self, member: HttpServer, body: Mapping[str, Any]) -> None:
+        cluster = messages.read_cluster(body)
+        self._cluster = self._cluster or cluster
+        if cluster and cluster != self._cluster:  # each would have a leader of its own
+            raise EngineRefused(
+                f"etcd at {member.name} is another one than that of the other members, or was restored since: "
+                "give the members of one etcd, and start the tracker anew"
+            )
 
     async def _answer(self, member: HttpServer, path: str, data: bytes) -> dict[str, Any]:
         token = await self._token_of(member)
@@ -289,7 +297,7 @@ def _body(member: HttpServer, answer: messages.EtcdAnswer) -> dict[str, Any]:
     if fault is Fault.ELSEWHERE:
         raise _Failed(text)
     if fault is Fault.NO_LEASE:
-        raise _NoLease
+        raise _NoLease(text)
     if fault is Fault.FULL:
         raise EngineFull(
             f"etcd at {member.name} takes no more data ({text}): defragment it or raise its quota, "

@@ -37,6 +37,7 @@ MAX_REPLICAS = 64
 _REPLICA = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NUMBER = re.compile(r"[0-9]{16}")
 _TOKEN = re.compile(r"[!-~]{1,4096}")
+_QUOTA = re.compile(rb"^etcd_server_quota_backend_bytes ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{2})?)$", re.MULTILINE)
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 _COUNT = checks.integer(0, checks.MAX_ID)
@@ -143,11 +144,11 @@ class Fault(Enum):
 #: By gRPC's status code. What is not here is refused.
 _FAULTS = {
     **dict.fromkeys((1, 2, 4, 8, 10, 13, 14), Fault.ELSEWHERE),  # canceled … resource exhausted … unavailable
-    5: Fault.NO_LEASE,  # not found: nothing else is looked for by its name
+    5: Fault.NO_ETCD,  # not found: the path
     16: Fault.TOKEN,  # unauthenticated
 }
 #: Parts of texts that say more than the code.
-_TEXTS = {"space exceeded": Fault.FULL, "auth store is old": Fault.TOKEN}
+_TEXTS = {"space exceeded": Fault.FULL, "lease not found": Fault.NO_LEASE, "auth store is old": Fault.TOKEN}
 
 
 class EtcdAnswer(NamedTuple):
@@ -234,9 +235,20 @@ def read_lifetime(body: Mapping[str, Any]) -> int:
     return max(0, integer(inside(body, "result"), "TTL"))
 
 
+def read_cluster(body: Mapping[str, Any]) -> str:
+    """Which etcd a member belongs to; empty where it does not say it. Raises `ProtocolError`."""
+    return checks.text(inside(body, "header").get("cluster_id", ""), "cluster_id")
+
+
 def read_size(body: Mapping[str, Any]) -> tuple[int, int]:
     """Bytes of the data, and the quota; 0 where a member does not say it. Raises `ProtocolError`."""
     return integer(body, "dbSize"), integer(body, "dbSizeQuota")
+
+
+def read_quota(metrics: bytes) -> int:
+    """The quota in a member's metrics, in Prometheus's text format; 0 without."""
+    found = _QUOTA.search(metrics)
+    return int(float(found[1])) if found else 0
 
 
 def read_token(body: Mapping[str, Any]) -> str:

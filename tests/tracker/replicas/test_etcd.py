@@ -376,6 +376,7 @@ def test_a_write_whose_answer_is_lost_is_not_promised_once_another_leads(one: Et
         (200, b'{"succeeded": true, "responses": 1}', EngineRefused, r"is no etcd \(responses must be a list, not 1\)"),
         (200, b"{}", EngineRefused, r"is no etcd \(a transaction without conditions has failed\)"),
         (200, b'{"succeeded": true}', EngineRefused, r"is no etcd \(0 responses to 5 operations\)"),
+        (404, b'{"code": 5, "message": "etcdserver: requested lease not found"}', EngineLost, "lease not found"),
         (502, b"<html>", EngineLost, "HTTP status 502"),
         (503, b'{"error": "etcdserver: no leader", "code": 14}', EngineLost, "etcdserver: no leader"),
         (0, b"SSH-2.0-OpenSSH_9.2\r\n\r\n", EngineRefused, r"is no etcd \(an answer that begins with .*SSH"),

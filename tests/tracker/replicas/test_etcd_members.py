@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from rpcsys.tracker.replicas.config import EngineTls, EngineUser
+from rpcsys.tracker.replicas.config import EnginePlace, EngineTls, EngineUser
 from rpcsys.tracker.replicas.engine import MAX_VALUE, EngineFull, EngineLost, EngineRefused
 from rpcsys.tracker.replicas.etcd import ALL_S, LEADER_LEASE_S, MEMBER_S, EtcdEngine
 from tests import etcd
@@ -119,6 +119,22 @@ def test_of_candidates_that_lose_their_member_one_wins(three: Etcd, limits: Call
             assert all(isinstance(term, (int, EngineLost)) for term in terms)
 
     asyncio.run(run())
+
+
+def test_members_of_two_etcds_are_refused(one: Etcd) -> None:
+    """Each of the two would have a leader."""
+
+    async def run(other: Etcd) -> None:
+        place = EnginePlace((*one.place().endpoints, *other.place().endpoints), "lab")
+        engine = EtcdEngine(place)
+        await engine.look(0)
+        engine._first = 1
+        with pytest.raises(EngineRefused, match="is another one than that of the other members"):
+            await engine.look(0)
+        await engine.close()
+
+    with etcd.running() as other:
+        asyncio.run(run(other))
 
 
 def test_its_quota_is_full() -> None:

@@ -90,6 +90,7 @@ def test_a_transaction() -> None:
         (429, {"error": "etcdserver: mvcc: database space exceeded", "code": 8}, Fault.FULL, "space"),
         (429, {"error": "etcdserver: too many requests", "code": 8}, Fault.ELSEWHERE, "too many"),
         (404, {"error": "etcdserver: requested lease not found", "code": 5}, Fault.NO_LEASE, "lease"),
+        (404, {"code": 5, "message": "Not Found", "details": []}, Fault.NO_ETCD, "Not Found"),
         (401, {"error": "etcdserver: invalid auth token", "code": 16}, Fault.TOKEN, "token"),
         (400, {"error": "etcdserver: revision of auth store is old", "code": 3}, Fault.TOKEN, "old"),
         (403, {"error": "etcdserver: permission denied", "code": 7}, Fault.REFUSED, "permission"),
@@ -130,6 +131,17 @@ def test_small_answers() -> None:
     assert messages.read_lifetime({"result": {"TTL": "-1"}}) == 0
     assert messages.read_lifetime({"result": {"ID": "3"}}) == 0
     assert messages.read_size({"dbSize": "5", "dbSizeQuota": "7"}) == (5, 7)
+    assert messages.read_cluster({"header": {"cluster_id": "7"}}) == "7"
+    assert messages.read_cluster({}) == ""
+    for number, quota in (
+        (b"2.147483648e+09", 2 << 30),
+        (b"8388608", 8 << 20),
+        (b"1.2.3", 0),
+        (b"NaN", 0),
+        (b"1e+999", 0),
+    ):
+        metrics = b"# TYPE\netcd_server_quota_backend_bytes %b\nother 1\n" % number
+        assert messages.read_quota(metrics) == quota
     assert messages.read_token({"token": "abc.1"}) == "abc.1"
     for token in (None, 1, "", "a b", "a\r\nb", "ä", "a" * 4097):
         with pytest.raises(ProtocolError, match="no token"):
