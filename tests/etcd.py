@@ -10,7 +10,6 @@ import signal
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -116,8 +115,8 @@ class Etcd:
 
     def _healthy(self, member: int) -> bool:
         try:
-            return self.ask("/health", member=member) == {"health": "true"}
-        except (OSError, ValueError, urllib.error.URLError):
+            return self.ask("/health", member=member)["health"] == "true"
+        except (OSError, ValueError, KeyError):
             return False
 
 
