@@ -129,7 +129,7 @@ class Engine(Protocol):
         """Say what a replica is and does, for about ten seconds."""
 
     async def size(self) -> tuple[int, int]:
-        """Bytes of the engine's data, and its quota."""
+        """Bytes of the engine's data, and its quota; 0 where it does not say it. Takes some milliseconds."""
 
     async def close(self) -> None:
         """End all connections."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -31,7 +31,7 @@ from rpcsys.tracker.replicas.engine import (
 )
 from rpcsys.tracker.replicas.etcd_messages import EtcdOutcome, Fault, Operation, behind, delete, get, put, written_at
 from rpcsys.tracker.replicas.http_client import HttpReply, HttpServer
-from rpcsys.wire.http1 import HttpError, HttpLimits
+from rpcsys.wire.http1 import HttpLimits
 
 #: Seconds for one member's answer, connection and token included; for all members together.
 MEMBER_S, ALL_S = 1.0, 3.0
@@ -39,7 +39,6 @@ MEMBER_S, ALL_S = 1.0, 3.0
 LEADER_LEASE_S, REPLICA_LEASE_S = 1, 10
 #: Bytes of an answer: what `Engine.look` reads at most, in Base64.
 _LIMITS = HttpLimits(body=(MAX_ENTRIES + 8) * MAX_VALUE * 3 // 2)
-_DEFAULT_QUOTA = 2 << 30
 
 Made = TypeVar("Made")
 
@@ -159,8 +158,9 @@ class EtcdEngine(Engine):
             self._replica_lease = 0
 
     async def size(self) -> tuple[int, int]:
-        size, quota = await self._ask("/v3/maintenance/status", {}, messages.read_size)
-        return size, quota or await self._quota(self._members[self._first])
+        # In the metrics, which all may read: its status is for administrators since 3.5.
+        reply = await self._of_first(lambda member: self._exchange(member, "/metrics", method="GET"))
+        return messages.read_sizes(reply.body)
 
     async def close(self) -> None:
         for member in self._members:
@@ -195,31 +195,26 @@ class EtcdEngine(Engine):
             except _NoLease:
                 pass
 
-    async def _quota(self, member: HttpServer) -> int:
-        """The quota as the metrics have it: etcd's status lacks it before 3.6."""
-        try:
-            reply = await asyncio.wait_for(member.ask("/metrics", method="GET"), MEMBER_S)
-        except (OSError, EOFError, HttpError, asyncio.TimeoutError):
-            return _DEFAULT_QUOTA
-        return messages.read_quota(reply.body) or _DEFAULT_QUOTA
-
     # -- who is asked
 
     async def _ask(self, path: str, asked: Mapping[str, Any], read: Callable[[dict[str, Any]], Made]) -> Made:
-        """What the first member that has an answer says. ``read``: may raise `ProtocolError`.
+        """What etcd answers. ``read``: may raise `ProtocolError`."""
+        data = messages.to_value(asked)
+        return await self._of_first(lambda member: self._answer(member, path, data, read))
+
+    async def _of_first(self, ask: Callable[[HttpServer], Coroutine[Any, Any, Made]]) -> Made:
+        """What the first member that can answer says.
 
         Raises `EngineLost`, `EngineFull`, `EngineRefused`, `_NoLease`.
         """
-        data, clock = messages.to_value(asked), asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
         until, why = clock() + ALL_S, ""
         for member in self._in_turn():
             seconds = min(MEMBER_S, until - clock())
             if seconds <= 0:
                 break
             try:
-                body = await asyncio.wait_for(self._answer(member, path, data), seconds)
-                self._check_cluster(member, body)
-                return read(body)
+                return await asyncio.wait_for(ask(member), seconds)
             except ProtocolError as error:
                 raise _no_etcd(member, str(error)) from None
             except _Failed as failed:
@@ -250,14 +245,17 @@ class EtcdEngine(Engine):
                 "give the members of one etcd, and start the tracker anew"
             )
 
-    async def _answer(self, member: HttpServer, path: str, data: bytes) -> dict[str, Any]:
+    async def _answer(self, member: HttpServer, path: str, data: bytes, read: Callable[[dict[str, Any]], Made]) -> Made:
         token = await self._token_of(member)
-        answer = await self._exchange(member, path, data, token)
+        answer = messages.read_answer(*await self._exchange(member, path, data, token))
         if answer.fault is Fault.TOKEN and self._user is not None:  # the member was started anew, or the token is old
             if self._token == token:
                 self._token = ""
-            answer = await self._exchange(member, path, data, await self._token_of(member))
-        return _body(member, answer)
+            token = await self._token_of(member)
+            answer = messages.read_answer(*await self._exchange(member, path, data, token))
+        body = _body(member, answer)
+        self._check_cluster(member, body)
+        return read(body)
 
     async def _token_of(self, member: HttpServer) -> str:
         if self._user is None:
@@ -265,14 +263,15 @@ class EtcdEngine(Engine):
         async with self._signing_in:
             if not self._token:
                 asked = messages.to_value(asdict(self._user))
-                body = _body(member, await self._exchange(member, "/v3/auth/authenticate", asked, ""))
-                self._token = messages.read_token(body)
+                reply = await self._exchange(member, "/v3/auth/authenticate", asked)
+                self._token = messages.read_token(_body(member, messages.read_answer(*reply)))
             return self._token
 
-    async def _exchange(self, member: HttpServer, path: str, data: bytes, token: str) -> messages.EtcdAnswer:
-        fields = [("Authorization", token)] if token else []
+    async def _exchange(
+        self, member: HttpServer, path: str, data: bytes = b"", token: str = "", method: str = "POST"
+    ) -> HttpReply:
         try:
-            reply: HttpReply = await member.ask(path, data, fields)
+            return await member.ask(path, data, [("Authorization", token)] if token else (), method)
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError, EOFError):
             raise _Failed("it hung up; is TLS on one side alone, or our certificate not one that it takes?") from None
         except ssl.SSLError as error:
@@ -284,9 +283,6 @@ class EtcdEngine(Engine):
         except OSError as error:
             number = error.errno or 0  # below 0 for names; asyncio has texts of its own, which say less
             raise _Failed(os.strerror(number) if number > 0 else error.strerror or str(error)) from None
-        except HttpError as error:
-            raise _no_etcd(member, str(error)) from None
-        return messages.read_answer(*reply)
 
 
 def _body(member: HttpServer, answer: messages.EtcdAnswer) -> dict[str, Any]:

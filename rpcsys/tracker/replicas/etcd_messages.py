@@ -37,7 +37,10 @@ MAX_REPLICAS = 64
 _REPLICA = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NUMBER = re.compile(r"[0-9]{16}")
 _TOKEN = re.compile(r"[!-~]{1,4096}")
-_QUOTA = re.compile(rb"^etcd_server_quota_backend_bytes ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{2})?)$", re.MULTILINE)
+_SIZE, _QUOTA = (
+    re.compile(rb"^%b ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e\+[0-9]{2})?)$" % name, re.MULTILINE)
+    for name in (b"etcd_mvcc_db_total_size_in_bytes", b"etcd_server_quota_backend_bytes")
+)
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 _COUNT = checks.integer(0, checks.MAX_ID)
@@ -240,15 +243,11 @@ def read_cluster(body: Mapping[str, Any]) -> str:
     return checks.text(inside(body, "header").get("cluster_id", ""), "cluster_id")
 
 
-def read_size(body: Mapping[str, Any]) -> tuple[int, int]:
-    """Bytes of the data, and the quota; 0 where a member does not say it. Raises `ProtocolError`."""
-    return integer(body, "dbSize"), integer(body, "dbSizeQuota")
-
-
-def read_quota(metrics: bytes) -> int:
-    """The quota in a member's metrics, in Prometheus's text format; 0 without."""
-    found = _QUOTA.search(metrics)
-    return int(float(found[1])) if found else 0
+def read_sizes(metrics: bytes) -> tuple[int, int]:
+    """Bytes of the data, and the quota, in a member's metrics (Prometheus's text format); 0 for what is not there."""
+    found = [pattern.search(metrics) for pattern in (_SIZE, _QUOTA)]
+    size, quota = (int(float(each[1])) if each else 0 for each in found)
+    return size, quota
 
 
 def read_token(body: Mapping[str, Any]) -> str:

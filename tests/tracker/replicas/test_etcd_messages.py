@@ -130,7 +130,6 @@ def test_small_answers() -> None:
     assert messages.read_lifetime({"result": {"ID": "3", "TTL": "2"}}) == 2
     assert messages.read_lifetime({"result": {"TTL": "-1"}}) == 0
     assert messages.read_lifetime({"result": {"ID": "3"}}) == 0
-    assert messages.read_size({"dbSize": "5", "dbSizeQuota": "7"}) == (5, 7)
     assert messages.read_cluster({"header": {"cluster_id": "7"}}) == "7"
     assert messages.read_cluster({}) == ""
     for number, quota in (
@@ -140,8 +139,9 @@ def test_small_answers() -> None:
         (b"NaN", 0),
         (b"1e+999", 0),
     ):
-        metrics = b"# TYPE\netcd_server_quota_backend_bytes %b\nother 1\n" % number
-        assert messages.read_quota(metrics) == quota
+        metrics = b"# TYPE\netcd_server_quota_backend_bytes %b\netcd_mvcc_db_total_size_in_bytes 24576\n" % number
+        assert messages.read_sizes(metrics) == (24576, quota)
+    assert messages.read_sizes(b"<html>") == (0, 0)
     assert messages.read_token({"token": "abc.1"}) == "abc.1"
     for token in (None, 1, "", "a b", "a\r\nb", "ä", "a" * 4097):
         with pytest.raises(ProtocolError, match="no token"):
