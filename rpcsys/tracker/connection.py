@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
@@ -58,6 +59,8 @@ class Owner(Protocol):
     open_connections: dict[PeerConnection, None]
     heard: tuple[list[PeerConnection], list[PeerConnection]]  # clients, and servers, with frames to handle
     unsent: list[PeerConnection]  # connections with bytes to send
+    #: Takes bytes for a connection if they have to wait, until it calls `send_held`; whether it did. None: none wait.
+    holds: Callable[[PeerConnection, bytes], bool] | None
 
     def greeted(self, connection: PeerConnection) -> int:
         """The peer has sent the magic; return the connection's number."""
@@ -80,7 +83,18 @@ class PeerConnection:
 
     __slots__ = (
         *("_acknowledged", "_again", "_blocked", "_closing", "_ended", "_reader", "_service", "_since", "_sock"),
-        *("_greeted", "_held", "_place", "_queued", "_stuck_since", "_tunnel", "_unsent", "_waiting_since", "_wanted"),
+        *(
+            "_greeted",
+            "_awaited",
+            "_held",
+            "_place",
+            "_queued",
+            "_stuck_since",
+            "_tunnel",
+            "_unsent",
+            "_waiting_since",
+            "_wanted",
+        ),
         *("address", "known", "local", "number", "refusal", "refused", "serves"),
     )
 
@@ -99,7 +113,10 @@ class PeerConnection:
         self._service = service
         self._sock = sock
         self._reader = TrackerFrameReader(limit=service.max_frame if self.known else MAX_STRANGERS_FRAME)
-        self._unsent = self._queued = bytearray()  # as they are sent; and what is to be sent, which TLS encrypts first
+        self._unsent = bytearray()  # as they are sent
+        #: What is to be sent, which TLS encrypts first, and a leader of replicas holds back.
+        self._queued = self._unsent if service.holds is None else bytearray()
+        self._awaited = 0  # bytes that are held back
         self._wanted = READ
         self._blocked = False  # whether the kernel takes nothing more for now
         self._acknowledged = self._again = self._closing = self._ended = False
@@ -355,6 +372,8 @@ class PeerConnection:
 
     def flush(self) -> None:
         """Write as much as the kernel takes; the rest follows when the socket is writable again."""
+        if self._service.holds is not None and self._queued:
+            self._hold_back(self._service.holds)
         if self._tunnel is not None and self._queued and self._tunnel.open:
             queued, self._queued = self._queued, bytearray()
             self._unsent += self._tunnel.seal(queued)
@@ -369,18 +388,38 @@ class PeerConnection:
         if unsent or self._wanted & WRITE:
             self._note_unsent()
 
+    def _hold_back(self, holds: Callable[[PeerConnection, bytes], bool]) -> None:
+        queued, self._queued = bytes(self._queued), bytearray()
+        if not holds(self, queued):
+            self._unsent += queued
+            return
+        self._awaited += len(queued)
+        if self._awaited > HIGH_WATER:
+            self._note_unsent()
+
+    def send_held(self, data: bytes) -> None:
+        """Send what was held back."""
+        self._awaited -= len(data)
+        if self not in self._service.open_connections:
+            return
+        self._unsent += data
+        self.flush()
+        if self._closing or self._stuck_since is not None:
+            self._note_unsent()
+
     def _note_unsent(self) -> None:
         self._blocked = bool(self._unsent)
-        if self._closing and not self._unsent:
+        unsent = len(self._unsent) + self._awaited
+        if self._closing and not unsent:
             self._shut()
             return
-        if self._stuck_since is None and len(self._unsent) > HIGH_WATER:
+        if self._stuck_since is None and unsent > HIGH_WATER:
             self._stuck_since = self._service.loop.time()
-        elif self._stuck_since is not None and len(self._unsent) <= LOW_WATER:
+        elif self._stuck_since is not None and unsent <= LOW_WATER:
             self._stuck_since = None
             self._service.loop.call_soon(self._continue)
         self._expect()
-        if len(self._unsent) > MAX_UNSENT:
+        if unsent > MAX_UNSENT:
             self.drop("it does not read what it is sent")
 
     # Ends.
@@ -409,12 +448,16 @@ class PeerConnection:
     def close(self) -> None:
         """End the connection, after everything unsent is sent."""
         self.flush()
-        if not self._unsent:
+        if not (self._unsent or self._awaited):
             self._shut()
         elif not self._closing:
             self._closing = True
             self._expect()
             self._waiting_since = self._service.loop.time()  # so that it ends if the peer does not read
+
+    def cut(self) -> None:
+        """End the connection at once, with all that is unsent. The state does not hear of it."""
+        self._shut()
 
     def _end(self) -> None:
         self._service.lost(self)

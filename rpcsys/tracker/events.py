@@ -67,11 +67,13 @@ class HistoryEntry:
 class Restored:
     """The last run's records, right after `TrackerStarted`: what still holds (`rpcsys.tracker.batch.LiveState`), and
     every ``over`` of the last ten hours (device time halves every hour) with key, user, since, held_s and outcome. The
-    entries are in the order in which they were made.
+    entries are in the order in which they were made. ``epoch``, ``arrivals``: the highest in a journal of replicas.
     """
 
     at: float
     entries: tuple[HistoryEntry, ...]
+    epoch: int = 0
+    arrivals: int = 0
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from rpcsys.logs import pairs
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.history import HistoryReader
+from rpcsys.tracker.leading import Leading
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.store import HistoryStore
 from rpcsys.tracker.views.metrics import FrameCounts, Metrics
@@ -56,10 +57,14 @@ def _pairs_of(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
 class Observer:
     """Passes history entries on and samples the records. Made inside an event loop.
 
-    Raises `ConfigError`: the state directory cannot be used.
+    ``leading``: of a leader of replicas, which has the history, and writes it once their journal has it. Raises
+    `ConfigError`: the state directory cannot be used.
     """
 
-    def __init__(self, config: TrackerConfig, records: Records, now: Callable[[], float], counts: FrameCounts) -> None:
+    def __init__(
+        self, config: TrackerConfig, records: Records, now: Callable[[], float], counts: FrameCounts,
+        leading: Leading | None = None,
+    ) -> None:  # fmt: skip
         self._records = records
         self._now = now
         self._loop = asyncio.get_running_loop()
@@ -67,8 +72,12 @@ class Observer:
         self.store: HistoryStore | None = None  # None without a state directory
         self.history: HistoryReader | None = None
         self.utilisation = Utilisation()
-        if config.state_dir is not None:
+        self._leading = leading
+        if leading is not None:
+            self.store = leading.store
+        elif config.state_dir is not None:
             self.store = HistoryStore(config.state_dir, history_days=config.history_days, clock=now)
+        if self.store is not None:
             self.history = HistoryReader(self.store.path, self.store.suspect)
             self.utilisation.add(self.store.levels(self._started_at - STEPS * STEP_S, self._started_at))
         store = self.store
@@ -85,7 +94,14 @@ class Observer:
 
     def restored(self) -> tuple[HistoryEntry, ...]:
         """The entries that the last run left."""
-        return () if self.store is None else self.store.begin(self._started_at)
+        return () if self.store is None else self.store.begin(self._started_at, self._record)
+
+    def _record(self, *entries: HistoryEntry) -> None:
+        """Give entries that the state has not made to the history, without log and metrics."""
+        if self._leading is not None:
+            self._leading.note(*entries)
+        elif self.store is not None:
+            self.store.note(*entries)
 
     def note(self, entry: HistoryEntry) -> None:
         """Take an entry, which `pass_on` handles soon."""
@@ -98,7 +114,7 @@ class Observer:
         entries, self._fresh = self._fresh, []
         self._log_handler.note_all([(entry.at, _level(entry), entry.kind, entry.details) for entry in entries])
         self.metrics.note(*entries)
-        if self.store is not None:
+        if self.store is not None and self._leading is None:
             self.store.note(*entries)
 
     async def answer(self, question: control.History | control.Usage) -> Answer:
@@ -117,7 +133,8 @@ class Observer:
             self.history.close()
         if self.store is not None:
             self.store.note_levels(self.utilisation.rows(self._now()))
-            self.store.close()
+            if self._leading is None:
+                self.store.close()
         self._log_handler.close()
 
     def _measure_lag(self, due: float) -> None:
@@ -135,7 +152,7 @@ class Observer:
 
     def _forget_absent(self) -> None:
         if self.store is not None:
-            self.store.note(*self.store.absent(self._started_at, self._now()))
+            self._record(*self.store.absent(self._started_at, self._now()))
 
 
 def _level(entry: HistoryEntry) -> int:

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from rpcsys.daemon.acceptor import Acceptor, leave_no_core, raise_descriptor_limit
@@ -28,10 +28,12 @@ from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.connection import PeerConnection
 from rpcsys.tracker.events import Allowed, Close, HistoryEntry, Received, Refused, Send, StopTracker
 from rpcsys.tracker.lab_service import LabService
+from rpcsys.tracker.leading import Leading
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
 from rpcsys.tracker.peer_limit import PeerLimit
 from rpcsys.tracker.state import TrackerState
+from rpcsys.tracker.tables import Position
 from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.pages import pages
 from rpcsys.tracker.views.summary import SummaryText
@@ -49,13 +51,16 @@ REFUSED = -1  # the number of connections that the state does not know
 
 
 class TrackerService:
-    """A running tracker, made inside its event loop. ``term``: as for `TrackerStarted`."""
+    """A running tracker, made inside its event loop. ``leading``: of a leader of replicas."""
 
     max_frame = tracker.MAX_FRAME
 
-    def __init__(self, config: TrackerConfig, term: int = 0) -> None:
+    def __init__(self, config: TrackerConfig, leading: Leading | None = None) -> None:
         self.loop = asyncio.get_running_loop()
-        self._clock_offset = time.time() - time.monotonic()
+        self._leading = leading
+        self.holds: Callable[[PeerConnection, bytes], bool] | None = None if leading is None else leading.hold
+        last = Position() if leading is None else leading.store.position
+        self._clock_offset = max(time.time(), last.at) - time.monotonic()
         self.connections: dict[int, PeerConnection] = {}  # by number, those in the state
         self.open_connections: dict[PeerConnection, None] = {}  # also before the magic, and while closing
         self.sockets = Sockets(self._turn)
@@ -75,17 +80,17 @@ class TrackerService:
             view, self.counts.lab = self.lab.view, self.lab.counts
         started = events.TrackerStarted(
             self.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from, view,
-            os.urandom(32).hex(), term,
+            os.urandom(32).hex(), 0 if leading is None else leading.term,
         )  # fmt: skip
         self.state = TrackerState(started)
         self._deadlines = self.state.records.deadlines
-        self.observer = observer = Observer(config, self.state.records, self.now, self.counts)
+        self.observer = observer = Observer(config, self.state.records, self.now, self.counts, leading)
         self.pages = pages(self.state.records, observer.metrics, observer.utilisation, self.now)  # by path
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
         self.served = Admission((ANY,) if config.lab else config.admit)
         records = self.state.records
         self.admission = PeerLimit(most, records.proxy_networks, self.now, lambda: records.replicas)
-        self.perform(events.Restored(started.at, self.observer.restored()))
+        self.perform(events.Restored(started.at, self.observer.restored(), last.epoch, last.arrivals))
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
 
     def now(self) -> float:
@@ -234,9 +239,7 @@ class TrackerService:
                 if connection is not None:
                     connection.send(action.message)
             elif type(action) is HistoryEntry:
-                self.observer.note(action)
-                if self.lab is not None:
-                    self.lab.note(action)
+                self._note(action)
             elif type(action) is Refused or type(action) is Allowed:
                 if self.lab is not None:
                     self.lab.note_asked(action)
@@ -249,10 +252,20 @@ class TrackerService:
         if deadline is not None and deadline < self._timer_at:
             self._arm(deadline)
 
+    def _note(self, entry: HistoryEntry) -> None:
+        if self._leading is not None:
+            self._leading.note(entry)
+            return
+        self.observer.note(entry)
+        if self.lab is not None:
+            self.lab.note(entry)
+
     def flush(self) -> None:
-        """Send what is unsent, with one write for each connection."""
+        """Send what is unsent, with one write for each connection. It ends a turn."""
         while self.unsent:
             self.unsent.pop().flush()
+        if self._leading is not None:
+            self._leading.turn_over()
 
     def _arm(self, deadline: float) -> None:
         if self._timer is not None:
@@ -279,9 +292,14 @@ class TrackerService:
         """Who sees them; None: everybody."""
         return None if self.lab is None else self.lab.guard()
 
-    def close(self) -> None:
-        """Close all connections and timers. The state gets no event, so the next run restores it as it is now."""
+    def close(self, *, deposed: bool = False) -> None:
+        """Close all connections and timers. The state gets no event, so the next run restores it as it is now.
+
+        ``deposed``: nothing more is said.
+        """
         self._sweeper.cancel()
+        for connection in [*self.open_connections] if deposed else ():
+            connection.cut()
         for task in self._asking:
             task.cancel()
         if self._timer is not None:

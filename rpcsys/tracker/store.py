@@ -113,10 +113,14 @@ class HistoryStore:
 
     # On the event loop.
 
-    def restored(self, now: float) -> tuple[HistoryEntry, ...]:
-        """The last run's entries for a tracker that starts now, in the order in which they were made."""
+    def restored(self, now: float, ended: Iterable[HistoryEntry] = ()) -> tuple[HistoryEntry, ...]:
+        """The last run's entries for a tracker that starts now, in the order in which they were made.
+
+        ``ended``: of `ended`, whether they are noted already or not.
+        """
         overs = self._read(tables.overs, now)
-        return tuple(sorted([*overs, *self.live_state.values()], key=lambda record: record.at))
+        live = LiveState([*self.live_state.values(), *ended])
+        return tuple(sorted([*overs, *live.values()], key=lambda record: record.at))
 
     def _read(self, query: Callable[..., list[Any]], *arguments: float) -> list[Any]:
         try:
@@ -130,10 +134,11 @@ class HistoryStore:
         """Whether the file cannot be written at the moment."""
         return self._failing_since is not None
 
-    def begin(self, now: float) -> tuple[HistoryEntry, ...]:
-        """The entries of `restored`, after those of `ended` are noted."""
-        self.note(*self.ended(now))
-        return self.restored(now)
+    def begin(self, now: float, note: Callable[..., object] | None = None) -> tuple[HistoryEntry, ...]:
+        """The entries of `restored`, after ``note``, by default the store's own, has got those of `ended`."""
+        ended = self.ended(now)
+        (note or self.note)(*ended)
+        return self.restored(now, ended)
 
     def ended(self, now: float) -> list[HistoryEntry]:
         """What ends with a restart: TVM servers' leases, and old conditions of servers that are not there."""

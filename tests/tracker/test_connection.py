@@ -61,6 +61,7 @@ class TrackerService:
         self.heard = (self.read, self.read)
         self.lab = None
         self.max_frame = 1 << 20
+        self.holds = None
         self.unsent = []
         self.soon = []
         self.frames = []

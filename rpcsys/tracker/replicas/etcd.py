@@ -63,29 +63,15 @@ class EtcdEngine(Engine):
         self._cluster = self._token = ""
         self._signing_in = asyncio.Lock()
         self._lease = self._replica_lease = 0
-        self._snapshot_at = self._through = 0  # the revision of the snapshot last seen, and how far it goes
 
     async def look(self, after: int) -> Look:
         outcome = await self._transaction(messages.look(self._keys, after))
-        found, self._snapshot_at = messages.read_look(self._keys, after, outcome)
-        self._through = found.snapshot.through if found.snapshot else 0
-        return found
+        return messages.read_look(self._keys, after, outcome)
 
-    async def campaign(self, leader: Leader, over: int, last: int) -> int:
-        if last < self._through:
-            return 0
+    async def campaign(self, leader: Leader, over: int) -> int:
         keys, lease = self._keys, await self._grant(LEADER_LEASE_S)
-        # The journal still ends at ``last``: the next entry is neither written nor trimmed.
-        conditions = [
-            written_at(keys.leader, over),
-            written_at(keys.entry(last + 1), 0),
-            written_at(keys.snapshot, self._snapshot_at),
-        ]
-        won = [
-            put(keys.leader, messages.to_value(leader.to_json()), lease),
-            delete(keys.entry(last + 1), behind(keys.journal)),
-            get(keys.leader),
-        ]
+        won = [put(keys.leader, messages.to_value(leader.to_json()), lease), get(keys.leader)]
+        conditions = [written_at(keys.leader, over)]
         try:
             outcome = await self._transaction(messages.transaction(conditions, won, [get(keys.leader)]))
         except _NoLease:
@@ -98,12 +84,16 @@ class EtcdEngine(Engine):
         await self._revoke(lease)  # otherwise a request that is still on its way could win later
         return 0
 
+    async def cut(self, last: int, term: int) -> bool:
+        return await self._write(term, [delete(self._keys.entry(last + 1), behind(self._keys.journal))])
+
     async def append(self, number: int, data: bytes, term: int) -> bool:
         assert len(data) <= MAX_VALUE
         return await self._write(term, [put(self._keys.entry(number), data)])
 
-    async def renew(self) -> float:
-        return await self._keep_alive(self._lease)
+    async def renew(self, term: int) -> float:
+        seconds = await self._keep_alive(self._lease)
+        return seconds if seconds and await self._write(term, []) else 0.0
 
     async def resign(self, term: int) -> None:
         lease, self._lease = self._lease, 0

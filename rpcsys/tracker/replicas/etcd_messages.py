@@ -303,12 +303,12 @@ def look(keys: Keys, after: int) -> dict[str, Any]:
     )
 
 
-def read_look(keys: Keys, after: int, outcome: EtcdOutcome) -> tuple[Look, int]:
-    """The engine at one moment, and the revision of the snapshot's key. Raises `EngineRefused`."""
+def read_look(keys: Keys, after: int, outcome: EtcdOutcome) -> Look:
+    """The engine at one moment. Raises `EngineRefused`."""
     leader, snapshot, config = map(only, outcome.found[:3])
     replicas, journal = outcome.found[3:]
     entries, ends = _entries(keys, after, journal.pairs)
-    look = Look(
+    return Look(
         leader=None if leader is None else _made(Leader, _LEADER, leader),
         term=0 if leader is None else leader.revision,
         entries=entries,
@@ -317,7 +317,6 @@ def read_look(keys: Keys, after: int, outcome: EtcdOutcome) -> tuple[Look, int]:
         more=journal.more and not ends,
         replicas={_replica_id(keys, pair): _made(Replica, _MEMBER, pair) for pair in replicas.pairs},
     )
-    return look, 0 if snapshot is None else snapshot.revision
 
 
 def read_snapshot(pair: KeyValue) -> Snapshot:

@@ -10,7 +10,7 @@ import asyncio
 import enum
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,7 @@ class Standby:
     ``relays.pairs`` and ``relays.waiting``.
     """
 
+    holds: Callable[[PeerConnection, bytes], bool] | None = None
     max_frame = KEPT - RECEIVED  # so that a first frame, and what is read with it, are not more than is kept
 
     def __init__(self, config: TrackerConfig) -> None:

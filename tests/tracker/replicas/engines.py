@@ -37,8 +37,9 @@ async def opened(members: Etcd, count: int = 1, lab: str = "") -> AsyncIterator[
 
 async def leading(engine: EtcdEngine, leader: Leader = ONE, last: int = 0) -> int:
     seen = await engine.look(last)
-    term = await engine.campaign(leader, seen.term, last)
+    term = await engine.campaign(leader, seen.term)
     assert term > seen.term
+    assert await engine.cut(last, term)
     return term
 
 

@@ -10,16 +10,21 @@ import io
 import logging
 import socket
 import struct
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rpcsys import logs
 from rpcsys.daemon.acceptor import Acceptor
 from rpcsys.serve import bind
 from rpcsys.tracker.config import TrackerConfig
+from rpcsys.tracker.connection import PeerConnection
+from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas.standby import Standby
 from rpcsys.tracker.service import TrackerService
+from rpcsys.tracker.store import HistoryStore
 from tests.live.daemons import wait_until
 from tests.live.probe import TRACKER_MAGIC, TrackerProbe
 
@@ -28,6 +33,23 @@ HELLO = [1, {"op": "hello", "version": "0", "user": "ann", "capabilities": ["rep
 OLD_HELLO = [1, {"op": "hello", "version": "0", "user": "ann"}]
 SOON_S = 30.0
 Found = TypeVar("Found")
+
+
+class AtOnce:
+    """A term whose journal has everything at once."""
+
+    def __init__(self, term: int, folder: Path) -> None:
+        self.term = term
+        self.store = HistoryStore(folder, history_days=90)
+
+    def note(self, *records: HistoryEntry) -> None:
+        self.store.note(*records)
+
+    def hold(self, connection: PeerConnection, data: bytes) -> bool:
+        return False
+
+    def turn_over(self) -> None:
+        pass
 
 
 class Leader:
@@ -43,7 +65,9 @@ class Leader:
                 handler
             ]  # a tracker is the only one of its process; `Site` keeps the others
             listener = bind("127.0.0.1", port, port + 1)
-            self.service = TrackerService(config, term)
+            self._folder = tempfile.TemporaryDirectory()
+            self._leading = AtOnce(term, Path(self._folder.name)) if term else None
+            self.service = TrackerService(config, self._leading)
             self.acceptor = Acceptor(listener, self.service.accept)
 
         site.ask(start)
@@ -57,6 +81,9 @@ class Leader:
         def stop() -> None:
             self.acceptor.close()
             self.service.close()
+            if self._leading is not None:
+                self._leading.store.close()
+            self._folder.cleanup()
 
         self.site.ask(stop)
 

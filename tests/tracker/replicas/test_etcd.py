@@ -44,7 +44,7 @@ def test_a_new_lab_has_nothing(one: Etcd) -> None:
             seen = await engine.look(0)
             assert (seen.leader, seen.term, seen.entries, seen.snapshot) == (None, 0, [], None)
             assert (seen.config, seen.more, seen.replicas) == (None, False, {})
-            assert await engine.renew() == 0
+            assert await engine.renew(0) == 0
 
     asyncio.run(run())
 
@@ -53,7 +53,7 @@ def test_a_leader_writes_and_a_follower_reads(one: Etcd) -> None:
     async def run() -> None:
         async with opened(one, 2) as [engine, follower]:
             term = await leading(engine)
-            assert await engine.renew() >= 1
+            assert await engine.renew(term) >= 1
             for number, data in enumerate((b"one", bytes(range(256)), b""), 1):
                 assert await engine.append(number, data, term)
             assert await engine.configure({"max_session": {"rpi4": 600}}, term)
@@ -105,7 +105,7 @@ def test_of_two_candidates_one_wins(one: Etcd) -> None:
             for _ in range(5):
                 over = {(await engine.look(0)).term for engine in engines}
                 assert len(over) == 1
-                terms = await asyncio.gather(*(engine.campaign(ONE, *over, 0) for engine in engines))
+                terms = await asyncio.gather(*(engine.campaign(ONE, *over) for engine in engines))
                 assert sorted(map(bool, terms)) == [False] * 5 + [True]
                 assert (await engines[0].look(0)).term == max(terms)
 
@@ -118,9 +118,9 @@ def test_a_lease_runs_out_and_another_wins(one: Etcd, limits: Callable[..., None
     async def run() -> None:
         async with opened(one, 2) as [engine, other]:
             term = await leading(engine)
-            assert await other.campaign(OTHER, 0, 0) == 0
+            assert await other.campaign(OTHER, 0) == 0
             await without_lease(other)
-            assert await engine.renew() == 0
+            assert await engine.renew(term) == 0
             assert not await engine.append(1, b"", term)
             assert await leading(other, OTHER) > term
 
@@ -135,7 +135,7 @@ def test_a_renewed_lease_stays(one: Etcd, limits: Callable[..., None]) -> None:
             term = await leading(engine)
             until = time.monotonic() + 5
             while time.monotonic() < until:
-                assert await engine.renew() == 2
+                assert await engine.renew(term) == 2
                 await asyncio.sleep(0.2)
             assert (await other.look(0)).term == term
 
@@ -148,7 +148,7 @@ def test_who_resigns_leaves_the_place_at_once(one: Etcd) -> None:
             term = await leading(engine)
             await engine.resign(term)
             assert (await other.look(0)).term == 0
-            assert await engine.renew() == 0
+            assert await engine.renew(term) == 0
             later = await leading(other, OTHER)
             await engine.resign(term)
             assert (await other.look(0)).term == later
@@ -164,43 +164,12 @@ def test_what_stands_behind_a_gap_is_deleted(one: Etcd) -> None:
                 assert await engine.append(number, b"%d" % number, term)
             seen = await other.look(0)
             assert (seen.entries, seen.more) == ([(1, b"1"), (2, b"2")], False)
-            later = await other.campaign(OTHER, term, 2)
+            later = await other.campaign(OTHER, term)
+            assert not await engine.cut(2, term)
+            assert await other.cut(2, later)
             assert await other.append(3, b"three", later)
             seen = await engine.look(0)
             assert (seen.entries, seen.more) == ([(1, b"1"), (2, b"2"), (3, b"three")], False)
-
-    asyncio.run(run())
-
-
-def test_a_candidate_that_is_behind_deletes_nothing(one: Etcd) -> None:
-    """Between its look and its campaign another may have led, and have resigned."""
-
-    async def run() -> None:
-        async with opened(one, 2) as [engine, other]:
-            assert (await other.look(0)).term == 0
-            term = await leading(engine)
-            assert await engine.append(1, b"1", term)
-            await engine.resign(term)
-            assert await other.campaign(OTHER, 0, 0) == 0
-            assert (await other.look(0)).entries == [(1, b"1")]
-            assert await other.campaign(OTHER, 0, 1)
-
-    asyncio.run(run())
-
-
-def test_a_candidate_that_has_not_seen_the_snapshot_does_not_win(one: Etcd) -> None:
-    async def run() -> None:
-        async with opened(one, 2) as [engine, other]:
-            await other.look(0)
-            term = await leading(engine)
-            for number in (1, 2, 3):
-                assert await engine.append(number, b"", term)
-            assert await engine.write_snapshot(SNAPSHOT, [b"a", b"b"], term)
-            assert await other.campaign(OTHER, term, 0) == 0  # entry 1 is trimmed, not missing
-            await other.look(0)
-            assert await other.campaign(OTHER, term, 0) == 0
-            assert (await engine.look(2)).entries == [(3, b"")]
-            assert await other.campaign(OTHER, term, 3)
 
     asyncio.run(run())
 
@@ -330,11 +299,11 @@ async def nothing() -> None:
 def test_a_campaign_whose_answer_is_lost_is_won(one: Etcd) -> None:
     async def run() -> None:
         async with relayed(one, nothing) as engine:
-            term = await engine.campaign(ONE, 0, 0)
+            term = await engine.campaign(ONE, 0)
             assert term
             assert engine._first == 1
             assert (await engine.look(0)).term == term
-            assert await engine.renew()
+            assert await engine.renew(term)
 
     asyncio.run(run())
 

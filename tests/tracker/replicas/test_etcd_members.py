@@ -71,7 +71,7 @@ def test_a_write_that_a_paused_member_makes_late_changes_nothing(three: Etcd, li
             three.members[paused].pause()
             assert await engine.append(2, b"2", term)
             await other.look(0)
-            later = await other.campaign(OTHER, term, 2) or await leading(other, OTHER, 2)
+            later = await other.campaign(OTHER, term) or await leading(other, OTHER, 2)
             assert await other.append(3, b"3", later)
             three.members[paused].resume()
             three.wait_healthy()
@@ -113,7 +113,7 @@ def test_of_candidates_that_lose_their_member_one_wins(three: Etcd, limits: Call
                 await engine.look(0)
                 engine._first = leader
             three.members[leader].pause()
-            terms = await asyncio.gather(*(engine.campaign(ONE, 0, 0) for engine in engines), return_exceptions=True)
+            terms = await asyncio.gather(*(engine.campaign(ONE, 0) for engine in engines), return_exceptions=True)
             won = [term for term in terms if isinstance(term, int) and term]
             assert len(won) <= 1
             assert all(isinstance(term, (int, EngineLost)) for term in terms)

@@ -42,7 +42,7 @@ def found(*rows: tuple[str, bytes], more: bool = False) -> Found:
 
 def look(after: int = 0, **parts: Found) -> Any:
     names = ("leader", "snapshot", "config", "replicas", "journal")
-    return messages.read_look(KEYS, after, EtcdOutcome(True, [parts.get(name, found()) for name in names]))[0]
+    return messages.read_look(KEYS, after, EtcdOutcome(True, [parts.get(name, found()) for name in names]))
 
 
 def entries(*numbers: int, more: bool = False) -> Found:
@@ -189,7 +189,7 @@ rows_of_look = st.lists(st.lists(st.tuples(st.sampled_from(NAMES), values), max_
 def test_any_values(rows: list[list[tuple[str, bytes]]]) -> None:
     numbers, problem = [], None
     try:
-        seen, _ = messages.read_look(KEYS, 3, EtcdOutcome(True, [found(*row) for row in rows]))
+        seen = messages.read_look(KEYS, 3, EtcdOutcome(True, [found(*row) for row in rows]))
         numbers = [number for number, _ in seen.entries]
     except EngineRefused as error:
         problem = error
