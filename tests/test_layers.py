@@ -47,7 +47,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # The views of its records.
     "tracker.views": ("tracker.records", "tracker.permissions", "daemon"),
     # The records.
-    "tracker.records": ("tracker.matching", "tracker.quotas"),
+    "tracker.records": ("tracker.settling", "tracker.quotas"),
+    "tracker.settling": ("tracker.matching",),
     "tracker.matching": ("tracker.entities", "tracker.shares"),
     "tracker.quotas": ("tracker.entities",),
     "tracker.entities": ("tracker.labels", "tracker.transitions", "tracker.addresses", "tracker.events"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from rpcsys.tracker import transitions
 from rpcsys.tracker.addresses import is_loopback
@@ -25,6 +25,13 @@ Port = TypeVar("Port")
 PAST_LEASES = 64  # lengths of past leases kept for each key: only recent ones predict the next
 
 
+class OfferTable(Protocol):
+    """Offers that nobody has: `rpcsys.tracker.matching.OfferIndex`."""
+
+    def remove(self, offer: SlotOffer) -> None:
+        """Remove an offer that is there."""
+
+
 @dataclass(slots=True)
 class SlotOffer:
     """A match key that a server has offered: the right to one session there."""
@@ -35,8 +42,14 @@ class SlotOffer:
     host: str
     port: int
     facts: DeviceFacts
-    free: bool = False  # in the index of free offers; one that is neither free nor claimed is withdrawn
+    #: The free offers, or those reserved after a restart; one that is in neither, nor claimed, is withdrawn.
+    index: OfferTable | None = field(default=None, compare=False, repr=False)
     claimed: int = 0  # the arrival of the request that has claimed it, 0 for none
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody has it, or has claimed it."""
+        return self.index is not None
 
 
 @dataclass(slots=True)
@@ -53,7 +66,7 @@ class WaitingRequest:
     steps: int = 0  # how often its effective priority has risen
     limit_s: float | None = None
     count: int = 1
-    ticket: str | None = None
+    ticket: str = ""  # TVM's clients are not told theirs
     recorded: bool = False  # whether the history has its ``waiting`` entry
     gathered: list[SlotOffer] = field(default_factory=list)  # offers that a request for several devices has claimed
     parked: str = ""  # why all others pass it, "" if they do not
@@ -73,23 +86,25 @@ class WaitingRequest:
         return self.priority + self.steps
 
 
+class Sender(NamedTuple):
+    """By what a request of TVM's, which presents no ticket, finds its place again after a restart."""
+
+    address: str
+    user: str
+    key: str
+    priority: float
+
+
 @dataclass(slots=True)
 class QueuePlace:
     """The place in the queue that a ticket keeps while its client is not connected."""
 
+    ticket: str
     arrival: int
     since: float
     user: str
     wants: Wants
-
-
-@dataclass(slots=True)
-class Settling:
-    """Servers and tickets of the last run that have not come back yet after a restart."""
-
-    servers: dict[str, None] = field(default_factory=dict)
-    tickets: dict[str, None] = field(default_factory=dict)
-    arrival: int = 0  # the last arrival in the last run's history
+    sender: Sender | None = None  # of a request of TVM's
 
 
 @dataclass(slots=True)

@@ -10,12 +10,13 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypeVar
 
 from rpcsys.tracker.entities import SlotOffer, WaitingRequest
 from rpcsys.tracker.labels import KEY, NAME, SERVER, DeviceFacts, Pair, Wants
 from rpcsys.tracker.shares import Share, Shares, lead
 
+T = TypeVar("T")
 Entry = tuple[float, int, str]
 #: The most waiting sets of labels under one pair, in all and of each address. Each device that becomes free is compared
 #: with all sets under its pairs, in 4 us each. A set with a unique value stands under that value alone.
@@ -31,8 +32,8 @@ class OfferIndex:
     by_fact: dict[Pair, OrderedDict[tuple[int, str], SlotOffer]] = field(default_factory=dict)
 
     def add(self, offer: SlotOffer) -> None:
-        """Add a free offer."""
-        offer.free = True
+        """Add an offer that is in no index."""
+        offer.index = self
         for pair in offer.facts.pairs:
             index = self.by_fact.get(pair)
             if index is None:
@@ -41,7 +42,7 @@ class OfferIndex:
 
     def remove(self, offer: SlotOffer) -> None:
         """Remove an offer."""
-        offer.free = False
+        offer.index = None
         for pair in offer.facts.pairs:
             index = self.by_fact[pair]
             del index[offer.conn, offer.match_key]
@@ -52,20 +53,68 @@ class OfferIndex:
         """How many offers of a key are free."""
         return len(self.by_fact.get((KEY, key), ()))
 
+    def all(self) -> list[SlotOffer]:
+        """All offers: each is under one key."""
+        return [offer for pair, index in self.by_fact.items() if pair[0] == KEY for offer in index.values()]
+
     def find(self, wants: Wants) -> SlotOffer | None:
-        """The oldest free offer that fits, None if there is none."""
+        """The oldest offer that fits, None if there is none."""
+        if wants.bare:  # the usual case: every offer of the key fits
+            index = self.by_fact.get((KEY, wants.key))
+            return next(iter(index.values())) if index else None
+        return next(self.fitting(wants), None)
+
+    def fitting(self, wants: Wants) -> Iterator[SlotOffer]:
+        """The offers that fit, the oldest first."""
         rarest: OrderedDict[tuple[int, str], SlotOffer] | None = None
         for pair in wants.exact:
             index = self.by_fact.get(pair)
             if index is None:
-                return None
+                return
             if rarest is None or len(index) < len(rarest):
                 rarest = index
-        if rarest is None:
-            return None
-        if wants.bare:  # the usual case: every offer of the key fits
-            return next(iter(rarest.values()))
-        return next((offer for offer in rarest.values() if wants.fit(offer.facts)), None)
+        if rarest is not None:
+            yield from (offer for offer in rarest.values() if wants.fit(offer.facts))
+
+
+@dataclass
+class WantsIndex(Generic[T]):
+    """Values by the wants of requests, each indexed by one of the pairs that are wanted."""
+
+    _by_anchor: dict[Pair, dict[Wants, T]] = field(default_factory=dict)
+    _anchors: dict[Wants, Pair] = field(default_factory=dict)
+
+    def add(self, wants: Wants, value: T) -> None:
+        """Add the value of wants that have none."""
+        anchor = self._anchors[wants] = self.anchor(wants)
+        self._by_anchor.setdefault(anchor, {})[wants] = value
+
+    def remove(self, wants: Wants) -> None:
+        """Remove the value of wants."""
+        anchor = self._anchors.pop(wants)
+        beside = self._by_anchor[anchor]
+        del beside[wants]
+        if not beside:
+            del self._by_anchor[anchor]
+
+    def anchor(self, wants: Wants) -> Pair:
+        """The wanted pair under which wants belong: the fewest others are there; of equals, the fewest devices."""
+        if len(wants.exact) == 1:
+            return next(iter(wants.exact))
+
+        def crowd(pair: Pair) -> tuple[int, bool, bool, Pair]:
+            return len(self._by_anchor.get(pair, ())), pair[0] not in (SERVER, NAME), pair[0] == KEY, pair
+
+        return min(wants.exact, key=crowd)
+
+    def under(self, anchor: Pair) -> Collection[T]:
+        """The values that are indexed by a pair."""
+        return self._by_anchor.get(anchor, {}).values()
+
+    def fitting(self, facts: DeviceFacts) -> list[T]:
+        """The values of all wants that a device with these facts fits, in no order."""
+        beside = [self._by_anchor[pair] for pair in facts.pairs if pair in self._by_anchor]
+        return [value for values in beside for wants, value in values.items() if wants.fit(facts)]
 
 
 @dataclass
@@ -187,7 +236,6 @@ class Subqueue:
 
     shares: Shares = field(compare=False, repr=False)
     wants: Wants
-    anchor: Pair = field(compare=False)  # the wanted pair under which it is indexed
     address: str = field(compare=False)  # the address of its first request
     bands: dict[float, Band] = field(default_factory=dict)
     _order: list[float] = field(default_factory=list, compare=False)
@@ -215,20 +263,19 @@ class Subqueue:
 
 @dataclass
 class Subqueues:
-    """All subqueues, indexed by one of the pairs that each wants."""
+    """All subqueues, by their wants."""
 
     shares: Shares = field(compare=False, repr=False)
     all: dict[Wants, Subqueue] = field(default_factory=dict)
-    _by_anchor: dict[Pair, dict[Wants, Subqueue]] = field(default_factory=dict, compare=False)
+    index: WantsIndex[Subqueue] = field(default_factory=WantsIndex, compare=False)
     _by_key: dict[str, dict[Wants, Subqueue]] = field(default_factory=dict, compare=False)
 
     def add(self, request: WaitingRequest) -> None:
         wants = request.wants
         queue = self.all.get(wants)
         if queue is None:
-            anchor = self._anchor(wants)
-            queue = self.all[wants] = Subqueue(self.shares, wants, anchor, request.address)
-            self._by_anchor.setdefault(anchor, {})[wants] = queue
+            queue = self.all[wants] = Subqueue(self.shares, wants, request.address)
+            self.index.add(wants, queue)
             self._by_key.setdefault(wants.key, {})[wants] = queue
         queue.add(request)
 
@@ -238,25 +285,18 @@ class Subqueues:
         queue.remove(request)
         if not queue.bands:
             del self.all[wants]
-            _drop(self._by_anchor, queue.anchor, wants)
-            _drop(self._by_key, wants.key, wants)
-
-    def _anchor(self, wants: Wants) -> Pair:
-        """The wanted pair with the fewest subqueues; among equals, the one that the fewest devices have."""
-        if len(wants.exact) == 1:
-            return next(iter(wants.exact))
-
-        def crowd(pair: Pair) -> tuple[int, bool, bool, Pair]:
-            return len(self._by_anchor.get(pair, ())), pair[0] not in (SERVER, NAME), pair[0] == KEY, pair
-
-        return min(wants.exact, key=crowd)
+            self.index.remove(wants)
+            of_key = self._by_key[wants.key]
+            del of_key[wants]
+            if not of_key:
+                del self._by_key[wants.key]
 
     def full(self, address: str, wants: Wants) -> str:
         """Why a request with these wants cannot wait, for its client; "" if it can. One for a key alone always can."""
         if wants.bare or wants in self.all:
             return ""
-        anchor = self._anchor(wants)
-        beside = self._by_anchor.get(anchor, {}).values()
+        anchor = self.index.anchor(wants)
+        beside = self.index.under(anchor)
         if sum(other.address == address for other in beside) >= MAX_BESIDE_OF_ADDRESS:
             sets = f"{MAX_BESIDE_OF_ADDRESS} sets of labels"
             return f"requests of {address} for {anchor[1]!r} with {sets} wait already: cancel some"
@@ -264,17 +304,6 @@ class Subqueues:
             return f"requests for {anchor[1]!r} with {MAX_BESIDE} sets of labels wait already: try again later"
         return ""
 
-    def fitting(self, facts: DeviceFacts) -> list[Subqueue]:
-        """The subqueues that a device with these facts can serve, in no order."""
-        beside = [self._by_anchor[pair] for pair in facts.pairs if pair in self._by_anchor]
-        return [queue for queues in beside for queue in queues.values() if queue.wants.fit(facts)]
-
     def of_key(self, key: str) -> Collection[Subqueue]:
         """The subqueues of requests for a key ("": of requests without one)."""
         return self._by_key.get(key, {}).values()
-
-
-def _drop(index: dict[Any, dict[Wants, Subqueue]], name: Any, wants: Wants) -> None:
-    del index[name][wants]
-    if not index[name]:
-        del index[name]

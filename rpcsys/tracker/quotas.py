@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rpcsys.tracker.entities import QueuePlace, WaitingRequest
+    from rpcsys.tracker.entities import QueuePlace, Sender, WaitingRequest
     from rpcsys.tracker.labels import Wants
 
 #: Bytes of waiting requests: about a hundred thousand plain ones, and a third of that from one address.
@@ -53,23 +54,42 @@ class WaitingMemory:
 
 
 class Places(dict[str, "QueuePlace"]):
-    """The places in the queue that tickets keep, the oldest first; ``bytes`` is their size."""
+    """The places in the queue that tickets keep, the oldest first; ``bytes`` is their size.
 
-    bytes = 0
+    ``of_senders``: the places of TVM's requests, whose clients know no ticket, by ticket.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+        self.of_senders: dict[Sender, OrderedDict[str, QueuePlace]] = {}
 
     def has_room(self, place: QueuePlace) -> bool:
         """Whether another place can be kept."""
         return len(self) < MAX_PLACES and self.bytes + size_of(place.wants) <= MAX_PLACES_BYTES
 
-    def keep(self, ticket: str, place: QueuePlace) -> None:
-        """Keep a ticket's place; it replaces an earlier one."""
+    def keep(self, place: QueuePlace) -> None:
+        """Keep a place; it replaces an earlier one of its ticket."""
+        ticket = place.ticket
         if ticket in self:
             self.take(ticket)
         self.bytes += size_of(place.wants)
         self[ticket] = place
+        if place.sender is not None:
+            self.of_senders.setdefault(place.sender, OrderedDict())[ticket] = place
 
     def take(self, ticket: str) -> QueuePlace:
         """Remove and return a ticket's place."""
         place = self.pop(ticket)
         self.bytes -= size_of(place.wants)
+        if place.sender is not None:
+            places = self.of_senders[place.sender]
+            del places[ticket]
+            if not places:
+                del self.of_senders[place.sender]
         return place
+
+    def first_of(self, sender: Sender) -> QueuePlace | None:
+        """A sender's first place, None if it has none."""
+        places = self.of_senders.get(sender)
+        return None if places is None else next(iter(places.values()))

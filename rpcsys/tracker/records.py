@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from rpcsys.tracker import entities
 from rpcsys.tracker.addresses import ProxyNetworks
 from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer, Queue, Server, SlotOffer, WaitingRequest
 from rpcsys.tracker.events import TrackerStarted
 from rpcsys.tracker.labels import Pair, Wants, facts_of_key
 from rpcsys.tracker.matching import OfferIndex, Subqueues
 from rpcsys.tracker.quotas import Places, WaitingMemory
+from rpcsys.tracker.settling import Settling
 from rpcsys.tracker.shares import Shares
 from rpcsys.tracker.transitions import OURS
 from rpcsys.wire.control import DeployedModule
@@ -129,7 +129,7 @@ class Records:
         self.subqueues = Subqueues(self.shares)
         self.deadlines = Deadlines()
         self.moved: dict[str, bool] = {}  # queues that get position events -> whether their notes may have changed
-        self.settling: entities.Settling | None = None
+        self.settling: Settling | None = None
         self.arrivals = 0
         self.epoch = 0
 
@@ -324,24 +324,27 @@ class Records:
 
     def withdraw(self, offer: SlotOffer) -> None:
         """Make an offer neither free nor claimed."""
-        if offer.free:
-            self.free_offers.remove(offer)
+        if offer.index is not None:
+            offer.index.remove(offer)
         elif offer.claimed:
             self.waiting[offer.claimed].gathered.remove(offer)
             offer.claimed = 0  # the gatherer keeps its other offers
+
+    def free(self, key: str) -> int:
+        """How many offers of a key are free, or reserved after a restart."""
+        reserved = 0 if self.settling is None else self.settling.reserved.count(key)
+        return self.free_offers.count(key) + reserved
 
     def add_request(self, peer: Peer, request: WaitingRequest) -> None:
         """Add a request to its queue."""
         steps = request.steps = min(STEPS, int((self.now - request.since) // STEP_S))
         peer.waiting[request.arrival] = request
         if request.id is not None:
-            peer.requests[request.id] = request
+            peer.requests[request.id] = self.tickets[request.ticket] = request
         self.waiting[request.arrival] = request
         request.address = peer.address
         self.memory.count(request, 1)
         self.queue(request.key).waiting[request.arrival] = request
-        if request.ticket is not None:
-            self.tickets[request.ticket] = request
         if request.count > 1:
             self.gatherers[request.arrival] = request
             self.gatherers_of[request.address] += 1
@@ -369,9 +372,7 @@ class Records:
                 del self.gatherers_of[request.address]
         self.shares.waits_no_more(request.user, request.count)
         if request.id is not None:
-            del peer.requests[request.id]
-        if request.ticket is not None:
-            del self.tickets[request.ticket]
+            del peer.requests[request.id], self.tickets[request.ticket]
         for timer in request.timers:
             self.deadlines.drop((timer, request.arrival))
         self.note_move(request.key)

@@ -1,6 +1,7 @@
 """Requests, from their arrival until they are granted or withdrawn, with the position events that they get meanwhile.
 
-A ticket keeps the place of one of our requests for `TICKET_S` after its connection breaks or the tracker restarts.
+A ticket keeps the place of one of our requests for `TICKET_S` after its connection breaks or the tracker restarts. The
+tracker itself keeps the tickets of TVM's requests, and looks for one after a restart alone, for `TVM_TICKET_S`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from rpcsys.tracker.entities import Peer, Queue, QueuePlace, SlotOffer, WaitingRequest
+from rpcsys.tracker.entities import Peer, Queue, QueuePlace, Sender, SlotOffer, WaitingRequest
 from rpcsys.tracker.events import Action, HistoryEntry, Send
 from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
 from rpcsys.tracker.permissions import longest, models_only, sees
@@ -20,6 +21,7 @@ from rpcsys.wire import control, tracker
 
 MAX_WAITING = 4096  # waiting requests of one connection
 TICKET_S = 60.0
+TVM_TICKET_S = 10.0  # TVM's client tries again 5 s after it was refused
 #: A label that all servers of rpcsys have, and none of TVM's: these would load any code.
 OURS_ALONE = {"cores": ">=0"}
 TOLD_AT_ONCE = 500  # requests whose positions are checked in one step, some 5 ms; other events come in between
@@ -39,22 +41,25 @@ class Requests:
             return [Send(peer.conn, [tracker.FAIL, f"{MAX_WAITING} requests wait on this connection already"])]
         if message.user and peer.member is None:
             peer.user = self.records.claimed(message.user)
-        wants = wants_of_key(message.key)
-        request = self._new(peer, None, wants, message.priority, None)
-        if self.records.lab is not None:
-            request.limit_s = longest(self.records, peer, wants.key)
+        records, wants = self.records, wants_of_key(message.key)
         offer = self.scheduler.find(message.priority, wants)
-        if offer is not None:
-            return self.scheduler.grant(peer, request, [offer])
-        full = self.records.memory.full(peer.address, wants)
+        full = records.memory.full(peer.address, wants) if offer is None else ""
         if full:
             return [Send(peer.conn, [tracker.FAIL, full])]
-        self.records.add_request(peer, request)
-        self.records.note_move(request.key)
-        return []
+        place = self._tvm_place(peer, message) if records.places.of_senders else None
+        request = self._new(peer, None, wants, message.priority, place)
+        if records.lab is not None:
+            request.limit_s = longest(records, peer, wants.key)
+        if offer is not None:
+            actions = [*self.scheduler.grant(peer, request, [offer]), *self.scheduler.waited(request, "granted")]
+        else:
+            records.add_request(peer, request)
+            records.note_move(request.key)
+            actions = self._record(request)
+        return actions if place is None else [*actions, *self.scheduler.is_back(place.ticket)]
 
     def request(self, peer: Peer, message: control.Request) -> list[Action]:
-        """Grant a request of our clients, queue or refuse it. It may be the last that a restart waits for."""
+        """Grant a request of our clients, queue or refuse it."""
         try:
             if message.id in peer.requests:
                 raise ValueError(f"id {message.id} is in use by a request that waits")
@@ -68,7 +73,9 @@ class Requests:
             actions: list[Action] = [peer.refuse(message.id, str(problem))]
         else:
             actions = self._serve(peer, message, wants)
-        return actions if self.records.settling is None else [*actions, *self.scheduler.settle_if_complete()]
+        if self.records.settling is None or message.ticket is None or message.ticket in self.records.places:
+            return actions
+        return [*actions, *self.scheduler.is_back(message.ticket)]
 
     def _serve(self, peer: Peer, message: control.Request, wants: Wants) -> list[Action]:
         actions: list[Action] = []
@@ -87,8 +94,6 @@ class Requests:
         if self.records.lab is not None:
             request.limit_s = least(request.limit_s, longest(self.records, peer, wants.key))
         request.count = message.count
-        request.ticket = f"{request.arrival}@{self.records.instance}" if place is None else message.ticket
-        request.recorded = place is not None
         if offer is not None:
             granted = self.scheduler.grant(peer, request, [offer])
             return [*actions, *granted, *(self.scheduler.waited(request, "granted") if request.recorded else ())]
@@ -113,10 +118,12 @@ class Requests:
         records = self.records
         if place is None:
             arrival = records.arrivals = max(records.arrivals + 1, int(records.now * 1000))
-            since = records.now
+            since, ticket = records.now, f"{arrival}@{records.instance}"
         else:
-            arrival, since = place.arrival, place.since
-        return WaitingRequest(arrival, peer.conn, id, wants, priority, peer.user or peer.address, since)
+            arrival, since, ticket = place.arrival, place.since, place.ticket
+        request = WaitingRequest(arrival, peer.conn, id, wants, priority, peer.user or peer.address, since)
+        request.ticket, request.recorded = ticket, place is not None
+        return request
 
     def _wait(self, request: WaitingRequest) -> list[Action]:
         queue = self.records.queues[request.key]
@@ -124,9 +131,12 @@ class Requests:
             self.records.note_move(request.key)
         obstacles = Obstacles(self.records, self.records.now)
         before = eta.ahead(self.records, self.records.now, request)
-        queued = self._queued(request, before, self._estimate(queue), obstacles)
+        return [*self._record(request), self._queued(request, before, self._estimate(queue), obstacles)]
+
+    def _record(self, request: WaitingRequest) -> list[Action]:
+        """The history entry for the beginning of a request's wait, if the history lacks it."""
         if request.recorded:
-            return [queued]
+            return []
         request.recorded = True
         details = {
             "ticket": request.ticket,
@@ -136,25 +146,32 @@ class Requests:
             "count": request.count,
             "priority": request.priority,
             "user": request.user,
-            "address": self.records.peers[request.conn].address,
+            "address": request.address,
             "since": request.since,
         }
-        return [HistoryEntry(self.records.now, "waiting", details), queued]
+        if request.id is None:
+            details["tvm"] = True
+        return [HistoryEntry(self.records.now, "waiting", details)]
 
     # Tickets.
 
     def _place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
         place = self.records.places.get(ticket)
         if place is None:
-            place = self._lost_place(peer, wants, ticket)
-        elif (place.user, place.wants) != (peer.who, wants):
+            return self._lost_place(peer, wants, ticket)
+        if place.sender is not None or (place.user, place.wants) != (peer.who, wants):
             return None
-        else:
-            self.records.places.take(ticket)
-            self.records.deadlines.drop(("ticket", ticket))
-        if self.records.settling is not None:
-            self.records.settling.tickets.pop(ticket, None)
-        return place
+        return self._take(ticket)
+
+    def _tvm_place(self, peer: Peer, message: tracker.TvmRequest) -> QueuePlace | None:
+        """The first place that a request like this one of TVM's had in the last run."""
+        sender = Sender(peer.address, peer.who, message.key, message.priority)
+        place = self.records.places.first_of(sender)
+        return None if place is None else self._take(place.ticket)
+
+    def _take(self, ticket: str) -> QueuePlace:
+        self.records.deadlines.drop(("ticket", ticket))
+        return self.records.places.take(ticket)
 
     def _lost_place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
         """A place of the last run's last second, which its history may lack."""
@@ -165,7 +182,7 @@ class Requests:
         of_last_run = settling.arrival < arrival < int(self.records.started_at * 1000)
         if not of_last_run or arrival in self.records.waiting:
             return None
-        return QueuePlace(arrival, min(self.records.now, arrival / 1000), peer.who, wants)
+        return QueuePlace(ticket, arrival, min(self.records.now, arrival / 1000), peer.who, wants)
 
     def _take_over(self, peer: Peer, wants: Wants, ticket: str) -> list[Action]:
         """Cancel a ticket's request on an old connection, the end of which the tracker has not seen yet."""
@@ -186,16 +203,16 @@ class Requests:
         return actions + self.scheduler.give_away(freed)
 
     def _leave_place(self, request: WaitingRequest) -> list[Action]:
-        if request.ticket is None:
-            return []
+        if request.id is None:
+            return self.scheduler.waited(request, "left")
         actions: list[Action] = []
-        place = QueuePlace(request.arrival, request.since, request.user, request.wants)
+        place = QueuePlace(request.ticket, request.arrival, request.since, request.user, request.wants)
         places = self.records.places
         while places and not places.has_room(place):
             first = next(iter(places))
             self.records.deadlines.drop(("ticket", first))
             actions += self.lose_place(first)
-        places.keep(request.ticket, place)
+        places.keep(place)
         self.records.deadlines.set(("ticket", request.ticket), self.records.now + TICKET_S)
         return actions
 
@@ -297,7 +314,7 @@ class Requests:
                 yield eta.ahead(records, records.now, request), request
 
     def _estimate(self, queue: Queue) -> eta.Estimate:
-        return eta.Estimate(queue, self.records.free_offers.count(queue.key), self.records.now)
+        return eta.Estimate(queue, self.records.free(queue.key), self.records.now)
 
     def _queued(self, request: WaitingRequest, before: int, estimate: eta.Estimate, obstacles: Obstacles) -> Send:
         assert request.id is not None, "TVM's clients get no position events"

@@ -1,19 +1,22 @@
-"""Restores the last run's leases, places and servers. The tracker then settles: it grants nothing until the servers
-and clients of the last run are back, or for `SETTLE_S`, so that the first client to come back passes no others.
+"""Restores the last run's leases, places and servers. The tracker then settles, for `SETTLE_S` at most: it reserves
+the offers that fit a ticket whose client is not back, so that the first client to come back passes no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
+from typing import Any
 
-from rpcsys.tracker.entities import GoneServer, LeaseRecord, QueuePlace, Settling
+from rpcsys.tracker.entities import GoneServer, LeaseRecord, QueuePlace, Sender
 from rpcsys.tracker.events import Action, HistoryEntry, Restored
 from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.labels import wants_of
 from rpcsys.tracker.leases import AWAY_S
 from rpcsys.tracker.records import GRACE_S, Records
-from rpcsys.tracker.requests import TICKET_S
+from rpcsys.tracker.requests import TICKET_S, TVM_TICKET_S
 from rpcsys.tracker.scheduler import Scheduler
+from rpcsys.tracker.settling import Settling
 from rpcsys.tracker.transitions import GRANTED_AWAY, OPENED, OURS
 
 SETTLE_S = 3.0
@@ -30,7 +33,6 @@ class Restore:
             "begun": self._changed,
             "limited": self._changed,
             "over": self._over,
-            "waiting": self._waiting,
             "joined": self._joined,
             "set_aside": health.restore,
             "drained": health.restore,
@@ -45,13 +47,10 @@ class Restore:
             restore = self._on_entry.get(entry.kind)
             if restore is not None:
                 actions += restore(entry) or ()
-        settling.arrival = max((place.arrival for place in records.places.values()), default=0)
-        settling.tickets = dict.fromkeys(records.places)
+        self._places(event.entries)
         records.arrivals = max(records.arrivals, settling.arrival)
         for lease in records.leases.values():
             records.deadlines.set(("away", lease.lease), records.now + AWAY_S)
-        for ticket in records.places:
-            records.deadlines.set(("ticket", ticket), records.now + TICKET_S)
         records.deadlines.set(("settle",), records.now + SETTLE_S)
         return [*actions, *self.scheduler.settle_if_complete()]
 
@@ -86,11 +85,19 @@ class Restore:
             queue.left_at = self.records.now
             self.records.deadlines.set(("forget", queue.key), self.records.now + GRACE_S)
 
-    def _waiting(self, entry: HistoryEntry) -> None:
-        details = entry.details
-        wants = wants_of(details["key"], details["labels"])
-        since = min(details["since"], self.records.now)
-        self.records.places.keep(details["ticket"], QueuePlace(details["arrival"], since, details["user"], wants))
+    def _places(self, entries: Iterable[HistoryEntry]) -> None:
+        """Keep the places, in their order: whoever has several in TVM's protocol gets the first one first."""
+        waiting = [entry.details for entry in entries if entry.kind == "waiting"]
+        for details in sorted(waiting, key=itemgetter("arrival")):
+            self._keep(_place(details, self.records.now))
+
+    def _keep(self, place: QueuePlace) -> None:
+        records, settling = self.records, self.records.settling
+        assert settling is not None
+        records.places.keep(place)
+        records.deadlines.set(("ticket", place.ticket), records.now + (TVM_TICKET_S if place.sender else TICKET_S))
+        settling.wait_for(place.ticket, place.wants)
+        settling.arrival = max(settling.arrival, place.arrival)
 
     def _joined(self, entry: HistoryEntry) -> None:
         assert self.records.settling is not None
@@ -100,3 +107,11 @@ class Restore:
             key, host, port = (details.get(field) for field in ("key", "address", "port"))
             gone = GoneServer(str(key), str(host), port, "", self.records.now, "it has not come back after a restart")
             self.records.note_gone(details["server"], gone)
+
+
+def _place(details: Mapping[str, Any], now: float) -> QueuePlace:
+    ticket, arrival, user, key = (details[field] for field in ("ticket", "arrival", "user", "key"))
+    sender, wants = None, wants_of(key, details["labels"])
+    if details.get("tvm"):
+        sender = Sender(details["address"], user, key, details["priority"])
+    return QueuePlace(ticket, arrival, min(details["since"], now), user, wants, sender)

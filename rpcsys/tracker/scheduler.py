@@ -37,12 +37,15 @@ class Scheduler:
     # From an offer to a request.
 
     def offer(self, offer: SlotOffer) -> list[Action]:
-        """Grant an offer to the first request that fits, or let that claim it; else the offer is free."""
+        """Grant an offer to the first request that fits, or let that claim it; else it is free, or reserved."""
         records = self.records
         condition = records.condition(records.peers[offer.conn])
         if condition is not None and not condition.open:
             return []
-        taker = self._taker(offer) if records.waiting and records.settling is None else None
+        if records.settling is not None and records.settling.reserves(offer.facts):
+            records.settling.reserved.add(offer)
+            return []
+        taker = self._taker(offer) if records.waiting else None
         if taker is None:
             records.free_offers.add(offer)
             return []
@@ -53,7 +56,7 @@ class Scheduler:
     def _taker(self, offer: SlotOffer) -> WaitingRequest | None:
         records = self.records
         x = records.shares.clock(records.now)
-        best = min([subqueue.best(x) for subqueue in records.subqueues.fitting(offer.facts)], default=None)
+        best = min([subqueue.best(x) for subqueue in records.subqueues.index.fitting(offer.facts)], default=None)
         if best is None:
             return None
         for gatherer in records.gathering.values():  # in the order in which they began
@@ -86,8 +89,6 @@ class Scheduler:
     def find(self, standing: float, wants: Wants) -> SlotOffer | None:
         """An offer for a new request: a free one, or one that a request of lower priority has claimed."""
         records = self.records
-        if records.settling is not None:
-            return None
         offer = records.free_offers.find(wants)
         if offer is None and records.gathering:
             lower = (other for other in records.gathering.values() if other.standing < standing)
@@ -156,24 +157,33 @@ class Scheduler:
 
     # After a restart.
 
+    def is_back(self, ticket: str) -> list[Action]:
+        """Wait for an absent ticket no more, and offer again what was reserved for it alone."""
+        settling = self.records.settling
+        if settling is None:
+            return []
+        wants = settling.is_back(ticket)
+        freed = [] if wants is None else list(settling.reserved.fitting(wants))
+        return [*self._offer_again(freed), *self.settle_if_complete()]
+
     def settle_if_complete(self) -> list[Action]:
         """End the settling when all servers and tickets of the last run are back."""
         settling = self.records.settling
-        return [] if settling is None or settling.servers or settling.tickets else self.settle()
+        return self.settle() if settling is not None and settling.over else []
 
     def settle(self) -> list[Action]:
-        """End the settling, and match the offers that have come with the requests."""
+        """End the settling, and offer again all that is reserved."""
         records = self.records
-        records.settling = None
+        settling, records.settling = records.settling, None
+        assert settling is not None
         records.deadlines.drop(("settle",))
         records.note_devices(records.queues)
-        actions: list[Action] = []
-        for _, peer in sorted(records.peers.items()):
-            for _, offer in sorted(peer.offers.items()):
-                if offer.free:
-                    records.free_offers.remove(offer)
-                    actions += self.offer(offer)
-        return actions
+        return self._offer_again(settling.reserved.all())
+
+    def _offer_again(self, reserved: list[SlotOffer]) -> list[Action]:
+        for offer in reserved:
+            self.records.withdraw(offer)
+        return self.give_away(reserved)
 
     # Several at once.
 

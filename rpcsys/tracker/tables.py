@@ -243,6 +243,9 @@ def is_record(record: HistoryEntry) -> bool:
             _count(details.get(name, 0), name)
         if kind == "waiting":
             wants_of(details["key"], details["labels"])
+            if details.get("tvm"):
+                _text(details["address"], "address")
+                checks.number(details["priority"], "priority")
         _at(record.at, "at")
     except (ProtocolError, ValueError, KeyError, TypeError):
         return False

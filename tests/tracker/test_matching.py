@@ -51,7 +51,7 @@ def test_the_next_request_is_the_best_that_fits(asked, facts, running):
             subqueues.remove(request)
     left = [request for request, stays in waiting if stays]
     x = shares.clock(100.0)
-    found = min((subqueue.best(x) for subqueue in subqueues.fitting(facts)), default=None)
+    found = min((subqueue.best(x) for subqueue in subqueues.index.fitting(facts)), default=None)
     fitting = [request for request in left if request.wants.fit(facts)]
     if not fitting:
         assert found is None

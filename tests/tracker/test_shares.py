@@ -122,7 +122,7 @@ def alike(shares, one, other):
 
 def test_a_band_has_one_entry_for_each_user():
     shares, wants = Shares(START), wants_of_key("k")
-    line = Subqueue(shares, wants, ("key", "k"), "")
+    line = Subqueue(shares, wants, "")
     for arrival, user in enumerate("ab"):
         line.add(WaitingRequest(arrival, 1, None, wants, 1, user, START))
     for number in range(2000):

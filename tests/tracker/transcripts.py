@@ -32,6 +32,7 @@ class Scene:
         self.heard: dict[int, list[Any]] = {}
         self.closed: list[int] = []
         self.entries: list[events.HistoryEntry] = []
+        self.past: list[events.HistoryEntry] = []  # of the runs before
         self.stopped = False
         self._conns = 0
 

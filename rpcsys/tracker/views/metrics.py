@@ -174,7 +174,7 @@ class Metrics(Collector):
         for key, queue in islice(records.queues.items(), MAX_KEYS):
             since = min((request.since for request in islice(queue.waiting.values(), _FIRST)), default=now)
             slots = sum(records.peers[conn].slots for conn in queue.servers)
-            values = (len(queue.waiting), now - since, records.free_offers.count(key), len(queue.leases), slots)
+            values = (len(queue.waiting), now - since, records.free(key), len(queue.leases), slots)
             for gauge, value in zip(gauges, values, strict=True):
                 gauge.add_metric([key], value)
         yield from gauges

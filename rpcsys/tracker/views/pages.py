@@ -127,7 +127,7 @@ def _queue(records: Records, at: float, queue: Queue) -> dict[str, Any]:
     return {
         "key": queue.key,
         "slots": sum(records.peers[conn].slots for conn in queue.servers),
-        "free": records.free_offers.count(queue.key),
+        "free": records.free(queue.key),
         "leased": len(queue.leases),
         "waiting": len(queue.waiting),
         "queue": [_waiting(request) for request in islice(eta.in_order(records, at, queue), MAX_WAITING)],

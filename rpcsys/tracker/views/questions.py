@@ -60,14 +60,14 @@ def why(records: Records, at: float, key: str, request: WaitingRequest | None) -
     queue = records.queues[key]
     peers = [records.peers[conn] for conn in queue.servers]
     before = len(queue.waiting) if request is None else eta.ahead(records, at, request)
-    estimate = eta.Estimate(queue, records.free_offers.count(key), at)
+    estimate = eta.Estimate(queue, records.free(key), at)
     obstacles = Obstacles(records, at)
     reasons = [*_reasons(records, obstacles, queue, peers), *_unmet(records, obstacles, queue, request)]
     wants = wants_of_key(key) if request is None else request.wants
     return {
         "key": key,
         "waiting": len(queue.waiting),
-        "free": records.free_offers.count(key),
+        "free": records.free(key),
         "devices": sum(peer.slots for peer in peers),
         "servers": [rows.server_brief(records, at, peer) for peer in peers[:MAX_ROWS]],
         "holders": obstacles.holders(wants, MAX_ROWS),
@@ -96,7 +96,7 @@ def _reasons(records: Records, obstacles: Obstacles, queue: Queue, peers: list[P
     """Why requests for a key wait, whatever else they want."""
     reasons = []
     if records.settling is not None:
-        reasons.append("the tracker has just started again and waits a moment for servers and requests to come back")
+        reasons.append("the tracker has just started again: servers and requests are still coming back")
     away = sum(lease.server is None for lease in queue.leases.values())
     if peers:
         reasons.append(f"{len(queue.leases) - away} of {sum(peer.slots for peer in peers)} devices are taken")

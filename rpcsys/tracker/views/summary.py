@@ -67,7 +67,7 @@ def _add_queues(records: Records, at: float, viewer: Peer, after: int, found: Pa
     for place, queue in enumerate(islice(records.queues.values(), after, None), after + 1):
         if shown(queue):
             yield place, _QUEUE_BYTES + _ESCAPED * len(queue.key)
-            free = records.free_offers.count(queue.key)
+            free = records.free(queue.key)
             found["queue_info"][queue.key] = {"free": free, "pending": len(queue.waiting)}
 
 
@@ -182,7 +182,7 @@ def _rows(
 def _queues(records: Records, *, served: bool) -> Iterator[str]:
     for key, queue in records.queues.items():
         if bool(queue.servers) == served and shown(queue):
-            yield f'{_dense(key)}:{{"free":{records.free_offers.count(key)},"pending":{len(queue.waiting)}}}'
+            yield f'{_dense(key)}:{{"free":{records.free(key)},"pending":{len(queue.waiting)}}}'
 
 
 def _unserved(records: Records, at: float) -> Iterator[str]:

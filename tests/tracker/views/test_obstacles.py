@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rpcsys.tracker.entities import Settling
 from rpcsys.tracker.labels import wants_of
+from rpcsys.tracker.settling import Settling
 from rpcsys.tracker.transitions import FAILURES
 from rpcsys.tracker.views import obstacles
 from rpcsys.tracker.views.obstacles import NAMED, NONE, Obstacle, Obstacles
