@@ -184,7 +184,7 @@ def test_requests_of_tvms_get_their_places_again(before):
         assert scene.granted(conn) == [f"rpi4:{number - 1}"]
         scene.put(server, f"rpi4:{number}")
     assert scene.state.records.places.of_senders == {}
-    assert [waited["why"] for waited in scene.recorded("waited")] == ["granted"] * 3
+    assert [waited["why"] for waited in scene.recorded("waited")] == ["granted"] * 4
     assert scene.replayed() == scene.state
 
 
