@@ -23,10 +23,10 @@ KEEPERS: dict[int, str] = {}
 
 
 class Probe:
-    """A socket with exact reads. ``socket`` may be used directly."""
+    """A socket with exact reads. ``socket`` may be used directly; ``host``: its own address."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> None:
-        self.socket = socket.create_connection(address, timeout=timeout_s)
+    def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S, host: str = "") -> None:
+        self.socket = socket.create_connection(address, timeout=timeout_s, source_address=(host, 0) if host else None)
 
     def read(self, count: int) -> bytes:
         """Exactly ``count`` bytes; EOFError when the peer has closed."""
@@ -59,8 +59,8 @@ class Probe:
 class TrackerProbe(Probe):
     """A connection to a tracker, after the magic numbers."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> None:
-        super().__init__(address, timeout_s)
+    def __init__(self, address: tuple[str, int], timeout_s: float = TIMEOUT_S, host: str = "") -> None:
+        super().__init__(address, timeout_s, host)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
         assert self.read_int() == TRACKER_MAGIC

@@ -144,8 +144,8 @@ class SettlingMachine(RuleBasedStateMachine):
         """Take what was granted, and compare it with what still waits."""
         served: list[tuple[Place, str]] = []
         for conn in list(self.waiting):
-            for match_key in self.scene.granted(conn):
-                served.append((self.waiting.pop(conn), match_key))
+            keys = self.scene.granted(conn)
+            served += [(self.waiting.pop(conn), match_key) for match_key in keys]
         for place, match_key in served:
             assert match_key not in self.granted
             self.granted.add(match_key)
@@ -184,5 +184,5 @@ def test_places_hold_over_restarts_at_length():
 
 def test_a_tracker_that_reserves_nothing_is_found_out(monkeypatch):
     monkeypatch.setattr(Settling, "reserves", lambda self, facts: False)
-    with pytest.raises(AssertionError, match="it was (reserved|served before)"):
+    with pytest.raises(AssertionError, match="it was"):
         machine_test()
