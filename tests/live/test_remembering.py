@@ -3,10 +3,8 @@
 import contextlib
 import json
 import os
-import random
 import resource
 import shutil
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,26 +16,12 @@ import pytest
 from rpcsys.client import connect_tracker
 from rpcsys.errors import WaitTimeout
 from tests.live.daemons import ROOT, free_port, wait_until
-from tests.live.labs import peer
 from tests.live.probe import TrackerProbe
+from tests.live.stored import hello, present, register, rows, until
 
 KILLED_S = 1.0
 """The time before a kill whose leases may be lost; a busy machine adds SLACK_S."""
 SLACK_S = 4.0
-
-
-def file(state):
-    """The tracker's database, opened read-only."""
-    return sqlite3.connect(f"file:{state / 'tracker.sqlite'}?mode=ro", uri=True, timeout=30)
-
-
-def rows(state, query):
-    with file(state) as opened:
-        return opened.execute(query).fetchall()
-
-
-def present(state):
-    return set(rows(state, "SELECT kind, about FROM present"))
 
 
 class Load(threading.Thread):
@@ -69,24 +53,6 @@ class Load(threading.Thread):
         self._server.close()
         self._client.close()
         return len(self.over)
-
-
-def hello(tracker, user):
-    return peer(tracker, user)
-
-
-def register(tracker, name, key="rpi4", **fields):
-    probe = peer(tracker, name, key)
-    asked = {"op": "register", "id": 1, "key": key, "name": name, "port": 9090, **fields}
-    assert probe.ask(asked)["ok"]
-    return probe
-
-
-def until(probe, found):
-    """The first message for which ``found`` is true."""
-    while not found(message := probe.receive()):
-        pass
-    return message
 
 
 # --- killed ------------------------------------------------------------------------------------
@@ -192,61 +158,6 @@ def test_leases_queues_and_drains_survive_a_kill(daemons, tmp_path):
     assert over["begun"] is not None
     viewer.close()
     idle.close()
-
-
-class Waiting:
-    """A client that waits for a device, of ours or of TVM's; it comes again to another tracker."""
-
-    def __init__(self, tracker, number):
-        self.name, self.is_tvms = f"user{number}", number % 2 == 0
-        self.host = f"127.0.1.{number + 1}"
-        self.ticket = None
-        self.come(tracker)
-        if not self.is_tvms:
-            self.ticket = until(self.probe, lambda m: "ticket" in m)["ticket"]
-
-    def come(self, tracker):
-        if self.is_tvms:
-            self.probe = TrackerProbe(tracker.address, host=self.host)
-            self.probe.send([4, "rpi4", "", 1])
-        else:
-            self.probe = hello(tracker, self.name)
-            self.probe.send({"op": "request", "id": 1, "key": "rpi4", "ticket": self.ticket})
-
-    def match_key(self):
-        message = until(self.probe, lambda m: isinstance(m, list) or "leases" in m)
-        return message[1][2] if self.is_tvms else message["leases"][0]["matchkey"]
-
-
-def test_twenty_waiting_clients_keep_their_places(daemons, tmp_path):
-    state = tmp_path / "state"
-    tracker = daemons.tracker("--state-dir", str(state))
-    server = register(tracker, "board", slots=21)
-    clients = []
-    for number in range(20):
-        clients.append(Waiting(tracker, number))
-        viewer = TrackerProbe(tracker.address)
-        assert viewer.summary()["queue_info"]["rpi4"]["pending"] == number + 1
-        viewer.close()
-    wait_until(lambda: sum(kind == "waiting" for kind, _ in present(state)) == 20, 30, "all is stored")
-    tracker.kill()
-    for probe in (server, *(client.probe for client in clients)):
-        probe.close()
-
-    again = daemons.tracker("--state-dir", str(state), port=tracker.address[1])
-    newcomer = hello(again, "newcomer")
-    newcomer.send({"op": "request", "id": 1, "key": "rpi4"})
-    until(newcomer, lambda m: "ticket" in m)
-    server = register(again, "board", slots=21)
-    server.send([3, "rpi4", [9090, "rpi4:0"], None])
-    for client in random.Random(1).sample(clients, 20):
-        client.come(again)
-    for number, client in enumerate(clients):
-        assert client.match_key() == f"rpi4:{number}"
-        server.send([3, "rpi4", [9090, f"rpi4:{number + 1}"], None])
-    (lease,) = until(newcomer, lambda m: "leases" in m)["leases"]
-    assert lease["matchkey"] == "rpi4:20"
-    wait_until(lambda: "waiting" not in dict(present(state)), 30, "no place is left")
 
 
 def test_set_aside_survives_a_reconnection_and_a_restart(daemons, tmp_path):
