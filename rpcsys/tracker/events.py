@@ -44,7 +44,8 @@ class HistoryEntry:
     ``over``       it is over: lease, epoch, key, server, user, address, since, held_s, outcome, reason (a
                    sentence for people), fault (the server's own, else ``""``), cleaned
     ``waiting``    a request waits: ticket, arrival, key ("" for any), labels, count, priority, user, address,
-                   since; tvm (true) for one of TVM's, whose client is not told its ticket
+                   since; tvm (true) for one of TVM's, whose client is not told its ticket: it is recorded
+                   only if it waits for a moment
     ``waited``     its ticket has no place any more: ticket, waited_s, why (``granted``, ``cancelled``,
                    ``timeout``, ``unknown``, ``left``)
     ``joined``     a server has registered: server, key, address, port, slots, labels, how (``ours``, ``silent``)

@@ -123,6 +123,7 @@ class Records:
         self.modules: dict[str, dict[int, DeployedModule]] = {}
         self.places = Places()
         self.tickets: dict[str, WaitingRequest] = {}
+        self.unrecorded: dict[int, None] = {}  # arrivals of TVM's requests that wait, and that the history lacks
         self.memory = WaitingMemory()
         self.free_offers = OfferIndex()
         self.shares = Shares(started.at)
@@ -373,6 +374,8 @@ class Records:
         self.shares.waits_no_more(request.user, request.count)
         if request.id is not None:
             del peer.requests[request.id], self.tickets[request.ticket]
+        else:
+            self.unrecorded.pop(request.arrival, None)
         for timer in request.timers:
             self.deadlines.drop((timer, request.arrival))
         self.note_move(request.key)

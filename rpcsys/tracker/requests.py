@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from rpcsys.tracker.entities import Peer, Queue, QueuePlace, Sender, SlotOffer, WaitingRequest
 from rpcsys.tracker.events import Action, HistoryEntry, Send
@@ -21,10 +22,12 @@ from rpcsys.wire import control, tracker
 
 MAX_WAITING = 4096  # waiting requests of one connection
 TICKET_S = 60.0
+#: How long TVM's requests wait before the history has them: most are granted sooner, and need no entry.
+RECORD_S = 0.5
 TVM_TICKET_S = 10.0  # TVM's client tries again 5 s after it was refused
 #: A label that all servers of rpcsys have, and none of TVM's: these would load any code.
 OURS_ALONE = {"cores": ">=0"}
-TOLD_AT_ONCE = 500  # requests whose positions are checked in one step, some 5 ms; other events come in between
+TOLD_AT_ONCE = 500  # requests that are told their position, or recorded, in one step of some 5 ms; others come between
 _TOLD_EXACTLY = 100  # beyond this position, only a change of a tenth or more is sent
 
 
@@ -53,10 +56,27 @@ class Requests:
         if offer is not None:
             actions = [*self.scheduler.grant(peer, request, [offer]), *self.scheduler.waited(request, "granted")]
         else:
+            actions = []
             records.add_request(peer, request)
             records.note_move(request.key)
-            actions = self._record(request)
+            if place is None:
+                self._record_later(request)
         return actions if place is None else [*actions, *self.scheduler.is_back(place.ticket)]
+
+    def _record_later(self, request: WaitingRequest) -> None:
+        if not self.records.unrecorded:
+            self.records.deadlines.set(("record",), self.records.now + RECORD_S)
+        self.records.unrecorded[request.arrival] = None
+
+    def record_waits(self) -> list[Action]:
+        """Record TVM's requests that still wait, some in each step."""
+        records = self.records
+        some = list(islice(records.unrecorded, TOLD_AT_ONCE))
+        for arrival in some:
+            del records.unrecorded[arrival]
+        if records.unrecorded:
+            records.deadlines.set(("record",), records.now)
+        return [action for arrival in some for action in self._record(records.waiting[arrival])]
 
     def request(self, peer: Peer, message: control.Request) -> list[Action]:
         """Grant a request of our clients, queue or refuse it."""

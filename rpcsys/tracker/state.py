@@ -105,6 +105,7 @@ class TrackerState:
             "age": requests.age,
             "positions": requests.tell_positions,
             "ticket": requests.lose_place,
+            "record": requests.record_waits,
             "rest": scheduler.rest,
             "wake": scheduler.wake,
             "settle": scheduler.settle,

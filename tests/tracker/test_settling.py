@@ -7,7 +7,7 @@ import pytest
 from rpcsys.tracker import events
 from rpcsys.tracker.labels import facts_of, facts_of_key, wants_of, wants_of_key
 from rpcsys.tracker.matching import MAX_BESIDE
-from rpcsys.tracker.requests import TVM_TICKET_S
+from rpcsys.tracker.requests import RECORD_S, TOLD_AT_ONCE, TVM_TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
 from rpcsys.tracker.settling import Settling
 from rpcsys.wire.tracker import parse_to_tracker
@@ -145,18 +145,32 @@ def test_a_request_for_several_devices_claims_nothing_that_is_reserved(before):
 # TVM's requests.
 
 
-def test_a_request_of_tvms_that_is_granted_at_once_leaves_no_trace(before):
+def test_a_request_of_tvms_that_is_granted_soon_leaves_no_trace(before):
     before.put(before.server(), "rpi4:1")
     tvm_client(before)
+    tvm_client(before)
+    before.wait(RECORD_S - 0.1)
+    before.put(before.server(name="other", port=1), "rpi4:2")
+    before.wait(RECORD_S)
     assert before.recorded("waiting") == before.recorded("waited") == []
+
+
+def test_many_requests_of_tvms_are_recorded_in_steps(before):
+    for _ in range(TOLD_AT_ONCE + 1):
+        tvm_client(before)
+    before.now += RECORD_S
+    before.apply(events.TimePassed(before.now))
+    assert len(before.recorded("waiting")) == TOLD_AT_ONCE
+    before.wait(0)
+    assert len(before.recorded("waiting")) == TOLD_AT_ONCE + 1
 
 
 @pytest.mark.parametrize("granted", [True, False])
 def test_the_wait_of_a_request_of_tvms_is_in_the_history(before, granted):
     server, client = before.server(), tvm_client(before)
+    before.wait(2)
     (waiting,) = before.recorded("waiting")
     assert (waiting["tvm"], waiting["address"], waiting["priority"]) == (True, "10.0.0.5", 1)
-    before.wait(2)
     if granted:
         before.put(server, "rpi4:1")
     else:
@@ -172,6 +186,7 @@ def test_requests_of_tvms_get_their_places_again(before):
         tvm_client(before, address=address)
         before.wait(0.1)
     before.request(before.client("ann"))
+    before.wait(RECORD_S)
     scene = again(again(before))  # a tracker that is killed twice forgets nothing
     server = scene.server()
     scene.put(server, "rpi4:1")
@@ -201,6 +216,7 @@ def test_requests_of_tvms_get_their_places_again(before):
 def test_a_place_is_for_a_request_like_the_one_before(before, request_, address):
     before.server()
     tvm_client(before)
+    before.wait(RECORD_S)
     scene = again(before)
     tvm_client(scene, request_, address)
     assert len(scene.state.records.places) == 1
@@ -217,6 +233,7 @@ def test_a_request_behind_a_proxy_is_known_by_its_clients_address():
     before = Scene(proxy_from=("10.0.0.3",))
     before.server()
     relayed(before, "10.9.0.1")
+    before.wait(RECORD_S)
     scene = again(before)
     relayed(scene, "10.9.0.2")
     assert len(scene.state.records.places) == 1
@@ -228,6 +245,7 @@ def test_places_of_tvms_requests_are_reserved_for_three_and_kept_for_ten_seconds
     before.server()
     for address in ("10.0.0.5", "10.0.0.6"):
         tvm_client(before, address=address)
+    before.wait(RECORD_S)
     scene = again(before)
     server, new = scene.server(), scene.client("new")
     scene.put(server, "rpi4:1")
@@ -252,6 +270,7 @@ def test_places_of_tvms_requests_are_reserved_for_three_and_kept_for_ten_seconds
 def test_a_client_of_ours_cannot_present_the_ticket_of_a_request_of_tvms(before):
     before.server()
     tvm_client(before, [4, "rpi4", "ann", 1])
+    before.wait(RECORD_S)
     (waiting,) = before.recorded("waiting")
     ann = before.client("ann")
     before.request(ann, ticket=waiting["ticket"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from rpcsys.tracker.labels import DeviceFacts, Wants, facts_of, facts_of_key, wants_of
-from rpcsys.tracker.requests import TICKET_S, TVM_TICKET_S
+from rpcsys.tracker.requests import RECORD_S, TICKET_S, TVM_TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
 from rpcsys.tracker.settling import Settling
 from tests.tracker.restarts import again
@@ -121,6 +121,7 @@ class SettlingMachine(RuleBasedStateMachine):
 
     @rule(after_s=st.sampled_from([0.1, 2.0]))
     def tracker_restarts(self, after_s):
+        self.time_passes(RECORD_S)
         self.scene = again(self.scene, after_s)
         self.settled_at = self.scene.now + SETTLE_S
         self.away += self.waiting.values()
