@@ -38,6 +38,11 @@ class TrackerConfig:
     max_connections_per_address: int = 4096
     lab: str | None = None  # the folder of the lab that the tracker serves
     admit: tuple[str, ...] = ()  # networks whose peers are served beside the private ones
+    replicate: str | None = None  # where the engine is that the replicas of this tracker share; None: it has none
+    replicate_ca: str | None = None  # PEM files for TLS to the engine: who has signed its certificates,
+    replicate_cert: str | None = None  # this tracker's own one,
+    replicate_key: str | None = None  # and its key
+    advertise: str | None = None  # this tracker's HOST or HOST:PORT for its replicas and their peers
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
@@ -67,6 +72,12 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add("--admit", type=admission.flag, metavar="NETWORKS", help=admission.HELP)
     closed = "serve the lab in DIR: its members alone, inside TLS (rpcsys lab init makes one)"
     add("--lab", type=not_empty, metavar="DIR", help=closed)
+    shared = "be one of several trackers that share an etcd: the others take over (docs/replicas.md)"
+    add("--replicate", type=not_empty, metavar="etcd://HOST:PORT,…/LAB", help=shared)
+    add("--replicate-ca", **files, help="speak TLS to etcd, with certificates that this one (PEM) has signed")
+    add("--replicate-cert", **files, help="this tracker's certificate for etcd")
+    add("--replicate-key", **files, help="its key (default: in the certificate's file)")
+    add("--advertise", type=not_empty, metavar="HOST", help="where the other trackers, clients and servers reach this")
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
     parser.set_defaults(**{**vars(TrackerConfig()), "port": None, "port_end": None, "limits": [], "proxy_from": []})
@@ -81,9 +92,23 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
         parser.error("--http-key is that of a certificate: give --http-cert FILE, too")
     if flags["http_cert"] is not None and not flags["http_port"]:
         parser.error("--http-cert is for the page: give --http-port N, too")
+    _check_replicas(parser, flags)
     if flags["port_end"] is None:
         flags["port_end"] = end_of_ports(flags["port"], _PORTS)
     return TrackerConfig(**flags)
+
+
+def _check_replicas(parser: Parser, flags: dict[str, Any]) -> None:
+    own = ("replicate_ca", "replicate_cert", "replicate_key", "advertise")
+    alone = next((name for name in own if flags[name] is not None), None)
+    if flags["replicate"] is None:
+        if alone is not None:
+            parser.error(f"--{alone.replace('_', '-')} is for a tracker with replicas: give --replicate, too")
+        return
+    if flags["state_dir"] is None:
+        parser.error("a tracker with replicas keeps its history itself: give --state-dir DIR, too")
+    if flags["lab"] is not None:
+        parser.error("a closed lab has one tracker: its members' secrets are in the folder of --lab, on one machine")
 
 
 def _network(text: str) -> str:

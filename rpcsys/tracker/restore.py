@@ -48,7 +48,8 @@ class Restore:
             if restore is not None:
                 actions += restore(entry) or ()
         self._places(event.entries)
-        records.arrivals = max(records.arrivals, settling.arrival)
+        records.allow_epoch(event.epoch)
+        records.arrivals = max(records.arrivals, settling.arrival, event.arrivals)
         for lease in records.leases.values():
             records.deadlines.set(("away", lease.lease), records.now + AWAY_S)
         records.deadlines.set(("settle",), records.now + SETTLE_S)

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from rpcsys.daemon.acceptor import Acceptor, leave_no_core, raise_descriptor_limit
@@ -325,6 +325,10 @@ async def serve(config: TrackerConfig) -> int:
     web = bind(config.host, config.http_port, config.http_port + 1, "--http-port") if config.http_port else None
     certificate = Certificate(config.http_cert, config.http_key) if config.http_cert else None
     with contextlib.closing(Signals()) as signals:
+        if config.replicate is not None:
+            from rpcsys.tracker.replicas.serving import serve as serve_replica
+
+            return await serve_replica(config, listener, web, certificate, signals)
         return await _serve(config, listener, web, certificate, signals)
 
 
@@ -337,13 +341,19 @@ async def _serve(
     if web is not None:
         acceptors.append(serve_pages(web, service.pages, service.guard(), certificate))
     try:
-        port = acceptors[0].port
-        log.info("serving on %s:%d", config.host, port)
-        announce("tracker", config.host, port, http_port=config.http_port or None)
-        await until_signal(signals, service.stopped)
-        notify("STOPPING=1")
+        await announced(config, acceptors, signals, service.stopped)
     finally:
         for acceptor in acceptors:
             acceptor.close()
         service.close()
     return 0
+
+
+async def announced(
+    config: TrackerConfig, acceptors: Sequence[Acceptor], signals: Signals, stopped: asyncio.Event
+) -> None:
+    """Say that the tracker is ready, and wait until it is to stop."""
+    log.info("serving on %s:%d", config.host, acceptors[0].port)
+    announce("tracker", config.host, acceptors[0].port, http_port=config.http_port or None)
+    await until_signal(signals, stopped)
+    notify("STOPPING=1")

@@ -1,0 +1,340 @@
+"""Runs a tracker that is one of several: carries out what `Replica` decides, over the engine.
+
+While it leads, a `TrackerService` serves who connects; while it does not, a `Standby`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.registry import Collector
+
+from rpcsys import __version__
+from rpcsys.daemon.http import Page, metrics_page
+from rpcsys.link.address import address_text
+from rpcsys.tracker import events
+from rpcsys.tracker.config import TrackerConfig
+from rpcsys.tracker.connection import PeerConnection
+from rpcsys.tracker.events import HistoryEntry
+from rpcsys.tracker.replicas import engine as engines
+from rpcsys.tracker.replicas import replica as decisions
+from rpcsys.tracker.replicas.engine import Engine, EngineLost, EngineRefused, Leader, Look
+from rpcsys.tracker.replicas.journal import Fold
+from rpcsys.tracker.replicas.leader_watch import LeaderWatch
+from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
+from rpcsys.tracker.replicas.pages import ReplicaPages
+from rpcsys.tracker.replicas.replica import Replica
+from rpcsys.tracker.replicas.role import Follow, Lead, StepDown
+from rpcsys.tracker.replicas.standby import Standby
+from rpcsys.tracker.service import TrackerService
+from rpcsys.tracker.store import HistoryStore
+from rpcsys.tracker.tables import Position
+
+log = logging.getLogger(__name__)
+ANNOUNCE_S = 2.0  # how often a replica says that it is there
+SIZE_S = 10.0  # how often the engine is asked for its size
+FINISH_S = 1.0  # how long a leader that stops waits for what is under way
+
+Held = tuple[PeerConnection, bytes]
+
+
+@dataclass
+class Term:
+    """What a `TrackerService` that leads has (`rpcsys.tracker.leading.Leading`)."""
+
+    term: int
+    store: HistoryStore
+    replica: Replica[Held]
+    carry_out: Callable[[list[decisions.Action]], None]
+
+    def note(self, *records: HistoryEntry) -> None:
+        """Add records of the present turn."""
+        for record in records if self._lasts else ():
+            self.replica.note(record)
+
+    def hold(self, connection: PeerConnection, data: bytes) -> bool:
+        """Hold back what is to be sent; for good, if the term is over."""
+        ledger = self.replica.ledger
+        return not self._lasts or ledger is None or ledger.hold((connection, data), time.monotonic())
+
+    def turn_over(self) -> None:
+        """Write the turn's records."""
+        if self._lasts:
+            self.carry_out(self.replica.turn_over(time.monotonic()))
+
+    @property
+    def _lasts(self) -> bool:
+        return self.replica.ledger is not None and self.replica.role.term == self.term
+
+
+class ReplicaService:
+    """One of several trackers, made inside its event loop. ``me``: what it writes as the leader.
+
+    Raises `ConfigError`: the state directory cannot be used.
+    """
+
+    def __init__(self, config: TrackerConfig, engine: Engine, me: Leader) -> None:
+        assert config.state_dir is not None, "a replica keeps what its journal says"
+        self.loop = asyncio.get_running_loop()
+        self.stopped = asyncio.Event()
+        self.tracker: TrackerService | None = None
+        self.store = HistoryStore(config.state_dir, history_days=config.history_days)
+        self.standby = Standby(config)
+        self.counts = ReplicaCounts()
+        self.others: dict[str, engines.Replica] = {}  # by ID; this one, too
+        self._config = config
+        self._engine = engine
+        self._me = me
+        self._addresses: dict[str, tuple[str, ...]] = {}  # of hosts of replicas
+        position = self.store.position
+        fold = Fold(position.through, position.at, position.epoch, position.arrivals)
+        self.replica: Replica[Held] = Replica(me, fold, time.monotonic())
+        self._watch = LeaderWatch(self._leader_refuses)
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said = ""  # of the engine's trouble, so that it is logged once
+        metrics = metrics_page(ReplicaMetrics(self.counts, self._led_metrics))
+        self.pages = ReplicaPages(self._led, lambda: self.replica.role.leader, self.summary, metrics)
+        self._begin(self._announce())
+        self._begin(self._measure())
+        self._tick()
+
+    def accept(self, sock: socket.socket, address: Any) -> None:
+        """Admit or close a connection that has just been accepted."""
+        (self.tracker or self.standby).accept(sock, address)
+
+    async def close(self) -> None:
+        """Finish what is under way, give the term back, and end all connections."""
+        ledger = self.replica.ledger
+        until = time.monotonic() + FINISH_S
+        while ledger is not None and not ledger.idle and time.monotonic() < until:  # noqa: ASYNC110 - once, at the end
+            await asyncio.sleep(0.005)
+        led, term = self.replica.role.owns_term, self.replica.role.term
+        self._carry_out(self.replica.stop(time.monotonic()))
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in [*self._tasks]:
+            task.cancel()
+        if led:
+            try:
+                await self._engine.resign(term)
+            except (EngineLost, EngineRefused) as error:
+                log.warning("the term ends with its lease: %s", error)
+        self._watch.close()
+        self.standby.close()
+        await self._engine.close()
+        self.store.close()
+
+    def summary(self) -> dict[str, Any]:
+        """Who leads, and which replicas there are, as plain JSON. Times are seconds since 1970."""
+        role = self.replica.role
+        leader = self._me if role.leads else role.leader
+        rows = [
+            {**vars(other), "address": address_text(*other.address), "behind": max(0, self._last() - other.through)}
+            for other in self.others.values()
+        ]
+        return {
+            "leader": None if leader is None else address_text(*leader.address),
+            "term": role.term,
+            "engine": "up" if self.counts.engine_up else self._said or "not asked yet",
+            "replicas": sorted(rows, key=lambda row: str(row["address"])),
+        }
+
+    def _last(self) -> int:
+        return max([self.replica.fold.through, *(other.through for other in self.others.values())])
+
+    def _led_metrics(self) -> Collector | None:
+        return None if self.tracker is None else self.tracker.observer.metrics
+
+    def _led(self) -> Mapping[str, Page] | None:
+        return None if self.tracker is None else self.tracker.pages
+
+    # Decisions.
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tick(self) -> None:
+        self._carry_out(self.replica.tick(time.monotonic()))
+
+    def _leader_refuses(self, term: int) -> None:
+        self._carry_out(self.replica.leader_refuses(term, time.monotonic()))
+
+    def _carry_out(self, actions: list[decisions.Action]) -> None:
+        for action in actions:
+            if isinstance(action, decisions.Ask):
+                self._begin(self._ask(action))
+            elif isinstance(action, decisions.Apply):
+                self._apply(action)
+            elif isinstance(action, decisions.Say):
+                for connection, data in action.outputs:
+                    connection.send_held(data)
+            elif isinstance(action, decisions.Restart):
+                self.store.replace(action.fold.live.values(), _position(action.fold))
+            elif isinstance(action, Lead):
+                self._lead(action.term)
+            elif isinstance(action, StepDown):
+                self._step_down(action)
+            elif isinstance(action, Follow):
+                self._follow(action)
+            else:
+                self._trouble(action.reason)
+        if self._timer is not None:
+            self._timer.cancel()
+        wait = max(0.0, min(self.replica.deadline() - time.monotonic(), 0.5))
+        self._timer = self.loop.call_later(wait, self._tick)
+
+    async def _ask(self, ask: decisions.Ask) -> None:
+        try:
+            answer = await self._answer(ask.request)
+        except (EngineLost, EngineRefused) as error:
+            self.counts.engine_up = False
+            self._trouble(str(error))
+            if isinstance(error, EngineRefused):
+                await asyncio.sleep(1.0)  # it does not pass by itself
+            self._carry_out(self.replica.lost(ask, time.monotonic()))
+            return
+        self._well()
+        if isinstance(answer, Look):
+            self._note_replicas(answer)
+        if isinstance(ask.request, decisions.Append):
+            self.counts.commits.observe(time.monotonic() - ask.sent_at)
+        self._carry_out(self.replica.answered(ask, answer, time.monotonic()))
+
+    async def _answer(self, request: decisions.Request) -> Any:
+        engine = self._engine
+        if isinstance(request, decisions.Append):
+            return await engine.append(request.number, request.data, request.term)
+        if isinstance(request, decisions.ReadJournal):
+            return await engine.look(request.after)
+        if isinstance(request, decisions.Renew):
+            return await engine.renew(request.term)
+        if isinstance(request, decisions.Campaign):
+            return await engine.campaign(self._me, request.over)
+        if isinstance(request, decisions.Cut):
+            return await engine.cut(request.last, request.term)
+        if isinstance(request, decisions.ReadSnapshot):
+            return await engine.read_snapshot(request.snapshot)
+        fold = self.replica.fold
+        snapshot, pieces = Fold(fold.through, fold.at, fold.epoch, fold.arrivals, self.store.live_state).snapshot()
+        return await engine.write_snapshot(snapshot, pieces, request.term)
+
+    def _trouble(self, reason: str) -> None:
+        if reason != self._said:
+            self._said = reason
+            log.warning("engine_lost %s", reason)
+
+    def _well(self) -> None:
+        if self._said:
+            self._said = ""
+            log.info("engine_back")
+        self.counts.engine_up = True
+
+    # What follows.
+
+    def _apply(self, action: decisions.Apply) -> None:
+        if not self.store.position.through and not self.replica.role.leads:
+            self.store.replace([], Position())  # what this machine had before it became a replica
+        fold = self.replica.fold
+        self.store.note(*action.records, position=Position(action.through, fold.at, fold.epoch, fold.arrivals))
+        if self.tracker is not None:
+            for record in action.records:
+                self.tracker.observer.note(record)
+
+    def _lead(self, term: int) -> None:
+        log.info("leads term=%d", term)
+        self.counts.leading, self.counts.term = True, term
+        self.counts.failovers += 1
+        leading = Term(term, self.store, self.replica, self._carry_out)
+        if not self.store.position.through:
+            leading.note(*self.store.live_state.values())  # of a tracker that becomes the first replica
+        self.tracker = TrackerService(self._config, leading)
+        self.tracker.stopped = self.stopped
+        self._tell_replicas()
+        self.tracker.flush()
+        self._watch.follow(None, term)
+        self.standby.give_over(self._me.address, term, self.tracker.adopt)
+
+    def _step_down(self, action: StepDown) -> None:
+        log.warning("deposed term=%d: %s", action.term, action.reason)
+        self.counts.leading = False
+        tracker, self.tracker = self.tracker, None
+        if tracker is not None:
+            tracker.close(deposed=not action.resign)
+
+    def _follow(self, action: Follow) -> None:
+        leader = None if action.leader is None else action.leader.address
+        if leader is not None:
+            log.info("follows leader=%s term=%d", address_text(*leader), action.term)
+            self.counts.failovers += action.term != self.counts.term
+        self.counts.term = action.term
+        self._watch.follow(leader, action.term)
+        self.standby.follow(leader, action.term)
+
+    # Replicas.
+
+    def _note_replicas(self, look: Look) -> None:
+        self.others = look.replicas
+        last = self._last()
+        self.counts.behind_s = {
+            address_text(*other.address): max(0.0, time.time() - other.since) if other.through < last else 0.0
+            for other in look.replicas.values()
+        }
+        hosts = {other.address[0] for other in look.replicas.values()}
+        if not hosts <= self._addresses.keys():
+            self._begin(self._resolve(hosts - self._addresses.keys()))
+
+    async def _resolve(self, hosts: set[str]) -> None:
+        """Find the addresses of replicas, from which they relay."""
+        for host in hosts:
+            try:
+                found = await self.loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            except OSError as error:
+                log.warning("the replica %s has no address here (%s): it cannot relay", host, error)
+                found = []
+            self._addresses[host] = tuple(str(entry[4][0]) for entry in found)
+        self._tell_replicas()
+
+    def _tell_replicas(self) -> None:
+        if self.tracker is not None:
+            addresses = tuple(dict.fromkeys(address for each in self._addresses.values() for address in each))
+            self.tracker.perform(events.ReplicasChanged(self.tracker.now(), addresses))
+
+    async def _announce(self) -> None:
+        while True:
+            role = self.replica.role
+            since = time.time() - (time.monotonic() - role.since)
+            me = engines.Replica(
+                self._me.address, self._me.http_port, __version__, role.stage.value, self.replica.fold.through, since
+            )
+            try:
+                await self._engine.announce(self._me.replica, me)
+            except (EngineLost, EngineRefused):
+                pass  # whatever else asks the engine says so
+            await asyncio.sleep(ANNOUNCE_S)
+
+    async def _measure(self) -> None:
+        while True:
+            try:
+                self.counts.engine_bytes, self.counts.engine_quota = await self._engine.size()
+            except (EngineLost, EngineRefused):
+                pass
+            await asyncio.sleep(SIZE_S)
+
+
+def _position(fold: Fold) -> Position:
+    return Position(fold.through, fold.at, fold.epoch, fold.arrivals)
+
+
+def new_leader(host: str, port: int, http_port: int) -> Leader:
+    """What a replica that is reached at ``host`` writes as the leader; its ID is new."""
+    return Leader((host, port), http_port, __version__, os.urandom(8).hex())
