@@ -1,13 +1,27 @@
-"""Parses addresses; the tracker's default address."""
+"""Parses addresses; the tracker's default address, and the addresses of one with replicas."""
 
 from __future__ import annotations
 
 import os
-from typing import Optional, Tuple
+from typing import Callable, Optional, Sequence, Tuple
 
 from rpcsys.errors import ConfigError
 
 DEFAULT_TRACKER = ("127.0.0.1", 9190)
+
+
+class Addresses(Tuple[str, int]):  # noqa: SLOT001 (a tuple has none)
+    """The addresses of a tracker with replicas, ``all`` of them. As a pair, it is the first one.
+
+    So what knows one address alone works, too: each replica leads to the one that leads.
+    """
+
+    all: Tuple[Tuple[str, int], ...]
+
+    def __new__(cls, found: Sequence[Tuple[str, int]]) -> Addresses:
+        made = super().__new__(cls, found[0])
+        made.all = tuple(found)
+        return made
 
 
 def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, int]:
@@ -21,6 +35,32 @@ def parse_address(text: str, default_port: Optional[int] = None) -> Tuple[str, i
     if port is None or not _is_port(port):
         raise _no_address(text)
     return host, int(port)
+
+
+def parse_tracker(text: str, default_port: Optional[int] = None) -> Tuple[str, int]:
+    """Parse the address of a tracker, or those of its replicas with commas between: `Addresses`, if they are several.
+
+    Raises ConfigError, as `parse_address`.
+    """
+    if "," not in text:
+        return parse_address(text, default_port)
+    return several([parse_address(each.strip(), default_port) for each in text.split(",")])
+
+
+def several(found: Sequence[Tuple[str, int]]) -> Tuple[str, int]:
+    """`Addresses`, or the only one that is found."""
+    known = tuple(dict.fromkeys(found))
+    return known[0] if len(known) == 1 else Addresses(known)
+
+
+def each_address(tracker: Tuple[str, int]) -> Tuple[Tuple[str, int], ...]:
+    """The addresses of a tracker: of each replica, or the only one."""
+    return tracker.all if isinstance(tracker, Addresses) else (tracker,)
+
+
+def tracker_text(tracker: Tuple[str, int]) -> str:
+    """``"10.0.0.1:9190,10.0.0.2:9190"``, as `parse_tracker` reads it."""
+    return ",".join(address_text(*each) for each in each_address(tracker))
 
 
 def split_address(text: str) -> Tuple[str, Optional[str]]:
@@ -74,15 +114,15 @@ def address_text(host: str, port: int) -> str:
 
 
 def tracker_defaults() -> Tuple[str, int]:
-    """The tracker's default address: ``RPCSYS_TRACKER`` (HOST:PORT), else ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's
-    ``TVM_TRACKER_…``, or 127.0.0.1:9190.
+    """The tracker's default address: ``RPCSYS_TRACKER`` (HOST:PORT, several with commas between), else
+    ``RPCSYS_TRACKER_HOST`` and ``_PORT``, TVM's ``TVM_TRACKER_…``, or 127.0.0.1:9190.
 
     Raises ConfigError: a variable holds no address, or no port.
     """
     host, port = DEFAULT_TRACKER
     whole = os.environ.get("RPCSYS_TRACKER")
     if whole:
-        return _of_variable("RPCSYS_TRACKER", whole, port)
+        return _of_variable("RPCSYS_TRACKER", whole, port, parse_tracker)
     for prefix in ("TVM_TRACKER", "RPCSYS_TRACKER"):
         named = os.environ.get(prefix + "_HOST")
         if named:
@@ -95,9 +135,11 @@ def tracker_defaults() -> Tuple[str, int]:
     return host, port
 
 
-def _of_variable(name: str, text: str, default_port: int) -> Tuple[str, int]:
+def _of_variable(
+    name: str, text: str, default_port: int, parse: Callable[[str, Optional[int]], Tuple[str, int]] = parse_address
+) -> Tuple[str, int]:
     try:
-        return parse_address(text, default_port)
+        return parse(text, default_port)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from None
 

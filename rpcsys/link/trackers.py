@@ -1,0 +1,387 @@
+"""A tracker's replicas, of which one leads: what is known of them, and the connection to the one that leads.
+
+Beside that connection there is a *lookout*: one to a replica that stands by, which says at once who leads now. So a
+leader that hangs, or whose host is gone, is left in the moment another leads.
+"""
+
+from __future__ import annotations
+
+import collections
+import selectors
+import threading
+import time
+from enum import Enum
+from typing import Any, Collection, Deque, Dict, List, Optional, Sequence, Tuple
+
+from rpcsys.errors import Forbidden, ProtocolError, RpcsysError, TrackerLost, TrackerUnreachable, Unauthorized, one_line
+from rpcsys.link.address import address_text
+from rpcsys.link.backoff import Backoff, jitter
+from rpcsys.link.connection import TrackerConnection
+from rpcsys.link.credential import Credential
+from rpcsys.wire import control
+
+Address = Tuple[str, int]
+
+#: Seconds in which the first replica may answer before a lookout is asked, too; and until a lookout must have answered.
+ALONE_S, LOOKOUT_S = 0.5, 2.0
+RETRY_S = (0.1, 10.0)  # first and longest pause before another lookout is tried
+_NEVER = float("inf")
+
+
+class Role(Enum):
+    """What the answer to a hello makes of a tracker."""
+
+    LEADER = "it leads"
+    DEPOSED = "it led in an earlier term"
+    STANDBY = "it stands by"
+    SINGLE = "it has no replicas"
+
+
+class Trackers:
+    """What is known of the replicas at ``addresses``, for any number of links and threads.
+
+    ``leader`` is None while none is known; ``term``: the highest that was heard of. ``credential``: the one with which
+    a replica has answered, for a leader at an address that is none of these. ``keeps``: whether the lookout of a closed
+    link is kept for the next one; then `close` it.
+    """
+
+    def __init__(self, addresses: Sequence[Address], keeps: bool = True) -> None:
+        self.addresses = tuple(addresses)
+        self.leader: Optional[Address] = None
+        self.term = 0
+        self.credential: Optional[Credential] = None
+        self._lock = threading.Lock()
+        self._keeps = keeps
+        self._kept: Deque[TrackerConnection] = collections.deque()
+
+    def hears(self, leader: Optional[Address], term: int) -> bool:
+        """Take the news that ``leader`` leads. False: of an earlier term than is known, they change nothing."""
+        with self._lock:
+            if term < self.term:
+                return False
+            self.leader, self.term = leader, term
+            return True
+
+    def forget(self) -> None:
+        """Take the next answer whatever its term: none leads in the known one, or later (the engine was made anew)."""
+        with self._lock:
+            self.leader, self.term = None, 0
+
+    def role(self, welcome: Dict[str, Any]) -> Role:
+        """The role of a tracker that has answered a hello so. Raises ProtocolError: it has no term."""
+        role = welcome.get("role")
+        if role == control.STANDBY:
+            return Role.STANDBY
+        if role != control.LEADER:
+            return Role.SINGLE
+        return Role.LEADER if control.Leads.from_json(welcome, "welcome").term >= self.term else Role.DEPOSED
+
+    def next(self, tried: Collection[Address]) -> Optional[Address]:
+        """Where to look for the leader: where it is known to be, else in order. None: all of them were tried."""
+        order = self.addresses if self.leader is None else (self.leader, *self.addresses)
+        return next((each for each in order if each not in tried), None)
+
+    def lookout(self, main: Address, tried: Collection[Address], jitter: float) -> Optional[Address]:
+        """Where to look for a standby beside the connection to ``main``; None: there is no other address.
+
+        ``jitter``, in [0, 1), chooses, so that a lab's lookouts are spread over the standbys.
+        """
+        others = [each for each in self.addresses if each not in (main, self.leader)]
+        fresh = [each for each in others if each not in tried] or others
+        return fresh[int(jitter * len(fresh))] if fresh else None
+
+    def keep(self, lookout: TrackerConnection) -> None:
+        """Keep the lookout of a link that is closed, or close it."""
+        if self._keeps and not self._kept:
+            self._kept.append(lookout)
+        else:
+            lookout.close()
+
+    def take(self) -> Optional[TrackerConnection]:
+        """The lookout that is kept, if there is one; not ready if it leads now: its new hello is not answered yet."""
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return None
+
+    def close(self) -> None:
+        """Close the lookout that is kept, and keep none any more."""
+        self._keeps = False
+        lookout = self.take()
+        if lookout is not None:
+            lookout.close()
+
+
+class Phase(Enum):
+    """Of a connection to the leader."""
+
+    SEEKING = "no connection: an address is tried next, or the lookout's news are awaited"
+    ASKING = "a connection is made, or its hello is not answered"
+    UP = "the leader has answered"
+    OVER = "the leader is lost, or another one leads"
+
+
+SEEKING, ASKING, UP, OVER = Phase
+TRANSITIONS = {SEEKING: (ASKING, UP), ASKING: (SEEKING, ASKING, UP), UP: (OVER,), OVER: ()}
+
+
+class LeaderConnection:
+    """A connection to the replica that leads, used as a `TrackerConnection`; the parameters are those of `Link`.
+
+    ``main``: the connection that was made last. ``at_once``: as `Link` says.
+    """
+
+    def __init__(
+        self, known: Trackers, *, timeout: float, credential: Optional[Credential], capabilities: Sequence[str],
+        **hello: Any,
+    ) -> None:  # fmt: skip
+        now = time.monotonic()
+        self.at_once = False
+        self._known = known
+        self._credential = credential
+        self._hello = {**hello, "capabilities": (*capabilities, control.REPLICAS)}
+        self._expires = now + timeout
+        self._phase = SEEKING
+        self._term: Optional[int] = None  # the leader's; None: it has none
+        self._tried: Dict[Address, str] = {}  # in this phase, and why it was not enough
+        self._refusal: Optional[RpcsysError] = None  # the first that is no mere silence
+        self._hung_up = False
+        self._backoff = Backoff(*RETRY_S)
+        self._look_at = now + ALONE_S
+        self._selector = selectors.DefaultSelector()
+        self._lookout: Optional[TrackerConnection] = None
+        kept = known.take()
+        if kept is not None:
+            self._selector.register(kept.fileno(), selectors.EVENT_READ)
+        if kept is not None and not kept.ready:
+            self.main = kept
+            self._move(ASKING)
+        else:
+            self._lookout = kept
+            self._ask(known.next(() if kept is None else (kept.address,)) or known.addresses[0])
+
+    @property
+    def ready(self) -> bool:
+        """Whether the leader has answered the hello."""
+        return self._phase is UP
+
+    @property
+    def due(self) -> float:
+        """When `advance` is to be called at the latest, by the monotonic clock."""
+        look_at = self._look_at if self._lookout is None else self._lookout.due
+        if self._phase is SEEKING and self._lookout is None:
+            return 0.0
+        return min(look_at, _NEVER if self._phase is UP else self._expires)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `advance` has something to do. It never changes."""
+        selector: Any = self._selector
+        return int(selector.fileno())
+
+    def wait(self, seconds: Optional[float]) -> None:
+        """Wait until `advance` has something to do, at most so long (None: without end)."""
+        self._selector.select(seconds)
+
+    def advance(self) -> List[Any]:
+        """As `TrackerConnection.advance`: the leader's messages. Raises TrackerLost, too, when another one leads."""
+        messages = [] if self._lookout is None else self._step(self._lookout)
+        self._check_term()
+        if self._phase in (ASKING, UP):
+            messages += self._step(self.main)
+            self._check_term()
+        if self._phase is not UP:
+            self._seek()
+        if self._lookout is None and time.monotonic() >= self._look_at:
+            self._look()
+        return messages
+
+    def send(self, data: bytes) -> None:
+        """As `TrackerConnection.send`."""
+        self.main.send(data)
+
+    def hang_up(self) -> None:
+        """End the connections, from any thread: `advance` has something to do then."""
+        self._hung_up = True
+        for one in (self.main, self._lookout):
+            if one is not None:
+                one.hang_up()
+
+    def close(self) -> None:
+        """Close the connection; the lookout is kept for the next one, unless it has led to no leader."""
+        lookout, self._lookout = self._lookout, None
+        if self._phase is not SEEKING and self.main is not lookout:
+            self.main.close()
+        self._selector.close()
+        if lookout is not None and (self._phase in (UP, OVER) and not self._hung_up):
+            self._known.keep(lookout)
+        elif lookout is not None:
+            lookout.close()
+
+    # The connections
+
+    def _move(self, phase: Phase) -> None:
+        assert phase in TRANSITIONS[self._phase], (self._phase, phase)
+        self._phase = phase
+
+    def _dial(self, address: Address, timeout: float) -> TrackerConnection:
+        """Raises ConfigError: a credential is damaged; OSError: there are no descriptors left."""
+        held = self._credential or (None if address in self._known.addresses else self._known.credential)
+        made = TrackerConnection(address, timeout=timeout, credential=held, **self._hello)
+        self._selector.register(made.fileno(), selectors.EVENT_READ)
+        return made
+
+    def _drop(self, one: TrackerConnection) -> None:
+        self._selector.unregister(one.fileno())
+        one.close()
+
+    def _ask(self, address: Address) -> None:
+        self.main = self._dial(address, max(0.0, self._expires - time.monotonic()))
+        self._move(ASKING)
+
+    def _seek(self) -> None:
+        """Try the next address, or wait for the lookout's news. Raises the error of an opening that has failed."""
+        expired = time.monotonic() >= self._expires
+        if self._phase is SEEKING and not expired:
+            lookout = self._lookout
+            address = self._known.next({*self._tried, *(() if lookout is None else (lookout.address,))})
+            if address is None and lookout is None:
+                raise self._refusal or self._unreachable()
+            if address is not None:
+                try:
+                    self._ask(address)
+                except (RpcsysError, OSError) as error:
+                    self._tried[address] = one_line(error)
+        if expired:
+            self.at_once = self._lookout is not None and self._lookout.ready
+            raise self._unreachable()
+
+    def _look(self) -> None:
+        """Ask another replica to be the lookout."""
+        address = self._known.lookout(self.main.address, self._tried, jitter())
+        self._look_at = _NEVER if address is None else time.monotonic() + self._backoff.pause(jitter())
+        if address is None:
+            return
+        try:
+            self._lookout = self._dial(address, LOOKOUT_S)
+        except (RpcsysError, OSError) as error:
+            self._tried[address] = one_line(error)
+
+    # What they say
+
+    def _step(self, one: TrackerConnection) -> List[Any]:
+        """What one of the two connections brings: the messages of the main one."""
+        was_ready = one.ready
+        try:
+            messages = one.advance()
+            if one.ready and not was_ready:
+                self._answered(one)
+            if one is not self._lookout:
+                return messages if one is self.main else []
+            for message in messages:
+                self._take_news(one, message)
+        except (RpcsysError, OSError) as error:
+            self._failed(one, error)
+        return []
+
+    def _failed(self, one: TrackerConnection, error: Exception) -> None:
+        """A connection has failed. Raises the error where it ends the link."""
+        self._tried[one.address] = one.reason or one_line(error)
+        if one is self._lookout:
+            self._drop(one)
+            self._lookout = None
+            return
+        if self._phase is UP:
+            self._move(OVER)
+            raise error
+        self._drop(one)
+        self._move(SEEKING)
+        if isinstance(error, (Unauthorized, Forbidden)):
+            raise error
+        if self._refusal is None and isinstance(error, RpcsysError) and not isinstance(error, TrackerUnreachable):
+            self._refusal = error
+
+    def _answered(self, one: TrackerConnection) -> None:
+        """The hello is answered. Raises RpcsysError: by one that is of no use here."""
+        role = self._known.role(one.welcome)
+        self._known.credential = one.credential or self._known.credential
+        if role is Role.STANDBY:
+            self._stands_by(one)
+        elif role is Role.DEPOSED:
+            raise TrackerLost(Role.DEPOSED.value)
+        elif one is self._lookout and self._phase is UP:
+            if role is Role.LEADER:
+                self._known.hears(one.address, one.welcome["term"])
+            raise TrackerLost(role.value)
+        else:
+            self._leads(one, role)
+
+    def _stands_by(self, one: TrackerConnection) -> None:
+        self._backoff.worked()
+        if one is not self._lookout:
+            if self._lookout is not None:
+                self._drop(self._lookout)
+            self._lookout = one
+            self._tried[one.address] = Role.STANDBY.value
+            self._move(SEEKING)
+        self._take_news(one, one.welcome)
+
+    def _leads(self, one: TrackerConnection, role: Role) -> None:
+        if one is self._lookout:
+            self._replace_main(one)
+        self._move(UP)
+        self._tried.clear()
+        if role is Role.LEADER:
+            self._term = one.welcome["term"]
+            self._known.hears(one.address, self._term)
+            self._look_at = 0.0
+            return
+        self._known.forget()
+        self._look_at = _NEVER
+        if self._lookout is not None:
+            self._drop(self._lookout)
+            self._lookout = None
+
+    def _replace_main(self, one: TrackerConnection) -> None:
+        """Have the lookout's connection as the main one."""
+        if self._phase is ASKING:
+            self._drop(self.main)
+        self.main, self._lookout = one, None
+
+    def _take_news(self, lookout: TrackerConnection, message: Any) -> None:
+        """The lookout says who leads. Raises ProtocolError."""
+        if type(message) is not dict or not ("term" in message and "leader" in message):
+            return  # a newer tracker's
+        news = control.Leads.from_json(message, "news")
+        if not self._known.hears(lookout.address if news.here else news.leader, news.term):
+            if news.here:  # it now waits for a hello
+                raise ProtocolError(Role.DEPOSED.value)
+            return
+        if news.leader is not None:
+            self._tried.pop(news.leader, None)
+        if news.here:
+            lookout.begin_anew(LOOKOUT_S)
+            if self._phase is not UP:
+                self._replace_main(lookout)
+                self._move(ASKING)
+        elif self._phase is ASKING and news.leader not in (None, self.main.address):
+            self._drop(self.main)
+            self._move(SEEKING)
+
+    def _check_term(self) -> None:
+        """Raise TrackerLost if another replica leads than the main connection's."""
+        known = self._known
+        if self._phase is UP and self._term is not None and known.leader is not None and known.term > self._term:
+            self._move(OVER)
+            self.at_once = True
+            raise TrackerLost(f"another tracker leads now: {address_text(*known.leader)}, not {self.main.place[3:]}")
+
+    def _unreachable(self) -> TrackerUnreachable:
+        """The error for an opening that has found no leader, with what each address has said."""
+        self._known.forget()
+        if self._lookout is not None and self._lookout.ready:
+            self._tried[self._lookout.address] = Role.STANDBY.value
+        said = {**dict.fromkeys(self._known.addresses, "no answer in time"), **self._tried}
+        places = ", ".join(f"{address_text(*each)} ({why})" for each, why in said.items())
+        return TrackerUnreachable(
+            f"no tracker leads at {places}: start one with `rpcsys tracker`, or check the addresses"
+        )
