@@ -18,7 +18,7 @@ from typing import Any, Callable, NoReturn, Optional, Tuple
 
 from rpcsys import __version__
 from rpcsys.errors import ConfigError, PortRangeError, RpcsysError, UsageError, one_line
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import parse_address, parse_tracker
 from rpcsys.wire import tokens
 
 _NO_MEMORY = (
@@ -117,6 +117,14 @@ def address(text: str) -> Tuple[str, int]:
     """Parse a flag's HOST:PORT."""
     try:
         return parse_address(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def tracker(text: str) -> Tuple[str, int]:
+    """Parse a flag's HOST:PORT of a tracker, or those of its replicas with commas between."""
+    try:
+        return parse_tracker(text)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

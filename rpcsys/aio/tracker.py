@@ -117,6 +117,7 @@ class SingleRequest(Tracker):
 
     def __init__(self, tracker: Tracker) -> None:
         super().__init__(tracker.address, tracker.user, tracker._timeout)
+        self._target = tracker._target
         self._link_now: Link | None = None
         self._cancelled = False
 

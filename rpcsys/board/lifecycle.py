@@ -19,7 +19,7 @@ from rpcsys.board.package import Package, Packer
 from rpcsys.board.ssh import SshConnection, board_error
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConnectError, RpcsysError
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import parse_tracker
 from rpcsys.link.credential import Credential
 
 COPY_TIMEOUT_S = 600.0  # for an archive of some megabytes over a slow link
@@ -166,7 +166,7 @@ class RemoteBoard:
         """Wait until the tracker shows the server. Raises RpcsysError with the last line of its log, if it does not."""
         entry = self.entry
         self.terminal.say(f"is installed; waiting until the tracker at {entry.tracker} shows it")
-        if not wait(parse_address(entry.tracker), entry.name, entry.key, timeout_s):
+        if not wait(parse_tracker(entry.tracker), entry.name, entry.key, timeout_s):
             log = self.connection.run(_LOG, entry.root, entry.name).out.strip()[-300:]
             text = f"{entry.name} is installed and not in the tracker at {entry.tracker} after {timeout_s:g} s"
             raise RpcsysError(f"{text}; its log ends: {log or '(nothing)'}")
@@ -220,7 +220,7 @@ def _value(flags: Sequence[str], name: str) -> str:
 
 
 def _check_unused(entry: Entry) -> None:
-    with connect_tracker(parse_address(entry.tracker)) as tracker:
+    with connect_tracker(parse_tracker(entry.tracker)) as tracker:
         found = row(tracker.summary(), entry.name)
     if found is not None:
         text = f"the tracker has a server called {entry.name} already, at {found.get('address')}"

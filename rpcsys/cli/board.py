@@ -20,7 +20,7 @@ from rpcsys.cli import options
 from rpcsys.client import connect_tracker
 from rpcsys.errors import ConfigError, RpcsysError, Unauthorized, UsageError, one_line, there_are
 from rpcsys.link import credential
-from rpcsys.link.address import address_text, parse_address, split_address
+from rpcsys.link.address import each_address, parse_address, parse_tracker, split_address, tracker_text
 from rpcsys.module import toolchain
 from rpcsys.query import terminal
 
@@ -102,7 +102,7 @@ class _WithServersFlags(click.Command):
 @click.argument("flags", metavar="[-- SERVER'S FLAGS]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--key", required=True, help="The kind of device, such as rpi4.")
 @click.option("--tracker", metavar="HOST:PORT",
-              help="The tracker's address for the board (default: RPCSYS_TRACKER).")  # fmt: skip
+              help="The tracker's address for the board; replicas' with commas (default: RPCSYS_TRACKER).")  # fmt: skip
 @click.option("--name", default="", help="The server's name in the lab (default: the board's own).")
 @click.option("--root", default="", metavar="DIR",
               help="Install below DIR there, which needs no root and starts nothing at boot.")  # fmt: skip
@@ -116,7 +116,7 @@ def add(
     **ssh: tuple[str, ...],
 ) -> None:  # fmt: skip
     """The command; `_ADD` describes it."""
-    where = address_text(*options.tracker_address(tracker, options.PORT))
+    where = tracker_text(options.tracker_address(tracker, options.PORT))
     destination, ssh["port"] = _split_port(destination, ssh["port"])
     if name:
         inventory.check_name(name)
@@ -148,7 +148,7 @@ def _enrolling(where: str) -> lifecycle.Enrol | None:
 
     Raises ConfigError: a credential is damaged.
     """
-    if credential.for_tracker(*parse_address(where)) is None:
+    if credential.for_replicas(parse_tracker(where)) is None:
         return None
     from rpcsys.cli import lab
 
@@ -205,7 +205,7 @@ def _places(flags: Sequence[str]) -> list[tuple[str, int]]:
         raise UsageError("--name belongs before the --: rpcsys board add --name NAME …")
     if says.through_proxy:
         return [parse_address(host, says.port or config.ServerConfig.port) for host in says.host or []]
-    return [parse_address(says.tracker)]
+    return list(each_address(parse_tracker(says.tracker)))
 
 
 def _terminal(prefix: str, *, interactive: bool | None = None) -> lifecycle.Terminal:
@@ -384,7 +384,7 @@ def list_(as_json: bool, offline: bool) -> None:
 
 def _summary(where: str) -> Mapping[str, Any] | None:
     try:
-        with connect_tracker(parse_address(where)) as tracker:
+        with connect_tracker(parse_tracker(where)) as tracker:
             return tracker.summary()
     except RpcsysError:
         return None

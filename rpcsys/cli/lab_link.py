@@ -10,7 +10,7 @@ from typing import Any
 from rpcsys.cli import options
 from rpcsys.errors import ConnectError, Unauthorized, UsageError
 from rpcsys.link import credential
-from rpcsys.link.address import address_text, parse_address
+from rpcsys.link.address import parse_address, tracker_text
 from rpcsys.link.credential import Credential
 from rpcsys.link.link import Link
 from rpcsys.wire.control import Ask
@@ -32,9 +32,9 @@ def credential_for(tracker: str | None) -> tuple[Credential, list[tuple[str, int
         for one in known:
             return one, [parse_address(address) for address in one.trackers]
     address = options.tracker_address(tracker, options.PORT)
-    found = credential.for_tracker(*address)
+    found = credential.for_replicas(address)
     if found is None:
-        where = address_text(*address)
+        where = tracker_text(address)
         how = "ask its keeper for an invitation, then type: rpcsys login"
         raise Unauthorized(f"there is no credential here for a lab at {where}: {how}")
     return found, [address]

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from rpcsys.errors import ConfigError, UsageError
-from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
+from rpcsys.link.address import DEFAULT_TRACKER, parse_tracker, tracker_defaults
 from rpcsys.wire import pinned_keys
 from rpcsys.wire.keys import is_key
 
@@ -54,7 +54,7 @@ class Number(click.FloatRange):
 FILE = FilePath()
 PORT = DEFAULT_TRACKER[1]
 
-_WHERE = "The tracker's address (default: RPCSYS_TRACKER, or 127.0.0.1:9190)."
+_WHERE = "The tracker's address, or its replicas', with commas (default: RPCSYS_TRACKER, or 127.0.0.1:9190)."
 tracker = click.option("--tracker", metavar="HOST:PORT", help=_WHERE)
 
 
@@ -97,8 +97,8 @@ def check_key(key: str) -> None:
 
 
 def tracker_address(text: str | None, default_port: int | None = None) -> tuple[str, int]:
-    """The address from `--tracker`, else from the environment. Raises ConfigError."""
-    return tracker_defaults() if text is None else parse_address(text, default_port)
+    """The address from `--tracker`, or `Addresses`, else from the environment. Raises ConfigError."""
+    return tracker_defaults() if text is None else parse_tracker(text, default_port)
 
 
 class CommandGroup(click.Group):

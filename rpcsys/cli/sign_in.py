@@ -12,7 +12,7 @@ from rpcsys.cli.lab_link import open_first
 from rpcsys.client import answers
 from rpcsys.errors import ConnectError, ProtocolError, UsageError
 from rpcsys.link import credential
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import parse_address, parse_tracker
 from rpcsys.link.credential import Credential
 from rpcsys.query import terminal
 from rpcsys.tracker.access import is_name
@@ -31,7 +31,7 @@ def line_of(where: str) -> LabLine:
         return sign_in.parse_line(where)
     if os.path.isfile(where):
         raise UsageError(f"{where} is a file; for an invitation in it, type: rpcsys login <{where}")
-    known = credential.for_tracker(*parse_address(where, options.PORT))
+    known = credential.for_replicas(parse_tracker(where, options.PORT))
     if known is None:
         how = "its keeper prints one with: rpcsys lab line"
         raise UsageError(f"there is no credential here for {where}; the first time, give the lab's line ({how})")

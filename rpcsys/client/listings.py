@@ -9,10 +9,11 @@ import collections
 import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, cast
 
+from rpcsys.client import waiting
 from rpcsys.client.answers import count, from_tracker, pair, span
-from rpcsys.errors import ProtocolError, TrackerError, printable
+from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, printable
 from rpcsys.link.link import Link
-from rpcsys.wire import checks
+from rpcsys.wire import checks, tracker
 from rpcsys.wire.checks import flag, optional, record, rows, sentence, table
 from rpcsys.wire.keys import MAX_KEY
 
@@ -95,6 +96,19 @@ class Pages:
                 "ask for less (--since, --limit)"
             )
         return self._link.ask(op, timeout=min(REPLY_S, left), **fields)
+
+
+def summary(link: Link) -> TrackerSummary:
+    """The summary of a tracker, ours or TVM's."""
+    if link.ours:
+        return whole_summary(link)
+    try:
+        reply = link.command([tracker.SUMMARY], timeout=waiting.REPLY_S)
+    except TimeoutError as error:
+        raise TrackerLost(str(error)) from None
+    found = reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == tracker.SUCCESS else reply
+    checked: TrackerSummary = from_tracker(TVM_SUMMARY, found, "summary")
+    return checked
 
 
 def whole_summary(link: Link) -> TrackerSummary:

@@ -17,7 +17,7 @@ from rpcsys.client.connection import connect
 from rpcsys.client.module_places import ModulePlaceKey
 from rpcsys.client.tracker import PLACES, connect_tracker
 from rpcsys.errors import RpcsysError, one_line
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import parse_address, parse_tracker
 from rpcsys.link.backoff import RETRY_S, Backoff, jitter
 
 #: Seconds that a call waits for a server to be free, or back, by default.
@@ -43,7 +43,7 @@ class Endpoint(NamedTuple):
 
     function: str  # its name on the server, or in the deployed module
     key: str = ""  # of the servers that have it; a deployed module's tracker needs none
-    tracker: str = ""  # ``host:port`` of the tracker that knows them; or
+    tracker: str = ""  # ``host:port`` of the tracker that knows them, or of its replicas, with commas; or
     address: str = ""  # ``host:port`` of the server itself
     wait_s: float = WAIT_S  # seconds to wait for one to be free, or back
     serve: str = ""  # the name of the deployed module; "" for a function of a session
@@ -62,7 +62,7 @@ class Endpoint(NamedTuple):
         if self.tracker and not (self.key or self.serve):
             return "a tracker finds a remote function by a key, or by what a deployed module is called: give one"
         try:
-            parse_address(self.tracker or self.address)
+            parse_tracker(self.tracker) if self.tracker else parse_address(self.address)
         except errors.UsageError as error:
             return str(error)
         return self._complaint_of_times()

@@ -6,13 +6,13 @@ import contextlib
 import getpass
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Literal, Mapping, Optional, Tuple, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, Optional, Tuple, TypeVar, Union, overload
 
 from rpcsys import errors
 from rpcsys.client import answers
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
-from rpcsys.link.address import parse_address, tracker_defaults
-from rpcsys.link.link import Closeable, Link
+from rpcsys.link.address import Addresses, parse_tracker, tracker_defaults, tracker_text
+from rpcsys.link.link import Closeable, Link, shared
 from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import Check
 from rpcsys.wire.labels import of_request
@@ -30,6 +30,7 @@ except ImportError:  # not in the device tier: no person waits at a board
     place = None
 
 Address = Union[None, str, Tuple[str, int]]
+Found = TypeVar("Found")
 
 #: Attempts of a request: a leased device that does not answer is released, and another one requested.
 _TRIES = 3
@@ -41,12 +42,12 @@ _log = logging.getLogger("rpcsys.tracker")
 def connect_tracker(address: Address = None, *, user: Optional[str] = None, timeout: float = 5.0) -> Tracker:
     """Connect to a tracker: ``"host:port"``, ``(host, port)``, or None for the address in the environment.
 
+    ``"host:port,host:port"`` are a tracker's replicas: whichever leads is used, also when another one leads later.
     The queue shows ``user`` to others (default: the login name). Works with TVM's tracker, too.
     Raises `TrackerUnreachable` when no tracker answers within ``timeout`` seconds, `ConfigError` without an address.
     """
     tracker = Tracker(_parsed(address), user or _login_name(), timeout)
-    with tracker._link():
-        pass  # a wrong address fails here, not at the first request
+    tracker._exchange(lambda link: None)  # a wrong address fails here, not at the first request
     return tracker
 
 
@@ -67,7 +68,9 @@ def _parsed(address: Address) -> Tuple[str, int]:
     if address is None:
         return tracker_defaults()
     if isinstance(address, (str, int)):
-        return parse_address(str(address), 9190)
+        return parse_tracker(str(address), 9190)
+    if isinstance(address, Addresses):
+        return address
     try:
         host, port = address
         return str(host), int(port)
@@ -90,9 +93,10 @@ class Tracker(Closeable):
         self.user = user
         self._timeout = timeout
         self._idle: List[Link] = []
+        self._target = shared(address)
 
     def __repr__(self) -> str:
-        return "<tracker {}:{}>".format(*self.address)
+        return f"<tracker {tracker_text(self.address)}>"
 
     def summary(self) -> rows.TrackerSummary:
         """The queues: ``queue_info`` (free and pending by key) and ``server_info``, as TVM's; with our
@@ -100,16 +104,7 @@ class Tracker(Closeable):
         """
         from rpcsys.client import listings  # not in the device tier
 
-        with self._link() as link:
-            if link.ours:
-                return listings.whole_summary(link)
-            try:
-                reply = link.command([wire.SUMMARY], timeout=REPLY_S)
-            except TimeoutError as error:
-                raise errors.TrackerLost(str(error)) from None
-            found = reply[1] if type(reply) is list and len(reply) == 2 and reply[0] == wire.SUCCESS else reply
-            summary: rows.TrackerSummary = answers.from_tracker(listings.TVM_SUMMARY, found, "summary")
-            return summary
+        return self._exchange(listings.summary)
 
     def text_summary(self) -> str:
         """The queues as a table for people, with TVM's headings."""
@@ -135,8 +130,7 @@ class Tracker(Closeable):
         from rpcsys.client import listings  # not in the device tier
 
         wanted: Dict[str, Any] = {"key": key, "user": user, "server": server, "since": since, "until": until}
-        with self._link() as link:
-            return list(listings.leases(link, limit=limit, **wanted))
+        return self._exchange(lambda link: list(listings.leases(link, limit=limit, **wanted)))
 
     def usage(
         self, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
@@ -148,8 +142,7 @@ class Tracker(Closeable):
         """
         from rpcsys.client import listings  # not in the device tier
 
-        with self._link() as link:
-            return listings.usage(link, key=key, user=user, since=since)
+        return self._exchange(lambda link: listings.usage(link, key=key, user=user, since=since))
 
     @overload
     def request(  # type: ignore[overload-overlap]  # 1 is an int, too; the first match counts
@@ -286,8 +279,7 @@ class Tracker(Closeable):
         """
         from rpcsys.client import module_places
 
-        with self._link_of_ours("resolve") as link:
-            return module_places.serving(link, name)
+        return self._exchange(lambda link: module_places.serving(link, name), of_ours="resolve")
 
     def deployment(self, server: str, *, timeout: float = 60.0) -> Deployment:
         """Open a connection for deploying on ``server``, by its name.
@@ -297,8 +289,7 @@ class Tracker(Closeable):
         from rpcsys.client import module_places
         from rpcsys.client.deploying import Deployment
 
-        with self._link_of_ours("admission") as link:
-            host, port, key = module_places.deploying(link, server)
+        host, port, key = self._exchange(lambda link: module_places.deploying(link, server), of_ours="admission")
         return Deployment((host, port), key=key, timeout=timeout)
 
     def leases(self) -> List[rows.LeaseRow]:
@@ -348,39 +339,46 @@ class Tracker(Closeable):
 
     def _ask(self, op: str, check: Optional[Check], field: str, **fields: Any) -> Any:
         """The checked ``field`` of the tracker's answer; None without a ``check``."""
-        with self._link_of_ours(op) as link:
+
+        def exchange(link: Link) -> Any:
             answer = link.ask(op, timeout=REPLY_S, **fields)
             return None if check is None else answers.from_tracker(check, answer.get(field), field)
 
-    @contextlib.contextmanager
-    def _link_of_ours(self, op: str) -> Iterator[Link]:
-        """A connection for one exchange, as `_link`, to a tracker that has ``op``. Raises `NotSupported`."""
-        with self._link() as link:
-            if not link.ours:
-                raise errors.NotSupported(
-                    f"the tracker at {self.address[0]}:{self.address[1]} is TVM's: it has no {op}"
-                )
-            yield link
+        return self._exchange(exchange, of_ours=op)
 
     def close(self) -> None:
         """Close the idle connections. Sessions go on."""
         with contextlib.suppress(IndexError):  # none is left
             while True:
                 self._idle.pop().close()
+        if not isinstance(self._target, tuple):
+            self._target.close()
 
-    @contextlib.contextmanager
-    def _link(self) -> Iterator[Link]:
-        """A connection for one exchange: an idle one that still works, or a new one. Kept unless an error occurs."""
+    def _exchange(self, exchange: Callable[[Link], Found], of_ours: str = "") -> Found:
+        """The result of an exchange on an idle connection that still works, or a new one; kept unless an error occurs.
+
+        A tracker with replicas that is lost meanwhile is asked again, where another one leads. ``of_ours``: what a
+        tracker of TVM's does not have. Raises `NotSupported`: it is one.
+        """
         link = self._take()
-        try:
-            yield link
-        except BaseException:
-            link.close()
-            raise
+        for again in (link.follows, False):
+            try:
+                if of_ours and not link.ours:
+                    raise errors.NotSupported(
+                        "the tracker at {}:{} is TVM's: it has no {}".format(*self.address, of_ours)
+                    )
+                found = exchange(link)
+                break
+            except BaseException as error:
+                link.close()
+                if not (again and isinstance(error, errors.TrackerLost)):
+                    raise
+            link = self._open(max(self._timeout, REPLY_S))
         self._idle.append(link)
+        return found
 
     def _open(self, timeout: float) -> Link:
-        return Link.open(self.address, timeout=timeout, user=self.user)
+        return Link.open(self._target, timeout=timeout, user=self.user)
 
     def _take(self) -> Link:
         while True:

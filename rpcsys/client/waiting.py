@@ -69,7 +69,7 @@ def wait(
             return link, _ask(link, wanted, _left(deadline), ticket, take_ticket)
         except TrackerLost as error:
             link.close()
-            if ticket is None:
+            if ticket is None and not (link.ours and link.follows):  # of replicas, the next one may not know it
                 raise
             _log.warning("%s; looking for it again, to keep the place in the queue", one_line(error))
             link = _return(reopen, deadline, error)
@@ -137,5 +137,9 @@ def give_back(link: Link, leases: List[Dict[str, Any]], failed: Dict[str, Any], 
     """Release leases without sessions. The ``problem`` with that of ``failed`` counts as its server's failure."""
     if not link.ours:
         return
-    for lease in leases:
-        link.ask("release", timeout=REPLY_S, lease=lease["lease"], problem=problem if lease is failed else "")
+    try:
+        for lease in leases:
+            link.ask("release", timeout=REPLY_S, lease=lease["lease"], problem=problem if lease is failed else "")
+    except TrackerLost:
+        if not link.follows:  # else the next request notices, and goes where another replica leads
+            raise

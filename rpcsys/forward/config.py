@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rpcsys.errors import ConfigError
-from rpcsys.link.address import DEFAULT_TRACKER, host_and_port, parse_address
+from rpcsys.link.address import DEFAULT_TRACKER, host_and_port, parse_tracker
 from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, bind, port_number
 
@@ -37,7 +37,9 @@ def parse(arguments: Sequence[str] | None = None) -> ForwardConfig:
     add("--listen", type=_listen, metavar="HOST:PORT",
         help="where TVM_TRACKER_HOST and TVM_TRACKER_PORT point to; port 0 takes any (default: 127.0.0.1:9190)",
     )  # fmt: skip
-    add("--tracker", type=_tracker, metavar="HOST:PORT", help="the lab's tracker (default: of your only credential)")
+    add("--tracker", type=_tracker, metavar="HOST:PORT",
+        help="the lab's tracker, or its replicas, with commas (default: of your only credential)",
+    )  # fmt: skip
     add("--page", type=port_number, metavar="PORT",
         help="show the lab's page and /metrics there, to you on this machine; 0 for none (default: 0)",
     )  # fmt: skip
@@ -61,7 +63,7 @@ def _listen(text: str) -> Address:
 
 
 def _tracker(text: str) -> Address:
-    return _checked(lambda: parse_address(text, DEFAULT_TRACKER[1]))
+    return _checked(lambda: parse_tracker(text, DEFAULT_TRACKER[1]))
 
 
 def _checked(parse_text: Callable[[], Address]) -> Address:

@@ -21,9 +21,9 @@ from rpcsys.forward.sessions import Sessions
 from rpcsys.forward.state import ForwardState
 from rpcsys.forward.tracker_peer import TrackerPeer
 from rpcsys.link import credential
-from rpcsys.link.address import address_text, parse_address, tracker_defaults
+from rpcsys.link.address import address_text, parse_address, tracker_defaults, tracker_text
 from rpcsys.link.credential import Credential
-from rpcsys.link.link import Link
+from rpcsys.link.link import Link, shared
 from rpcsys.link.tcp import drain_and_close, tune
 from rpcsys.link.terminator import TICK_S
 from rpcsys.serve import announce, notify
@@ -47,7 +47,7 @@ class ForwardService:
         self.sessions = Sessions()
         self.pages = LabPages(self._open_link)
         self._page_server = page_server(self.pages, lab_pages.guard)
-        self._tracker = tracker
+        self._tracker = shared(tracker)
         self._peers: dict[TrackerPeer, None] = {}
         self._reported = "", 0.0  # why the tracker was lost, and when that was logged
         self._openings: set[asyncio.Task[None]] = set()
@@ -148,9 +148,9 @@ def find_lab(given: Address | None) -> tuple[Address, Credential]:
     if given is None and (os.environ.get("RPCSYS_TRACKER") or os.environ.get("RPCSYS_TRACKER_HOST")):
         given = tracker_defaults()
     if given is not None:
-        found = credential.for_tracker(*given)
+        found = credential.for_replicas(given)
         if found is None:
-            raise Unauthorized(f"the lab at {address_text(*given)} wants credentials: {_NO_CREDENTIAL}")
+            raise Unauthorized(f"the lab at {tracker_text(given)} wants credentials: {_NO_CREDENTIAL}")
         return given, found
     known = credential.held()
     if not known:
@@ -180,7 +180,7 @@ async def serve(config: ForwardConfig) -> int:
         if web is not None:
             closing.callback(Acceptor(web, service.accept_for_page).close)
             log.info("the lab's page is at http://%s/", address_text(host, config.page))
-        where = address_text(host, port), own.lab, address_text(*tracker), own.member
+        where = address_text(host, port), own.lab, tracker_text(tracker), own.member
         log.info("%s leads to lab %s at %s, as %s", *where)
         announce("connect", host, port, http_port=config.page or None)
         await until_signal(signals, asyncio.Event())

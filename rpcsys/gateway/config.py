@@ -14,7 +14,7 @@ from rpcsys.gateway.settings import QUEUE
 from rpcsys.link import admission
 from rpcsys.link.address import host_and_port, tracker_defaults
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, address, end_of_ports, not_empty, number_of, port_end, port_number, seconds
+from rpcsys.serve import Parser, address, end_of_ports, not_empty, number_of, port_end, port_number, seconds, tracker
 
 NAME = "rpcsys-gateway"
 _PORTS = 100  # 8000 to 8099
@@ -108,8 +108,9 @@ def _parser() -> Parser:
     lists: dict[str, Any] = {name: [] for name in ("servers", "keys", "modules", "batches", "pools")}
     parser.set_defaults(**{**vars(GatewayConfig()), **lists, "port": None, "port_end": None})
     add = parser.add_argument
-    add("--tracker", type=address, metavar="HOST:PORT",
-        help="serve the modules of all servers of this tracker (default: that of RPCSYS_TRACKER, unless --server)",
+    add("--tracker", type=tracker, metavar="HOST:PORT",
+        help="serve the modules of all servers of this tracker, or of its replicas, with commas (default: that of "
+        "RPCSYS_TRACKER, unless --server)",
     )  # fmt: skip
     add("--server", dest="servers", action="append", type=address, metavar="HOST:PORT",
         help="serve the modules of this server; repeatable",

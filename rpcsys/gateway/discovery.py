@@ -14,7 +14,7 @@ from rpcsys.errors import RpcsysError, UnknownKey, one_line
 from rpcsys.gateway.actions import ReplicaPlace
 from rpcsys.gateway.state import ServedRow
 from rpcsys.link import credential
-from rpcsys.link.address import address_text
+from rpcsys.link.address import address_text, tracker_text
 from rpcsys.wire.pinned_keys import public_name
 
 #: Seconds between lists; after `Discovery.hurry` the next one is made at once, but not sooner than `SOONEST_S`.
@@ -37,7 +37,7 @@ class TrackerSource:
     """The modules of all servers of a tracker."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self.name = f"the tracker at {address_text(*address)}"
+        self.name = f"the tracker at {tracker_text(address)}"
         self._address = address
         self._tracker: Tracker | None = None
 
@@ -80,7 +80,7 @@ def with_key(tracker: tuple[str, int], model: str, place: ReplicaPlace) -> Repli
 
     Raises `UnknownKey`: the module is served there no more; `RpcsysError`: the tracker does not answer.
     """
-    if credential.for_tracker(*tracker) is None:
+    if credential.for_replicas(tracker) is None:
         return place
     with connect_tracker(tracker) as link:
         for each in link.places(model):

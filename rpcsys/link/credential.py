@@ -13,7 +13,7 @@ import stat
 from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from rpcsys.errors import ConfigError
-from rpcsys.link.address import parse_address
+from rpcsys.link.address import each_address, parse_address
 from rpcsys.wire import tokens
 from rpcsys.wire.tokens import PIN
 
@@ -247,6 +247,11 @@ def for_tracker(host: str, port: int) -> Optional[Credential]:
         return None
     board = read(FILE_OF_BOARD)
     return board if wanted in addresses(board.trackers) else None
+
+
+def for_replicas(tracker: Tuple[str, int]) -> Optional[Credential]:
+    """As :func:`for_tracker`, for the first address of a tracker that there is a credential for."""
+    return next(filter(None, (for_tracker(*each) for each in each_address(tracker))), None)
 
 
 def held() -> List[Credential]:

@@ -13,7 +13,17 @@ import time
 from enum import Enum
 from typing import Any, Collection, Deque, Dict, List, Optional, Sequence, Tuple
 
-from rpcsys.errors import Forbidden, ProtocolError, RpcsysError, TrackerLost, TrackerUnreachable, Unauthorized, one_line
+from rpcsys.errors import (
+    Forbidden,
+    NoTls,
+    ProtocolError,
+    RpcsysError,
+    TrackerLost,
+    TrackerUnreachable,
+    Unauthorized,
+    WrongPin,
+    one_line,
+)
 from rpcsys.link.address import address_text
 from rpcsys.link.backoff import Backoff, jitter
 from rpcsys.link.connection import TrackerConnection
@@ -105,8 +115,7 @@ class Trackers:
             return None
 
     def close(self) -> None:
-        """Close the lookout that is kept, and keep none any more."""
-        self._keeps = False
+        """Close the lookout that is kept."""
         lookout = self.take()
         if lookout is not None:
             lookout.close()
@@ -144,7 +153,7 @@ class LeaderConnection:
         self._phase = SEEKING
         self._term: Optional[int] = None  # the leader's; None: it has none
         self._tried: Dict[Address, str] = {}  # in this phase, and why it was not enough
-        self._refusal: Optional[RpcsysError] = None  # the first that is no mere silence
+        self._refusal: Optional[RpcsysError] = None  # the first that says more than silence
         self._hung_up = False
         self._backoff = Backoff(*RETRY_S)
         self._look_at = now + ALONE_S
@@ -297,7 +306,7 @@ class LeaderConnection:
         self._move(SEEKING)
         if isinstance(error, (Unauthorized, Forbidden)):
             raise error
-        if self._refusal is None and isinstance(error, RpcsysError) and not isinstance(error, TrackerUnreachable):
+        if self._refusal is None and isinstance(error, (WrongPin, NoTls)):
             self._refusal = error
 
     def _answered(self, one: TrackerConnection) -> None:
@@ -373,7 +382,8 @@ class LeaderConnection:
         if self._phase is UP and self._term is not None and known.leader is not None and known.term > self._term:
             self._move(OVER)
             self.at_once = True
-            raise TrackerLost(f"another tracker leads now: {address_text(*known.leader)}, not {self.main.place[3:]}")
+            where = address_text(*known.leader), address_text(*self.main.address)
+            raise TrackerLost("another tracker leads now: {}, not {}".format(*where))
 
     def _unreachable(self) -> TrackerUnreachable:
         """The error for an opening that has found no leader, with what each address has said."""
@@ -381,7 +391,8 @@ class LeaderConnection:
         if self._lookout is not None and self._lookout.ready:
             self._tried[self._lookout.address] = Role.STANDBY.value
         said = {**dict.fromkeys(self._known.addresses, "no answer in time"), **self._tried}
+        how = "start one with `rpcsys tracker`, or check the address of each"
+        if Role.STANDBY.value in said.values():
+            how = "one of them leads within seconds, unless they have lost their engine: see their logs"
         places = ", ".join(f"{address_text(*each)} ({why})" for each, why in said.items())
-        return TrackerUnreachable(
-            f"no tracker leads at {places}: start one with `rpcsys tracker`, or check the addresses"
-        )
+        return TrackerUnreachable(f"no tracker leads at {places}: {how}")

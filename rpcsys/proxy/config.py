@@ -11,7 +11,7 @@ from typing import Any
 from rpcsys.link import admission
 from rpcsys.link.address import host_and_port
 from rpcsys.logs import FORMATS
-from rpcsys.serve import Parser, address, end_of_ports, not_empty, number_of, port_end, port_number, seconds
+from rpcsys.serve import Parser, address, end_of_ports, not_empty, number_of, port_end, port_number, seconds, tracker
 
 NAME = "rpcsys-proxy"
 _PORTS = 109  # 9090 to 9198
@@ -80,7 +80,9 @@ def _parser() -> Parser:
     )  # fmt: skip
     add("--http-port", type=port_number, help="/metrics and /healthz; 0 is off")
     add("--http-open", type=admission.flag, metavar="NETWORKS", help=admission.HTTP_OPEN)
-    add("--tracker", type=address, metavar="HOST:PORT", help="register servers there, and relay their links to it")
+    add("--tracker", type=tracker, metavar="HOST:PORT",
+        help="register servers there, and relay their links to it; or its replicas, with commas",
+    )  # fmt: skip
     add("--next", type=address, metavar="HOST:PORT", help="relay every stream to another proxy")
     where = "the host, or HOST:PORT, at which clients reach this proxy, which the tracker sends them"
     add("--custom-addr", dest="public", metavar="ADDR", help=where)

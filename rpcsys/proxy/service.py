@@ -54,6 +54,7 @@ class ProxyService:
         self.pairs: dict[Pair, str] = {}
         self.idle = asyncio.Event()
         self.tracker: ProxyTrackerLink | None = None
+        self._linked_to = config.tracker  # the replica of the tracker to which links are relayed
         self.sockets = Sockets()
         self.relay = Relay(self.sockets)
         self.metrics = ProxyMetrics(self.state, self.openings, self.pairs, self.relay.pool)
@@ -73,10 +74,19 @@ class ProxyService:
             self.tracker = self.metrics.tracker = ProxyTrackerLink(
                 self.config.tracker,
                 self.config.lab,
-                lambda: self.perform(ev.TrackerUp(self._fresh())),
+                self._tracker_up,
                 lambda: self.perform(ev.TrackerDown()),
                 lambda match_keys: self.perform(ev.KeysPending(self.loop.time(), match_keys, self._fresh())),
             )
+
+    def _tracker_up(self) -> None:
+        """Cut the links that were relayed to another replica of the tracker: it hangs perhaps, and they follow."""
+        assert self.tracker is not None
+        if self._linked_to != self.tracker.address:
+            self._linked_to = self.tracker.address
+            for pair in [pair for pair, kind in self.pairs.items() if kind == LINK]:
+                pair.close()
+        self.perform(ev.TrackerUp(self._fresh()))
 
     def _fresh(self) -> tuple[str, ...]:
         return _random_parts(len(self.state.offers.streams))
@@ -167,8 +177,7 @@ class ProxyService:
         if self._draining:
             stream.sock.close()
         elif self.tracker is not None and self.tracker.trusted and (self.tracker.ours or stream.encrypted):
-            assert self.config.tracker is not None
-            self._upstream.relay(stream, self.config.tracker, LINK)
+            self._upstream.relay(stream, self.tracker.address, LINK)
         elif self.tracker is not None and (self.tracker.ours is None or not self.tracker.trusted):
             log.info("link of %s dropped: the tracker has not answered yet", stream.where, extra=stranger)
             stream.sock.close()

@@ -14,7 +14,7 @@ from typing import Any
 from rpcsys.errors import ConfigError, RpcsysError, TrackerError
 from rpcsys.link import credential
 from rpcsys.link.backoff import Backoff, jitter
-from rpcsys.link.link import Link
+from rpcsys.link.link import Link, shared
 from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.wire import tracker
 from rpcsys.wire.tokens import HolderKind
@@ -29,7 +29,7 @@ class ProxyTrackerLink:
     """Calls ``on_up()`` and ``on_down()`` as the link changes, and ``on_pending(match keys)`` for each reply to a poll.
 
     ``lab``: the path of the proxy's credential, in a lab. ``ours``: whether the tracker is rpcsys's; None until the
-    first answer, and kept while the connection is down.
+    first answer, and kept while the connection is down. ``address``: the tracker's; of replicas, the last leader's.
     """
 
     def __init__(
@@ -38,7 +38,8 @@ class ProxyTrackerLink:
     ) -> None:  # fmt: skip
         self.ours: bool | None = None
         self.up = False
-        self._address = address
+        self.address = address[0], address[1]
+        self._target = shared(address)
         self._lab = lab
         self._on_up, self._on_down, self._on_pending = on_up, on_down, on_pending
         self._loop = asyncio.get_running_loop()
@@ -75,11 +76,13 @@ class ProxyTrackerLink:
         if self._timer is not None:
             self._timer.cancel()
         self._disconnect()
+        if not isinstance(self._target, tuple):
+            self._target.close()
 
     def _connect(self) -> None:
         try:  # the file is read each time: the link itself rewrites it after a rotation
             own = None if self._lab is None else credential.read(self._lab)
-            self._link = Link(self._address, capabilities=("proxy/1",), credential=own)
+            self._link = Link(self._target, capabilities=("proxy/1",), credential=own)
         except ConfigError as error:
             log.warning("%s; trying again", error)
             self._after(LONGEST_S, self._connect)
@@ -113,9 +116,9 @@ class ProxyTrackerLink:
             if link.ready and not self.up:
                 if link.tracker.get("kind", HolderKind.PROXY) != HolderKind.PROXY:
                     raise ConfigError(f"{self._lab} is no proxy's credential: rpcsys lab enrol --proxy NAME makes one")
-                self.up, self.ours = True, link.ours
+                self.up, self.ours, self.address = True, link.ours, link.address
                 self._backoff.worked()
-                log.info("registered with the tracker at %s:%d", *self._address)
+                log.info("registered with the tracker at %s:%d", *self.address)
                 self._on_up()
             for message in messages:
                 self._receive(message)
@@ -136,7 +139,7 @@ class ProxyTrackerLink:
     def _failed(self, reason: str) -> None:
         if self._link is None:
             return
-        pause = self._backoff.pause() * (1 + jitter() / 2)
+        pause = 0.0 if self._link.at_once else self._backoff.pause() * (1 + jitter() / 2)
         if self.up or self._backoff.failures == 1:
             log.warning("%s; trying again", reason)
         self._disconnect()

@@ -14,14 +14,15 @@ import click
 
 from rpcsys.client import Tracker, connect_tracker
 from rpcsys.client.listings import text_summary
-from rpcsys.link.address import DEFAULT_TRACKER, host_and_port, parse_address, tracker_defaults
+from rpcsys.link.address import DEFAULT_TRACKER, each_address, host_and_port, parse_tracker, several, tracker_defaults
 from rpcsys.query import reports
 from rpcsys.query.terminal import HELP, Decorator, print_json, run_command, say, with_options
 
 NAME = "query_tracker"
 WATCH_S = 1.0  # the pause between two summaries of `--watch`
 
-_TRACKER = click.option("--tracker", metavar="HOST:PORT", help="The tracker's address (default: RPCSYS_TRACKER).")
+_TRACKER = click.option("--tracker", metavar="HOST:PORT",
+                        help="The tracker's address, or all of its replicas (default: RPCSYS_TRACKER).")  # fmt: skip
 _HOST = click.option("--host", help="The tracker's host (default: RPCSYS_TRACKER_HOST, TVM_TRACKER_HOST or 127.0.0.1).")
 _PORT = click.option("--port", type=click.IntRange(1, 65535),
                      help="The tracker's port (default: RPCSYS_TRACKER_PORT, TVM_TRACKER_PORT or 9190).")  # fmt: skip
@@ -79,7 +80,8 @@ def _look(tracker: Tracker, as_json: bool, watch: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    text = "Tracker address {}:{}\n\n{}".format(*tracker.address, text_summary(summary))
+    where = ",".join("{}:{}".format(*each) for each in each_address(tracker.address))
+    text = f"Tracker address {where}\n\n{text_summary(summary)}"
     if watch:
         click.clear()  # does nothing without a terminal
     say(text)
@@ -99,11 +101,13 @@ def _address(*given: _Place) -> tuple[str, int]:
     """The tracker's address: from the options behind the subcommand, those before it, or the environment."""
     for place in given:
         if place.tracker is not None:
-            return parse_address(place.tracker, DEFAULT_TRACKER[1])
+            return parse_tracker(place.tracker, DEFAULT_TRACKER[1])
     host = next((place.host for place in given if place.host is not None), None)
     port = next((place.port for place in given if place.port is not None), None)
-    default_host, default_port = tracker_defaults()
-    return (default_host, port or default_port) if host is None else host_and_port(host, port, default_port)
+    default = tracker_defaults()
+    if host is not None:
+        return several([host_and_port(each, port, default[1]) for each in host.split(",")])
+    return default if port is None else several([(each[0], port) for each in each_address(default)])
 
 
 def _subcommand(name: str, text: str, report: Callable[..., None], *options: Decorator) -> None:

@@ -15,7 +15,7 @@ from rpcsys import serve
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
 from rpcsys.link import admission, ciphers
-from rpcsys.link.address import host_and_port, parse_address
+from rpcsys.link.address import host_and_port, parse_address, parse_tracker
 from rpcsys.logs import FORMATS
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.keys import is_key
@@ -106,7 +106,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "custom_addr": custom,
         "custom_port": custom_port,
         "proxies": proxies,
-        "tracker": parse_address(flags.tracker) if flags.tracker and not proxies else None,
+        "tracker": parse_tracker(flags.tracker) if flags.tracker and not proxies else None,
         "load_library": tuple(_whole_path(path) for path in flags.load_library.split(":") if path),
         "tvm": tvm,
         "tvm_library": tvm_library,
@@ -146,7 +146,12 @@ def parser() -> serve.Parser:
     add("--port", type=serve.port_number, help="the first port to try (default: 9090); 0 takes any free one")
     add("--port-end", type=serve.port_end, metavar="N", help=f"the first port not to try (default: {_PORTS} on)")
     add("--key", default="", help="what kind of device this is, such as rpi4")
-    add("--tracker", type=serve.not_empty, metavar="HOST:PORT", help="the tracker to register with")
+    add(
+        "--tracker",
+        type=serve.not_empty,
+        metavar="HOST:PORT",
+        help="the tracker to register with, or its replicas, with commas",
+    )
     add("--through-proxy", action="store_true", help="wait for clients at the proxy at --host and --port")
     differs = "the host, or HOST:PORT, at which clients reach this device, if it differs"
     add("--custom-addr", metavar="ADDR", help=differs)

@@ -25,7 +25,7 @@ from rpcsys.graph._plan.bench import load_on, write_part
 from rpcsys.graph._plan.cost_model import Goal
 from rpcsys.graph._plan.devices import PlanDevice, TrackerLike, open_sessions
 from rpcsys.graph._show.show import ms_text, size_text, table
-from rpcsys.link.address import address_text, tracker_defaults
+from rpcsys.link.address import address_text, tracker_defaults, tracker_text
 from rpcsys.module import export_library
 
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")  # characters that a deployed module's name must not contain
@@ -225,4 +225,4 @@ def _where(device: PlanDevice, tracker: TrackerLike) -> tuple[str, str]:
         tracker = tracker_defaults()
     if isinstance(tracker, Tracker):
         tracker = tracker.address
-    return (tracker if isinstance(tracker, str) else address_text(*tracker)), ""
+    return (tracker if isinstance(tracker, str) else tracker_text(tracker)), ""

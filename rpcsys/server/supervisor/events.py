@@ -181,6 +181,7 @@ class LinkDown(Event):  # the tracker cannot be reached, or the connection to it
     why: str
     jitter: float = 0.0  # in [0, 1), shortens the pause before the next try
     none: bool = False  # the proxy reports that it has no tracker of ours
+    at_once: bool = False  # another replica of the tracker leads now: try it without a pause
 
 
 class Registered(Event): ...  # the tracker has accepted our registration

@@ -154,7 +154,7 @@ class Offers:
             self._led_at = event.now
         elif event.none:
             self._led_at = None
-        self._move(LOST, event.now + self._next_pause(event.jitter))
+        self._move(LOST, event.now + (0.0 if event.at_once else self._next_pause(event.jitter)))
         self.asked = 0
         self.keys = {text: key for text, key in self.keys.items() if key.taken_at is not None}
         if event.why in self._complained or len(self._complained) == MAX_REASONS:
@@ -163,7 +163,7 @@ class Offers:
         if self._leads_nowhere:
             text = f"no proxy leads to a tracker of ours ({event.why}): this board waits there under its key"
             return [do.Log("info", text)]
-        return [do.Log("warning", f"{event.why}; trying again until it is back")]
+        return [do.Log("warning", event.why if event.at_once else f"{event.why}; trying again until it is back")]
 
     def _next_pause(self, jitter: float) -> float:
         """The pause before the next attempt. Proxies are tried in turn, and the pause grows after each whole round."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import select
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 from rpcsys.errors import ConfigError, ConnectError, ProtocolError, TrackerError
 from rpcsys.link import credential
 from rpcsys.link.backoff import jitter
-from rpcsys.link.link import CAPABILITIES, Link
+from rpcsys.link.link import CAPABILITIES, Link, shared
 from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
@@ -52,7 +53,7 @@ class TrackerLink:
         lab: str = "",
     ) -> None:
         self._loop = loop
-        self._addresses = addresses
+        self._addresses = [shared(address) for address in addresses]
         self._proxies = proxies
         self._lab = lab
         self._card = card
@@ -102,6 +103,7 @@ class TrackerLink:
         """Close the connection, posting no event."""
         if self._link is not None:
             self._loop.remove(self._link.fileno())
+            self._loop.call_at(None, self._advance)
             self._link.close()
             self._link = None
 
@@ -199,9 +201,10 @@ class TrackerLink:
 
     def _down(self, why: str, none: bool = False) -> None:
         hello = self._link.tracker if self._link is not None else {}
+        at_once = self._link is not None and self._link.at_once
         self.close()
         none = none or hello.get("error") == control.NO_CONTROL_LINK
-        self._loop.post(ev.LinkDown, why, jitter(), none)
+        self._loop.post(ev.LinkDown, why, jitter(), none, at_once)
 
     def _advance(self) -> None:
         if self._link is None:
@@ -215,6 +218,8 @@ class TrackerLink:
                 self._handle(message)
         except (ConnectError, ProtocolError, TrackerError) as error:
             self._down(str(error))
+        if self._link is not None and self._link.follows:  # its state has the limits of others
+            self._loop.call_at(self._link.due if self._link.due < math.inf else None, self._advance)
 
     def _handle(self, message: Any) -> None:
         if not isinstance(message, dict):
