@@ -15,8 +15,8 @@ LEASE = {"lease": "l", "epoch": 1, "key": "rpi4", "host": "h", "port": 1, "match
 class FakeLink:
     """Answers each question with the next of ``script``: events, then an answer or an exception."""
 
-    def __init__(self, *script, ours=True):
-        self.script, self.ours = list(script), ours
+    def __init__(self, *script, ours=True, follows=False):
+        self.script, self.ours, self.follows = list(script), ours, follows
         self.asked, self.closed = [], False
 
     def ask(self, op, *, timeout, on_event=None, **fields):
@@ -133,3 +133,18 @@ def test_unused_leases_are_released_with_the_reason():
     assert (first["lease"], first["problem"]) == ("l", "")
     assert (second["lease"], second["problem"]) == ("l2", "no route")
     give_back(FakeLink(ours=False), [LEASE], LEASE, "no route")
+
+
+@pytest.mark.parametrize("events", [(), (queued("t"),)])
+def test_of_replicas_the_next_one_is_asked_with_or_without_a_ticket(events):
+    """The leader may hang before it has told of the place in the queue."""
+    first = FakeLink((*events, TrackerLost("another tracker leads now")), follows=True)
+    second = FakeLink(({"leases": [LEASE]},), follows=True)
+    assert wait(first, WANTED, None, lambda event: None, lambda timeout: second) == (second, [LEASE])
+    assert second.asked[0][1]["ticket"] == ("t" if events else None)
+
+
+def test_of_replicas_a_lease_is_released_by_the_server_if_the_leader_is_gone():
+    give_back(FakeLink((TrackerLost("gone"),), follows=True), [LEASE], LEASE, "no route")
+    with pytest.raises(TrackerLost):
+        give_back(FakeLink((TrackerLost("gone"),)), [LEASE], LEASE, "no route")

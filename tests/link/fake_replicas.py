@@ -34,7 +34,7 @@ class Connection:
 
 
 class FakeReplica:
-    """One of ``group``. ``hellos`` and ``received``: what it was sent; ``relayed``: hellos of those that follow nobody.
+    """One of ``group``. ``hellos`` and ``received``: what it was sent; ``relayed``: what proxies say of connections.
 
     ``context``: of TLS, which it then speaks alone.
     """
@@ -43,6 +43,7 @@ class FakeReplica:
         self.group, self.context = group, context
         self.hellos: list[Any] = []
         self.received: list[Any] = []
+        self.relayed: list[Any] = []
         self.connections: list[Connection] = []
         self.running = threading.Event()
         self.running.set()
@@ -120,8 +121,11 @@ class FakeReplica:
             self.running.wait()
             one.send(MAGIC)
             return
-        asked = json.loads(exactly(one.sock, struct.unpack("<i", head)[0]))
+        asked: Any = json.loads(exactly(one.sock, struct.unpack("<i", head)[0]))
         self.running.wait()
+        if isinstance(asked, dict) and asked.get("op") == "via":
+            self.relayed.append(asked)
+            return
         if isinstance(asked, list) and len(asked) > 1 and asked[0] == 1:
             self.hellos.append(asked[1])
             with self.group.lock:  # no news are sent before it

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from rpcsys.link.address import Addresses
 from rpcsys.proxy import tracker_link
 from rpcsys.proxy.tracker_link import ProxyTrackerLink
 from rpcsys.wire import tracker as wire
+from tests.link.fake_replicas import replicas
 
 MAGIC = struct.pack("<i", 0x2F271)
 
@@ -216,3 +218,22 @@ def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pauses[0] < 0.1 < pauses[4]
     assert all(1.0 <= pause <= 1.5 for pause in pauses[-3:])
     assert len(set(pauses)) == len(pauses)
+
+
+@pytest.mark.parametrize("fate", ["hangs", "is killed"])
+def test_it_registers_where_another_replica_leads(fate: str) -> None:
+    async def main() -> None:
+        with replicas() as group:
+            recorded = RecordedLink(Addresses([one.address for one in group.each]))
+            await until(lambda: "up" in recorded.events and sum(one.lookouts for one in group.each) == 1)
+            assert recorded.link.address == group.each[0].address
+            group.each[0].pause() if fate == "hangs" else group.each[0].die()
+            group.lead(2)
+            await until(lambda: recorded.events.count("up") == 2)
+            assert recorded.link.address == group.each[2].address
+            recorded.link.give(wire.Put("a:b", 9090, "a:b:c", "lab"))
+            await until(lambda: [3, "a:b", [9090, "a:b:c"], "lab"] in group.each[2].received)
+            recorded.link.close()
+            await until(lambda: not any(one.lookouts for one in group.each))
+
+    asyncio.run(main())

@@ -8,6 +8,9 @@ import struct
 
 import pytest
 
+from rpcsys.errors import TrackerLost
+from rpcsys.link.link import Link
+from tests.link.fake_replicas import replicas
 from tests.live.daemons import free_port, wait_until
 from tests.live.probe import TRACKER_MAGIC, Probe
 from tests.proxy.streams import Stream, gone, met, streams_of
@@ -180,3 +183,20 @@ def test_a_link_is_closed_while_the_tracker_is_down(daemons) -> None:
     with Probe(proxy.address) as link:
         link.socket.sendall(struct.pack("<i", TRACKER_MAGIC))
         assert link.ended()
+
+
+@pytest.mark.live
+def test_a_relayed_link_goes_to_the_replica_that_leads(daemons) -> None:
+    """The one to a leader that hangs is cut when another one leads."""
+    with replicas(leader=1) as group:
+        proxy = daemons.proxy("--tracker", group.text)
+        wait_until(lambda: "registered" in proxy.stderr(), 10, "the proxy is registered")
+        wait_until(lambda: sum(one.lookouts for one in group.each) == 1, 10, "it has a lookout")
+        with Link.open(proxy.address) as link:
+            assert [len(one.relayed) for one in group.each] == [0, 1, 0]
+            group.each[1].pause()
+            group.lead(2)
+            with pytest.raises(TrackerLost):
+                link.receive(20)
+        with Link.open(proxy.address):
+            assert [len(one.relayed) for one in group.each] == [0, 1, 1]

@@ -39,6 +39,15 @@ def test_reconnecting_takes_less_than_five_seconds(tracked):
         tracked.post(ev.LinkDown, "refused")
 
 
+def test_where_another_replica_leads_there_is_no_pause(tracked):
+    for _ in range(3):
+        tracked.post(ev.LinkDown, "refused")
+        tracked.tick(5)
+    tracked.post(ev.LinkDown, "another tracker leads now", at_once=True)
+    assert kinds(tracked.tick(0)) == [do.Connect]
+    assert tracked.logged()[-1] == "another tracker leads now"
+
+
 def test_the_reason_for_a_lost_link_is_logged_once(tracked):
     why = "no tracker at 127.0.0.1:1 (Connection refused)"
     for _ in range(2):
