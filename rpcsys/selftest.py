@@ -191,14 +191,13 @@ def _tracker(arguments: Sequence[str]) -> Iterator[Finding]:
     from rpcsys.errors import RpcsysError
     from rpcsys.link.address import parse_address
 
-    where = _value(arguments, "--tracker")
-    if where is None:
-        return
-    try:
-        socket.create_connection(parse_address(where), timeout=10).close()
-        yield Finding(OK, "tracker", f"{where} accepts connections")
-    except (OSError, RpcsysError) as error:
-        yield Finding(BROKEN, "tracker", f"{where}: {error}; is it running, and may this board reach it?")
+    given = _value(arguments, "--tracker")
+    for where in () if given is None else given.split(","):
+        try:
+            socket.create_connection(parse_address(where), timeout=10).close()
+            yield Finding(OK, "tracker", f"{where} accepts connections")
+        except (OSError, RpcsysError) as error:
+            yield Finding(BROKEN, "tracker", f"{where}: {error}; is it running, and may this board reach it?")
 
 
 def _session(arguments: Sequence[str]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from rpcsys.client.deploying import Deployment
 from rpcsys.client.tracker import connect_tracker
 from rpcsys.errors import RpcsysError, UnknownKey, UsageError, printable
 from rpcsys.link import standing_key
-from rpcsys.link.address import DEFAULT_TRACKER, parse_address, tracker_defaults
+from rpcsys.link.address import DEFAULT_TRACKER, each_address, parse_address, tracker_defaults
 from rpcsys.module import external, inspection
 from rpcsys.query import terminal
 
@@ -80,7 +80,7 @@ def _reached(
     servers: tuple[str, ...], key: str | None, tracker: str | None, key_file: Path | None
 ) -> tuple[tuple[str, ...], Callable[[str], Deployment]]:
     """The servers, and what opens a connection for deploying on one: through a tracker, or to its address."""
-    names = tracker_defaults() != DEFAULT_TRACKER and any(":" not in server for server in servers)
+    names = each_address(tracker_defaults()) != (DEFAULT_TRACKER,) and any(":" not in server for server in servers)
     if key is None and tracker is None and not names:
         for server in servers:
             parse_address(server)

@@ -28,7 +28,7 @@ from rpcsys.link.address import address_text
 from rpcsys.link.backoff import Backoff, jitter
 from rpcsys.link.connection import TrackerConnection
 from rpcsys.link.credential import Credential
-from rpcsys.wire import control
+from rpcsys.wire import replicas
 
 Address = Tuple[str, int]
 
@@ -80,11 +80,11 @@ class Trackers:
     def role(self, welcome: Dict[str, Any]) -> Role:
         """The role of a tracker that has answered a hello so. Raises ProtocolError: it has no term."""
         role = welcome.get("role")
-        if role == control.STANDBY:
+        if role == replicas.STANDBY:
             return Role.STANDBY
-        if role != control.LEADER:
+        if role != replicas.LEADER:
             return Role.SINGLE
-        return Role.LEADER if control.Leads.from_json(welcome, "welcome").term >= self.term else Role.DEPOSED
+        return Role.LEADER if replicas.Leads.from_json(welcome, "welcome").term >= self.term else Role.DEPOSED
 
     def next(self, tried: Collection[Address]) -> Optional[Address]:
         """Where to look for the leader: where it is known to be, else in order. None: all of them were tried."""
@@ -121,15 +121,9 @@ class Trackers:
             lookout.close()
 
 
-class Phase(Enum):
-    """Of a connection to the leader."""
-
-    SEEKING = "no connection: an address is tried next, or the lookout's news are awaited"
-    ASKING = "a connection is made, or its hello is not answered"
-    UP = "the leader has answered"
-    OVER = "the leader is lost, or another one leads"
-
-
+#: Of a connection to the leader. SEEKING: there is none, an address is tried next, or the lookout's news are awaited.
+#: ASKING: one is made, or its hello is not answered. OVER: the leader is lost, or another one leads.
+Phase = Enum("Phase", "SEEKING ASKING UP OVER")
 SEEKING, ASKING, UP, OVER = Phase
 TRANSITIONS = {SEEKING: (ASKING, UP), ASKING: (SEEKING, ASKING, UP), UP: (OVER,), OVER: ()}
 
@@ -148,13 +142,12 @@ class LeaderConnection:
         self.at_once = False
         self._known = known
         self._credential = credential
-        self._hello = {**hello, "capabilities": (*capabilities, control.REPLICAS)}
+        self._hello = {**hello, "capabilities": (*capabilities, replicas.REPLICAS)}
         self._expires = now + timeout
         self._phase = SEEKING
         self._term: Optional[int] = None  # the leader's; None: it has none
         self._tried: Dict[Address, str] = {}  # in this phase, and why it was not enough
         self._refusal: Optional[RpcsysError] = None  # the first that says more than silence
-        self._hung_up = False
         self._backoff = Backoff(*RETRY_S)
         self._look_at = now + ALONE_S
         self._selector = selectors.DefaultSelector()
@@ -210,7 +203,6 @@ class LeaderConnection:
 
     def hang_up(self) -> None:
         """End the connections, from any thread: `advance` has something to do then."""
-        self._hung_up = True
         for one in (self.main, self._lookout):
             if one is not None:
                 one.hang_up()
@@ -221,7 +213,7 @@ class LeaderConnection:
         if self._phase is not SEEKING and self.main is not lookout:
             self.main.close()
         self._selector.close()
-        if lookout is not None and (self._phase in (UP, OVER) and not self._hung_up):
+        if lookout is not None and self._phase in (UP, OVER):
             self._known.keep(lookout)
         elif lookout is not None:
             lookout.close()
@@ -360,7 +352,7 @@ class LeaderConnection:
         """The lookout says who leads. Raises ProtocolError."""
         if type(message) is not dict or not ("term" in message and "leader" in message):
             return  # a newer tracker's
-        news = control.Leads.from_json(message, "news")
+        news = replicas.Leads.from_json(message, "news")
         if not self._known.hears(lookout.address if news.here else news.leader, news.term):
             if news.here:  # it now waits for a hello
                 raise ProtocolError(Role.DEPOSED.value)

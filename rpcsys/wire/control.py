@@ -18,10 +18,6 @@ from rpcsys.wire.pinned_keys import DEPLOY, SERVE
 REPLICAS = "replicas/1"
 #: A capability of a tracker: it compares versions, and a server may have `rpcsys.wire.labels.MAX_LABELS` labels.
 VERSIONS = "versions"
-#: A capability of a client, a server or a proxy: it knows the tracker's replicas, and hears which one leads.
-REPLICAS = "replicas/1"
-#: ``role`` in the answer to its hello.
-LEADER, STANDBY = "leader", "standby"
 #: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.
 MAX_CLEANED = 8
 MAX_NAMES = 64
@@ -316,17 +312,6 @@ class Via(Message, op="via"):
     #: The proxy's address for clients with match keys of the server; no host: this connection's own. None: a standby
     #: relays, which is no way to servers.
     proxy: tuple[str | None, int] | None = field(optional(checks.place(optional(checks.text))))
-
-
-class Leads(Message, op="leader"):
-    """Which replica leads, None for none, as a standby says at each change; the answer to a hello has the same fields.
-
-    With ``here`` the standby itself leads now, and the conversation begins anew on this connection.
-    """
-
-    term: int = field(_id)
-    leader: tuple[str, int] | None = field(optional(checks.place(checks.text)), default=None)
-    here: bool = field(checks.flag, default=False)
 
 
 #: ``error`` of a hello's answer from a proxy without a tracker of ours: a server then makes its offers by the proxy.

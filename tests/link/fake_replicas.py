@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rpcsys.wire.control import REPLICAS
+from rpcsys.wire.replicas import REPLICAS
 from tests.scripted_peers import MAGIC, WELCOME, Replies, exactly, framed
 
 
