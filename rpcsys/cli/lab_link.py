@@ -13,6 +13,7 @@ from rpcsys.link import credential
 from rpcsys.link.address import parse_address, tracker_text
 from rpcsys.link.credential import Credential
 from rpcsys.link.link import Link
+from rpcsys.link.targets import open_link
 from rpcsys.wire.control import Ask
 
 REPLY_S = 15.0  # for a change on a slow disk
@@ -52,10 +53,10 @@ def open_first(addresses: list[tuple[str, int]], held: Credential, joining: Mapp
     """A link to the first of a tracker's addresses that answers. Raises what the last one raises."""
     for address in addresses[:-1]:
         try:
-            return Link.open(address, credential=held, joining=joining)
+            return open_link(address, credential=held, joining=joining)
         except ConnectError:
             continue
-    return Link.open(addresses[-1], credential=held, joining=joining)
+    return open_link(addresses[-1], credential=held, joining=joining)
 
 
 def ask(link: Link, message: Ask) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from rpcsys import errors
 from rpcsys.client import answers
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.link.address import Addresses, parse_tracker, tracker_defaults, tracker_text
-from rpcsys.link.link import Closeable, Link, shared
+from rpcsys.link.link import Closeable, Link
+from rpcsys.link.targets import open_link, shared
 from rpcsys.wire import tracker as wire
 from rpcsys.wire.checks import Check
 from rpcsys.wire.labels import of_request
@@ -378,7 +379,7 @@ class Tracker(Closeable):
         return found
 
     def _open(self, timeout: float) -> Link:
-        return Link.open(self._target, timeout=timeout, user=self.user)
+        return open_link(self._target, timeout=timeout, user=self.user)
 
     def _take(self) -> Link:
         while True:

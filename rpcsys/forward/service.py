@@ -23,7 +23,8 @@ from rpcsys.forward.tracker_peer import TrackerPeer
 from rpcsys.link import credential
 from rpcsys.link.address import address_text, parse_address, tracker_defaults, tracker_text
 from rpcsys.link.credential import Credential
-from rpcsys.link.link import Link, shared
+from rpcsys.link.link import Link
+from rpcsys.link.targets import link_to, open_link, shared
 from rpcsys.link.tcp import drain_and_close, tune
 from rpcsys.link.terminator import TICK_S
 from rpcsys.serve import announce, notify
@@ -91,7 +92,7 @@ class ForwardService:
 
     def _open_link(self) -> Link:
         """A new connection to the lab's tracker, inside TLS, with this user's credential as its file is now."""
-        return Link(self._tracker)
+        return link_to(self._tracker)
 
     def _report(self, why: str) -> None:
         """Log why the tracker is lost; the same reason once in a while: clients try again at once."""
@@ -172,7 +173,7 @@ async def serve(config: ForwardConfig) -> int:
     web = flags.listen((config.listen[0], config.page), "--page") if config.page else None
     tracker, own = find_lab(config.tracker)
     host, port = listener.getsockname()[:2]
-    Link.open(tracker).close()  # whoever cannot come in is told now
+    open_link(tracker).close()  # whoever cannot come in is told now
     async with serving() as (signals, closing):
         service = ForwardService((host, port), tracker)
         closing.callback(service.close)

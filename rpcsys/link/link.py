@@ -1,43 +1,46 @@
 """A client's or a server's connection to the tracker. A link is for one thread at a time.
 
 Its core does not block, for loops on `selectors`; its blocking methods are for clients. It works with TVM's tracker,
-too (``Link.ours``). Of several addresses it finds the one that leads (:mod:`rpcsys.link.trackers`).
+too: a ping carries the hello, and TVM's tracker answers it as a plain ping (``Link.ours``).
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
+import selectors
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from rpcsys.errors import Cancelled, ProtocolError, RpcsysError, TrackerLost, Unauthorized
+from rpcsys import __version__, errors
+from rpcsys.errors import Cancelled, ProtocolError, TrackerError, TrackerLost, TrackerUnreachable, Unauthorized
 from rpcsys.link import credential as credentials
-from rpcsys.link.address import Addresses, parse_tracker
-from rpcsys.link.connection import TrackerConnection, error_of
+from rpcsys.link.address import DEFAULT_TRACKER, parse_address
 from rpcsys.link.credential import Credential
+from rpcsys.link.dialling import Dialling
+from rpcsys.link.tcp import acknowledge_at_once
 from rpcsys.wire import tracker
+from rpcsys.wire.control import Hello
+from rpcsys.wire.first_bytes import OtherProtocol
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from rpcsys.link.trackers import LeaderConnection, Trackers
+    from rpcsys.link.lab_tls import LabTls
 
 CAPABILITIES = ("session/1",)
-#: Messages kept for `Link.receive` while `Link.ask` waits for its answer, each at most a frame: late ones of a
-#: cancelled request.
+MAX_UNSENT = 4 << 20  # unsent bytes; with more, the tracker counts as lost
+#: Messages kept for `Link.receive` while `Link.ask` waits, each at most a frame: late ones of a cancelled request.
 MAX_UNREAD = 64
+MAX_MESSAGE = 4000  # characters of a tracker's message for people
 
-Address = Union[str, Tuple[str, int], "Trackers"]
-
-
-def shared(address: Tuple[str, int]) -> Union[Tuple[str, int], Trackers]:
-    """What links to the same tracker have in common, for their owner: of several addresses, what is known of them."""
-    if not isinstance(address, Addresses):
-        return address
-    from rpcsys.link.trackers import Trackers  # for a list alone: memory of a board
-
-    return Trackers(address.all)
+_CHUNK = 1 << 16
+_REFUSALS = ("Unauthorized", "Forbidden")  # errors in the answer to a hello, of a tracker that works
+_UNKNOWN = "it does not speak the tracker's protocol"
+_CLOSES = ", as TVM's device servers and proxies do"
+Address = Union[str, Tuple[str, int]]
 
 
 class Closeable:
@@ -57,17 +60,19 @@ class Closeable:
 class Link(Closeable):
     """One connection to a tracker at ``"host:port"`` or ``(host, port)``, or through the ``proxy`` there.
 
-    Of ``"host:port,host:port"``, or of `Addresses`, the link is with the one that leads; an owner of several links
-    makes them of one `shared`. Register its ``fileno()``, call `advance` when that is ready, at ``due`` and also
-    regularly, and handle the messages that it returns; or use `open`, `receive`, `ask` and `command`, which block.
-    ``user``: the user's name, which nobody checks; ``timeout``: seconds until the tracker must have answered the hello.
-    ``credential``: for the tracker's lab; without one, this machine's for the address is used, if it has one
-    (`rpcsys.link.credential.for_tracker`). With a credential everything is said inside TLS, to the holder of one of its
-    pins. ``joining``: what the hello has in place of the credential's token, such as an invitation and the hash of the
-    new token's secret.
+    Register its ``fileno()``, call `advance` when that is ready and also regularly, and handle the messages that it
+    returns; or use `open`, `receive`, `ask` and `command`, which block. ``user``: the user's name, which nobody checks;
+    ``timeout``: seconds until the tracker must have answered the hello. ``credential``: for the tracker's lab; without
+    one, this machine's for the address is used, if it has one (`rpcsys.link.credential.for_tracker`). With a credential
+    everything is said inside TLS, to the holder of one of its pins. ``joining``: what the hello has in place of the
+    credential's token, such as an invitation and the hash of the new token's secret.
 
-    ``follows``: whether there are several addresses.
+    ``ours`` is None until the hello is answered, then whether the tracker is rpcsys's; ``tracker`` is the answer to the
+    hello, from the tracker or from a proxy without one. ``received`` counts bytes. ``follows``: whether it is a link to
+    replicas (:mod:`rpcsys.link.trackers`); ``at_once``: whether its owner then connects again without a pause.
     """
+
+    follows = at_once = False
 
     def __init__(
         self,
@@ -80,28 +85,32 @@ class Link(Closeable):
         credential: Optional[Credential] = None,
         joining: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        if isinstance(address, str):
-            address = parse_tracker(address)
-        hello: Dict[str, Any] = {
-            "user": user,
-            "capabilities": capabilities,
-            "joining": joining,
-            "credential": credential,
-        }
-        self._connection: Union[TrackerConnection, LeaderConnection]
-        self.follows = isinstance(address, Addresses) or not isinstance(address, tuple)
-        if isinstance(address, tuple) and not isinstance(address, Addresses):
-            where = address[0], int(address[1])
-            self._connection = TrackerConnection(where, timeout=timeout, proxy=proxy, **hello)
-        else:
-            from rpcsys.link.trackers import LeaderConnection, Trackers
+        self.address = parse_address(address) if isinstance(address, str) else (address[0], int(address[1]))
+        self._place = "{} {}:{}".format("behind the proxy at" if proxy else "at", *self.address)
+        self._proxy = proxy
+        self._begin(timeout)
+        self.credential = credential or credentials.for_tracker(*self.address)
+        token = None if self.credential is None or joining else self.credential.token
+        self._hello = Hello(__version__, tuple(capabilities), user, token, **(joining or {}))
+        self._dialling: Optional[Dialling] = Dialling(*self.address)
+        self._watch(*self._dialling.awaited)
 
-            known = Trackers(address.all, keeps=False) if isinstance(address, Addresses) else address
-            self._connection = LeaderConnection(known, timeout=timeout, **hello)
+    def _begin(self, timeout: float) -> None:
+        """Set what a link has that is not connected yet."""
+        self.ours: Optional[bool] = None
+        self.tracker: Dict[str, Any] = {}
+        self.received = 0
+        self._tls: Optional[LabTls] = None
         self._expires = time.monotonic() + timeout
+        self._ids = 0
+        self._reader = tracker.TrackerFrameReader()
+        self._unsent = bytearray()
         self._inbox: Deque[Any] = collections.deque()
-        self._closed = False
-        self._hung_up = False
+        self._sock: Optional[socket.socket] = None
+        self._hello_sent = False
+        self._dialling = None
+        self._closed = self._hung_up = False
+        self._selector = selectors.DefaultSelector()
 
     @classmethod
     def open(
@@ -120,7 +129,7 @@ class Link(Closeable):
         """
         link = cls(address, user=user, timeout=timeout, credential=credential, joining=joining)
         try:
-            while not link.ready or (link._connection.main.renews and time.monotonic() < link._expires):
+            while not link.ready or (link._renews and time.monotonic() < link._expires):
                 link._pump(link._expires)
         except Unauthorized:
             link.close()
@@ -136,51 +145,26 @@ class Link(Closeable):
     @property
     def ready(self) -> bool:
         """Whether the hello is answered: then messages can be sent."""
-        return self._connection.ready and not self._closed
+        return self.ours is not None and not self._closed
 
     @property
-    def address(self) -> Tuple[str, int]:
-        """The tracker's address: of several, the one that leads, or that is tried now."""
-        return self._connection.main.address
+    def due(self) -> float:
+        """The monotonic time at which `advance` is to be called at the latest."""
+        return math.inf if self.ready else self._expires
 
     @property
-    def ours(self) -> Optional[bool]:
-        """Whether the tracker is rpcsys's; None until the hello is answered."""
-        return self._connection.main.ours
-
-    @property
-    def tracker(self) -> Dict[str, Any]:
-        """The answer to the hello, from the tracker or from a proxy without one."""
-        return self._connection.main.welcome
-
-    @property
-    def received(self) -> int:
-        """The bytes received."""
-        return self._connection.main.received
-
-    @property
-    def credential(self) -> Optional[Credential]:
-        """The credential in use; None outside of a lab."""
-        return self._connection.main.credential
+    def _renews(self) -> bool:
+        return self._tls is not None and self._tls.renews
 
     @property
     def by_spare(self) -> bool:
         """Whether a lab's tracker has proved itself by the second of its pins."""
-        return self._connection.main.by_spare
-
-    @property
-    def at_once(self) -> bool:
-        """Whether its owner connects again without a pause: another replica leads now, or none did in time."""
-        return self._connection.at_once
-
-    @property
-    def due(self) -> float:
-        """When `advance` is to be called at the latest, by the monotonic clock."""
-        return self._connection.due
+        return self._tls is not None and self._tls.by_spare
 
     def fileno(self) -> int:
         """A descriptor that is readable when `advance` has something to do. It never changes."""
-        return self._connection.fileno()
+        selector: Any = self._selector  # its descriptor covers the current socket or lookup
+        return int(selector.fileno())
 
     def advance(self) -> List[Any]:
         """Do what is possible without blocking; return the messages that have arrived, as plain JSON.
@@ -199,23 +183,25 @@ class Link(Closeable):
         Raises TrackerLost: the link is closed, not ready, or the tracker has stopped reading.
         """
         if not self.ready:
-            raise TrackerLost(f"the link to the tracker {self._connection.main.place} is not open")
-        try:
-            self._connection.send(tracker.encode(message))
-        except TrackerLost:
-            self._check_not_cancelled()
-            raise
+            raise TrackerLost(f"the link to the tracker {self._place} is not open")
+        self._queue(tracker.encode(message))
+        self._flush()
 
     def close(self) -> None:
         """Close the connection, and with it its offers and requests at the tracker. A second call does nothing."""
-        if not self._closed:
-            self._closed = True
-            self._connection.close()
+        self._closed = True
+        self._selector.close()
+        if self._dialling is not None:
+            self._dialling.close()
+        if self._sock is not None:
+            self._sock.close()
 
     def hang_up(self) -> None:
         """End the connection, from any thread: the thread that uses the link gets `Cancelled`, at once if it waits."""
         self._hung_up = True
-        self._connection.hang_up()
+        if self._sock is not None:
+            with contextlib.suppress(OSError):  # it has ended already
+                self._sock.shutdown(socket.SHUT_RDWR)
 
     # Blocking methods.
 
@@ -256,9 +242,7 @@ class Link(Closeable):
         try:
             answer: Dict[str, Any] = self._await(is_answer, timeout)
         except TimeoutError:
-            raise TrackerLost(
-                f"the tracker {self._connection.main.place} did not answer {op} within {timeout or 0:g} s"
-            ) from None
+            raise TrackerLost(f"the tracker {self._place} did not answer {op} within {timeout or 0:g} s") from None
         if answer.get("ok") is not True:
             raise error_of(answer)
         return answer
@@ -273,7 +257,8 @@ class Link(Closeable):
 
     def next_id(self) -> int:
         """A new id for a question."""
-        return self._connection.main.next_id()
+        self._ids += 1
+        return self._ids
 
     def _await(self, wanted: Callable[[Any], Optional[bool]], timeout: Optional[float]) -> Any:
         """The first message for which ``wanted`` is true. Those with False are kept, those with None are dropped."""
@@ -300,21 +285,166 @@ class Link(Closeable):
 
     def _pump(self, until: float = math.inf) -> None:
         """Wait until there is something to do, at most until ``until``, and do it."""
-        until = min(until, self._connection.due)
+        until = min(until, self.due)
         if not self._closed:
-            self._connection.wait(None if until == math.inf else max(0.0, until - time.monotonic()))
+            self._selector.select(None if until == math.inf else max(0.0, until - time.monotonic()))
         self._step()
 
-    def _step(self) -> None:
-        self._check_not_cancelled()
-        if self._closed:
-            raise TrackerLost(f"the link to the tracker {self._connection.main.place} is closed")
-        try:
-            self._inbox += self._connection.advance()
-        except RpcsysError:
-            self._check_not_cancelled()
-            raise
+    # The connection, step by step.
 
-    def _check_not_cancelled(self) -> None:
+    def _step(self) -> None:
         if self._hung_up:
             raise Cancelled("the request was cancelled")
+        if self._closed:
+            raise TrackerLost(f"the link to the tracker {self._place} is closed")
+        if self._dialling is not None:
+            self._connect(self._dialling)
+        if self._sock is not None:
+            self._receive()
+            self._flush()
+        if self.ours is None and time.monotonic() >= self._expires:
+            silent = "no answer in time"
+            raise self._unreachable(silent if self._sock is None else f"{silent}; is it another program's port?")
+
+    def _connect(self, dialling: Dialling) -> None:
+        try:
+            sock = dialling.advance()
+        except OSError as error:
+            raise self._unreachable(error.strerror or str(error)) from None
+        self._selector.unregister(self._watched)
+        if sock is None:
+            self._watch(*dialling.awaited)
+            return
+        self._dialling, self._sock = None, sock
+        self._watch(sock.fileno(), selectors.EVENT_READ)
+        if self.credential is not None:
+            from rpcsys.link.lab_tls import LabTls  # in a lab alone: OpenSSL takes 5 MB of a board's memory
+
+            self._tls = LabTls(self.address, self.credential)
+            self._unsent += self._tls.outgoing()
+        else:
+            self._greet()
+
+    def _opened(self, tls: LabTls, data: bytes) -> bytes:
+        """What received bytes say, decrypted."""
+        was_open = tls.open
+        try:
+            opened = tls.receive(data)
+        except EOFError:
+            raise self._lost("it closed the connection") from None
+        except OSError:  # of which ssl.SSLError is one
+            raise self._lost("bytes were changed on the way") from None
+        self._unsent += tls.outgoing()
+        if tls.open and not was_open:
+            self._greet()
+        return opened
+
+    def _greet(self) -> None:
+        # TVM's tracker takes all that it receives first as the magic, so the hello must wait for the reply.
+        self._queue(tracker.MAGIC_BYTES)
+
+    def _watch(self, descriptor: int, events: int) -> None:
+        self._watched = descriptor
+        self._selector.register(descriptor, events)
+
+    def _receive(self) -> None:
+        assert self._sock is not None
+        for _ in range(8):  # enough for any burst; a flood must not block the caller's loop
+            try:
+                data = self._sock.recv(_CHUNK)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise self._lost(error.strerror or "error") from None
+            if not data:
+                raise self._lost("it closed the connection" + (_CLOSES if self.ours is None else ""))
+            acknowledge_at_once(self._sock)
+            self.received += len(data)
+            self._take(data if self._tls is None else self._opened(self._tls, data))
+            if len(data) < _CHUNK:
+                return
+
+    def _take(self, data: bytes) -> None:
+        self._reader.feed(data)
+        try:
+            while True:
+                frame = self._reader.next()
+                if not self._hello_sent and not self._reader.magic_due:
+                    self._hello_sent = True
+                    self._queue(tracker.encode(tracker.Ping(self._hello)))
+                if frame is None:
+                    return
+                message = tracker.decode_json(frame)
+                if self.ours is None:
+                    self._take_hello(message)
+                elif self._tls is None or not self._tls.settles(message):
+                    self._inbox.append(message)
+        except OtherProtocol as error:
+            raise self._unreachable(_UNKNOWN, error.kind) from None
+        except ProtocolError:
+            if self.ours is None:
+                raise self._unreachable(_UNKNOWN) from None
+            raise
+
+    def _take_hello(self, reply: Any) -> None:
+        if reply == tracker.SUCCESS:
+            self.ours = False
+        elif type(reply) is dict and type(reply.get("ok")) is bool:
+            self.tracker = reply
+            if not reply["ok"] and reply.get("error") in _REFUSALS:
+                raise error_of(reply)
+            if not reply["ok"]:
+                raise self._unreachable(errors.printable(str(reply.get("message"))[:MAX_MESSAGE]))
+            self.ours = True
+            question = None if self._tls is None else self._tls.follow(reply, self.next_id())
+            if question is not None:
+                self._queue(tracker.encode(question))
+        else:
+            raise ProtocolError(f"the hello was answered with {reply!r:.60}")
+
+    def _queue(self, data: bytes) -> None:
+        if len(self._unsent) + len(data) > MAX_UNSENT:
+            raise self._lost("it has stopped reading")
+        self._unsent += data if self._tls is None else self._tls.seal(data)
+
+    def _flush(self) -> None:
+        assert self._sock is not None
+        try:
+            while self._unsent:
+                del self._unsent[: self._sock.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise self._lost(error.strerror or "error") from None
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+        if self._selector.get_key(self._sock).events != events:
+            self._selector.modify(self._sock, events)
+
+    def _unreachable(self, reason: str, kind: Optional[str] = None) -> TrackerUnreachable:
+        """The error for a hello without an answer. ``kind``: what is at the address, where that is known."""
+        if kind is not None:
+            own = f"give the tracker's own port (by default {DEFAULT_TRACKER[1]})"
+            return TrackerUnreachable(f"no tracker {self._place}: that is {kind}; {own}")
+        how = f"start one with `rpcsys tracker --port {self.address[1]}`, or check the address"
+        if self._proxy:
+            how = "is the proxy running, and is that its address?"
+        return TrackerUnreachable(f"no tracker {self._place} ({reason}): {how}")
+
+    def _lost(self, reason: str) -> errors.RpcsysError:
+        if self._hung_up:
+            return Cancelled("the request was cancelled")
+        if self._tls is not None and not self._tls.open:
+            return self._tls.refused()
+        if self.ours is None:
+            return self._unreachable(reason)
+        return TrackerLost(f"the tracker {self._place} is gone ({reason})")
+
+
+def error_of(answer: Dict[str, Any]) -> TrackerError:
+    """The exception for an answer with ``"ok": false``, of the class that it names, if that is a `TrackerError`."""
+    named, message = answer.get("error"), answer.get("message") or answer.get("error")
+    kind = vars(errors).get(named) if type(named) is str else None
+    if not (isinstance(kind, type) and issubclass(kind, TrackerError)):
+        kind = TrackerError
+    text = message if type(message) is str else "the tracker refused without a reason"
+    return kind(errors.printable(text[:MAX_MESSAGE]))

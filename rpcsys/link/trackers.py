@@ -11,9 +11,10 @@ import selectors
 import threading
 import time
 from enum import Enum
-from typing import Any, Collection, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Collection, Deque, Dict, Optional, Sequence, Tuple, Union
 
 from rpcsys.errors import (
+    Cancelled,
     Forbidden,
     NoTls,
     ProtocolError,
@@ -24,11 +25,12 @@ from rpcsys.errors import (
     WrongPin,
     one_line,
 )
-from rpcsys.link.address import address_text
+from rpcsys.link.address import address_text, each_address
 from rpcsys.link.backoff import Backoff, jitter
-from rpcsys.link.connection import TrackerConnection
 from rpcsys.link.credential import Credential
+from rpcsys.link.link import CAPABILITIES, Link
 from rpcsys.wire import replicas
+from rpcsys.wire.tracker import TrackerFrameReader
 
 Address = Tuple[str, int]
 
@@ -62,7 +64,7 @@ class Trackers:
         self.credential: Optional[Credential] = None
         self._lock = threading.Lock()
         self._keeps = keeps
-        self._kept: Deque[TrackerConnection] = collections.deque()
+        self._kept: Deque[ReplicaLink] = collections.deque()
 
     def hears(self, leader: Optional[Address], term: int) -> bool:
         """Take the news that ``leader`` leads. False: of an earlier term than is known, they change nothing."""
@@ -100,14 +102,14 @@ class Trackers:
         fresh = [each for each in others if each not in tried] or others
         return fresh[int(jitter * len(fresh))] if fresh else None
 
-    def keep(self, lookout: TrackerConnection) -> None:
+    def keep(self, lookout: ReplicaLink) -> None:
         """Keep the lookout of a link that is closed, or close it."""
         if self._keeps and not self._kept:
             self._kept.append(lookout)
         else:
             lookout.close()
 
-    def take(self) -> Optional[TrackerConnection]:
+    def take(self) -> Optional[ReplicaLink]:
         """The lookout that is kept, if there is one; not ready if it leads now: its new hello is not answered yet."""
         try:
             return self._kept.pop()
@@ -121,6 +123,24 @@ class Trackers:
             lookout.close()
 
 
+class ReplicaLink(Link):
+    """A connection to one replica, whose conversation can begin anew. ``reason``: why there is no answer."""
+
+    reason = ""
+
+    def begin_anew(self, timeout: float) -> None:
+        """Begin again with the magic; the hello must be answered within ``timeout`` seconds."""
+        self.ours, self._hello_sent = None, False
+        self._reader = TrackerFrameReader()
+        self._expires = time.monotonic() + timeout
+        self._greet()
+        self._flush()
+
+    def _unreachable(self, reason: str, kind: Optional[str] = None) -> TrackerUnreachable:
+        self.reason = kind or reason
+        return super()._unreachable(reason, kind)
+
+
 #: Of a connection to the leader. SEEKING: there is none, an address is tried next, or the lookout's news are awaited.
 #: ASKING: one is made, or its hello is not answered. OVER: the leader is lost, or another one leads.
 Phase = Enum("Phase", "SEEKING ASKING UP OVER")
@@ -128,95 +148,96 @@ SEEKING, ASKING, UP, OVER = Phase
 TRANSITIONS = {SEEKING: (ASKING, UP), ASKING: (SEEKING, ASKING, UP), UP: (OVER,), OVER: ()}
 
 
-class LeaderConnection:
-    """A connection to the replica that leads, used as a `TrackerConnection`; the parameters are those of `Link`.
-
-    ``main``: the connection that was made last. ``at_once``: as `Link` says.
+class LeaderLink(Link):
+    """A link to the replica that leads: of `Addresses`, or of the `Trackers` of several links. Its parameters are those
+    of `Link`.
     """
 
+    follows = True
+
     def __init__(
-        self, known: Trackers, *, timeout: float, credential: Optional[Credential], capabilities: Sequence[str],
-        **hello: Any,
+        self, target: Union[Tuple[str, int], Trackers], *, timeout: float = 5.0,
+        credential: Optional[Credential] = None, capabilities: Sequence[str] = CAPABILITIES, **hello: Any,
     ) -> None:  # fmt: skip
-        now = time.monotonic()
-        self.at_once = False
-        self._known = known
+        self._begin(timeout)
+        self._known = known = Trackers(each_address(target), keeps=False) if isinstance(target, tuple) else target
         self._credential = credential
-        self._hello = {**hello, "capabilities": (*capabilities, replicas.REPLICAS)}
-        self._expires = now + timeout
+        self._hello_options = {**hello, "capabilities": (*capabilities, replicas.REPLICAS)}
         self._phase = SEEKING
         self._term: Optional[int] = None  # the leader's; None: it has none
-        self._tried: Dict[Address, str] = {}  # in this phase, and why it was not enough
+        self._tried: Dict[Address, str] = {}  # until the leader is found: and why it was not there
         self._refusal: Optional[RpcsysError] = None  # the first that says more than silence
         self._backoff = Backoff(*RETRY_S)
-        self._look_at = now + ALONE_S
-        self._selector = selectors.DefaultSelector()
-        self._lookout: Optional[TrackerConnection] = None
-        kept = known.take()
+        self._look_at = time.monotonic() + ALONE_S
+        self._lookout = kept = known.take()
         if kept is not None:
-            self._selector.register(kept.fileno(), selectors.EVENT_READ)
+            self._selector.register(kept, selectors.EVENT_READ)
         if kept is not None and not kept.ready:
-            self.main = kept
-            self._move(ASKING)
+            self._lookout = None
+            self._ask(kept)
         else:
-            self._lookout = kept
-            self._ask(known.next(() if kept is None else (kept.address,)) or known.addresses[0])
+            first = known.next(() if kept is None else (kept.address,)) or known.addresses[0]
+            self._ask(self._dial(first, timeout))
 
     @property
     def ready(self) -> bool:
         """Whether the leader has answered the hello."""
-        return self._phase is UP
+        return self._phase is UP and not self._closed
 
     @property
     def due(self) -> float:
         """When `advance` is to be called at the latest, by the monotonic clock."""
-        look_at = self._look_at if self._lookout is None else self._lookout.due
         if self._phase is SEEKING and self._lookout is None:
             return 0.0
-        return min(look_at, _NEVER if self._phase is UP else self._expires)
+        look_at = self._look_at if self._lookout is None else self._lookout.due
+        return look_at if self._phase is UP else min(look_at, self._expires)
 
-    def fileno(self) -> int:
-        """A descriptor that is readable when `advance` has something to do. It never changes."""
-        selector: Any = self._selector
-        return int(selector.fileno())
+    def send(self, message: Any) -> None:
+        """As `Link.send`."""
+        if not self.ready:
+            raise TrackerLost(f"the link to the tracker {self._place} is not open")
+        self._main.send(message)
 
-    def wait(self, seconds: Optional[float]) -> None:
-        """Wait until `advance` has something to do, at most so long (None: without end)."""
-        self._selector.select(seconds)
+    def next_id(self) -> int:
+        """As `Link.next_id`."""
+        return self._main.next_id()
 
-    def advance(self) -> List[Any]:
-        """As `TrackerConnection.advance`: the leader's messages. Raises TrackerLost, too, when another one leads."""
-        messages = [] if self._lookout is None else self._step(self._lookout)
+    def hang_up(self) -> None:
+        """As `Link.hang_up`."""
+        self._hung_up = True
+        for one in (self._main, self._lookout):
+            if one is not None:
+                one.hang_up()
+
+    def close(self) -> None:
+        """Close the link; the lookout is kept for the next one, unless it has led to no leader."""
+        if self._closed:
+            return
+        self._closed = True
+        self._selector.close()
+        lookout, self._lookout = self._lookout, None
+        if self._main is not lookout:
+            self._main.close()
+        if lookout is not None and self._phase in (UP, OVER):
+            self._known.keep(lookout)
+        elif lookout is not None:
+            lookout.close()
+
+    def _step(self) -> None:
+        if self._hung_up:
+            raise Cancelled("the request was cancelled")
+        if self._closed:
+            raise TrackerLost(f"the link to the tracker {self._place} is closed")
+        if self._lookout is not None:
+            self._hear(self._lookout)
         self._check_term()
         if self._phase in (ASKING, UP):
-            messages += self._step(self.main)
+            self._hear(self._main)
             self._check_term()
         if self._phase is not UP:
             self._seek()
         if self._lookout is None and time.monotonic() >= self._look_at:
             self._look()
-        return messages
-
-    def send(self, data: bytes) -> None:
-        """As `TrackerConnection.send`."""
-        self.main.send(data)
-
-    def hang_up(self) -> None:
-        """End the connections, from any thread: `advance` has something to do then."""
-        for one in (self.main, self._lookout):
-            if one is not None:
-                one.hang_up()
-
-    def close(self) -> None:
-        """Close the connection; the lookout is kept for the next one, unless it has led to no leader."""
-        lookout, self._lookout = self._lookout, None
-        if self._phase is not SEEKING and self.main is not lookout:
-            self.main.close()
-        self._selector.close()
-        if lookout is not None and self._phase in (UP, OVER):
-            self._known.keep(lookout)
-        elif lookout is not None:
-            lookout.close()
 
     # The connections
 
@@ -224,20 +245,25 @@ class LeaderConnection:
         assert phase in TRANSITIONS[self._phase], (self._phase, phase)
         self._phase = phase
 
-    def _dial(self, address: Address, timeout: float) -> TrackerConnection:
+    def _dial(self, address: Address, timeout: float) -> ReplicaLink:
         """Raises ConfigError: a credential is damaged; OSError: there are no descriptors left."""
         held = self._credential or (None if address in self._known.addresses else self._known.credential)
-        made = TrackerConnection(address, timeout=timeout, credential=held, **self._hello)
-        self._selector.register(made.fileno(), selectors.EVENT_READ)
+        made = ReplicaLink(address, timeout=timeout, credential=held, **self._hello_options)
+        self._selector.register(made, selectors.EVENT_READ)
         return made
 
-    def _drop(self, one: TrackerConnection) -> None:
-        self._selector.unregister(one.fileno())
+    def _drop(self, one: ReplicaLink) -> None:
+        self._selector.unregister(one)
         one.close()
 
-    def _ask(self, address: Address) -> None:
-        self.main = self._dial(address, max(0.0, self._expires - time.monotonic()))
+    def _ask(self, main: ReplicaLink) -> None:
         self._move(ASKING)
+        self._have(main)
+
+    def _have(self, main: ReplicaLink) -> None:
+        """Have the main connection, and show what it knows."""
+        self._main, self._place, self._tls = main, main._place, main._tls
+        self.address, self.credential, self.ours, self.tracker = main.address, main.credential, main.ours, main.tracker
 
     def _seek(self) -> None:
         """Try the next address, or wait for the lookout's news. Raises the error of an opening that has failed."""
@@ -246,19 +272,19 @@ class LeaderConnection:
             lookout = self._lookout
             address = self._known.next({*self._tried, *(() if lookout is None else (lookout.address,))})
             if address is None and lookout is None:
-                raise self._refusal or self._unreachable()
+                raise self._refusal or self._leaderless()
             if address is not None:
                 try:
-                    self._ask(address)
+                    self._ask(self._dial(address, self._expires - time.monotonic()))
                 except (RpcsysError, OSError) as error:
                     self._tried[address] = one_line(error)
         if expired:
             self.at_once = self._lookout is not None and self._lookout.ready
-            raise self._unreachable()
+            raise self._leaderless()
 
     def _look(self) -> None:
         """Ask another replica to be the lookout."""
-        address = self._known.lookout(self.main.address, self._tried, jitter())
+        address = self._known.lookout(self._main.address, self._tried, jitter())
         self._look_at = _NEVER if address is None else time.monotonic() + self._backoff.pause(jitter())
         if address is None:
             return
@@ -269,22 +295,23 @@ class LeaderConnection:
 
     # What they say
 
-    def _step(self, one: TrackerConnection) -> List[Any]:
-        """What one of the two connections brings: the messages of the main one."""
+    def _hear(self, one: ReplicaLink) -> None:
+        """Take what one of the two connections brings."""
         was_ready = one.ready
         try:
             messages = one.advance()
             if one.ready and not was_ready:
                 self._answered(one)
-            if one is not self._lookout:
-                return messages if one is self.main else []
-            for message in messages:
+            for message in messages if one is self._lookout else ():
                 self._take_news(one, message)
         except (RpcsysError, OSError) as error:
             self._failed(one, error)
-        return []
+        else:
+            if one is self._main and self._phase is UP:
+                self._inbox += messages
+                self._have(one)
 
-    def _failed(self, one: TrackerConnection, error: Exception) -> None:
+    def _failed(self, one: ReplicaLink, error: Exception) -> None:
         """A connection has failed. Raises the error where it ends the link."""
         self._tried[one.address] = one.reason or one_line(error)
         if one is self._lookout:
@@ -301,9 +328,9 @@ class LeaderConnection:
         if self._refusal is None and isinstance(error, (WrongPin, NoTls)):
             self._refusal = error
 
-    def _answered(self, one: TrackerConnection) -> None:
+    def _answered(self, one: ReplicaLink) -> None:
         """The hello is answered. Raises RpcsysError: by one that is of no use here."""
-        role = self._known.role(one.welcome)
+        role = self._known.role(one.tracker)
         self._known.credential = one.credential or self._known.credential
         if role is Role.STANDBY:
             self._stands_by(one)
@@ -311,12 +338,12 @@ class LeaderConnection:
             raise TrackerLost(Role.DEPOSED.value)
         elif one is self._lookout and self._phase is UP:
             if role is Role.LEADER:
-                self._known.hears(one.address, one.welcome["term"])
+                self._known.hears(one.address, one.tracker["term"])
             raise TrackerLost(role.value)
         else:
             self._leads(one, role)
 
-    def _stands_by(self, one: TrackerConnection) -> None:
+    def _stands_by(self, one: ReplicaLink) -> None:
         self._backoff.worked()
         if one is not self._lookout:
             if self._lookout is not None:
@@ -324,15 +351,16 @@ class LeaderConnection:
             self._lookout = one
             self._tried[one.address] = Role.STANDBY.value
             self._move(SEEKING)
-        self._take_news(one, one.welcome)
+        self._take_news(one, one.tracker)
 
-    def _leads(self, one: TrackerConnection, role: Role) -> None:
+    def _leads(self, one: ReplicaLink, role: Role) -> None:
         if one is self._lookout:
             self._replace_main(one)
         self._move(UP)
+        self._have(one)
         self._tried.clear()
         if role is Role.LEADER:
-            self._term = one.welcome["term"]
+            self._term = one.tracker["term"]
             self._known.hears(one.address, self._term)
             self._look_at = 0.0
             return
@@ -342,13 +370,14 @@ class LeaderConnection:
             self._drop(self._lookout)
             self._lookout = None
 
-    def _replace_main(self, one: TrackerConnection) -> None:
+    def _replace_main(self, one: ReplicaLink) -> None:
         """Have the lookout's connection as the main one."""
         if self._phase is ASKING:
-            self._drop(self.main)
-        self.main, self._lookout = one, None
+            self._drop(self._main)
+        self._lookout = None
+        self._have(one)
 
-    def _take_news(self, lookout: TrackerConnection, message: Any) -> None:
+    def _take_news(self, lookout: ReplicaLink, message: Any) -> None:
         """The lookout says who leads. Raises ProtocolError."""
         if type(message) is not dict or not ("term" in message and "leader" in message):
             return  # a newer tracker's
@@ -364,8 +393,8 @@ class LeaderConnection:
             if self._phase is not UP:
                 self._replace_main(lookout)
                 self._move(ASKING)
-        elif self._phase is ASKING and news.leader not in (None, self.main.address):
-            self._drop(self.main)
+        elif self._phase is ASKING and news.leader not in (None, self._main.address):
+            self._drop(self._main)
             self._move(SEEKING)
 
     def _check_term(self) -> None:
@@ -374,10 +403,10 @@ class LeaderConnection:
         if self._phase is UP and self._term is not None and known.leader is not None and known.term > self._term:
             self._move(OVER)
             self.at_once = True
-            where = address_text(*known.leader), address_text(*self.main.address)
+            where = address_text(*known.leader), address_text(*self._main.address)
             raise TrackerLost("another tracker leads now: {}, not {}".format(*where))
 
-    def _unreachable(self) -> TrackerUnreachable:
+    def _leaderless(self) -> TrackerUnreachable:
         """The error for an opening that has found no leader, with what each address has said."""
         self._known.forget()
         if self._lookout is not None and self._lookout.ready:

@@ -14,7 +14,8 @@ from typing import Any
 from rpcsys.errors import ConfigError, RpcsysError, TrackerError
 from rpcsys.link import credential
 from rpcsys.link.backoff import Backoff, jitter
-from rpcsys.link.link import Link, shared
+from rpcsys.link.link import Link
+from rpcsys.link.targets import link_to, shared
 from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.wire import tracker
 from rpcsys.wire.tokens import HolderKind
@@ -82,7 +83,7 @@ class ProxyTrackerLink:
     def _connect(self) -> None:
         try:  # the file is read each time: the link itself rewrites it after a rotation
             own = None if self._lab is None else credential.read(self._lab)
-            self._link = Link(self._target, capabilities=("proxy/1",), credential=own)
+            self._link = link_to(self._target, capabilities=("proxy/1",), credential=own)
         except ConfigError as error:
             log.warning("%s; trying again", error)
             self._after(LONGEST_S, self._connect)

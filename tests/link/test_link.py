@@ -20,8 +20,7 @@ from rpcsys.errors import (
     UnknownKey,
     WaitTimeout,
 )
-from rpcsys.link.connection import error_of
-from rpcsys.link.link import Link
+from rpcsys.link.link import Link, error_of
 from tests.scripted_peers import MAGIC, WELCOME, exactly
 
 
@@ -263,7 +262,7 @@ def test_an_invalid_frame_is_a_protocol_error():
 
 
 def test_a_tracker_that_stops_reading_is_lost(monkeypatch):
-    monkeypatch.setattr(link_module.connection, "MAX_UNSENT", 1 << 20)
+    monkeypatch.setattr(link_module.link, "MAX_UNSENT", 1 << 20)
     with FakeTracker(*OURS, "frame", 0.5) as tracker, Link.open(tracker.address) as link:
         with pytest.raises(TrackerLost):
             flood(link)

@@ -17,7 +17,8 @@ from typing import Any
 from rpcsys.errors import ConfigError, ConnectError, ProtocolError, TrackerError
 from rpcsys.link import credential
 from rpcsys.link.backoff import jitter
-from rpcsys.link.link import CAPABILITIES, Link, shared
+from rpcsys.link.link import CAPABILITIES, Link
+from rpcsys.link.targets import link_to, shared
 from rpcsys.link.tvm_commands import TvmCommands
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
@@ -89,7 +90,7 @@ class TrackerLink:
             capabilities = (*CAPABILITIES, control.KEEPALIVE)
             held = credential.read(self._lab) if self._lab else None  # each time: it may have been renewed
             address = self._addresses[which]
-            self._link = Link(address, capabilities=capabilities, proxy=self._proxies, credential=held)
+            self._link = link_to(address, capabilities=capabilities, proxy=self._proxies, credential=held)
         except OSError as error:  # no descriptors left
             self._down(f"no tracker can be reached ({error.strerror or error})")
             return
@@ -191,11 +192,14 @@ class TrackerLink:
     def _command(self, command: tracker.TvmMessage) -> None:
         self._send(command, self._commands.give)
 
-    def _send(self, message: Any, send: Callable[[Link, Any], None] = Link.send) -> None:
+    def _send(self, message: Any, give: Callable[[Link, Any], None] | None = None) -> None:
         if self._link is None:
             return
         try:
-            send(self._link, message)
+            if give is None:
+                self._link.send(message)
+            else:
+                give(self._link, message)
         except ConnectError as error:
             self._down(str(error))
 

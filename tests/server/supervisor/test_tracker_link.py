@@ -288,7 +288,7 @@ def test_without_descriptors_the_link_is_down(ours, monkeypatch):
     def none(*_, **__):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("rpcsys.server.supervisor.tracker_link.Link", none)
+    monkeypatch.setattr("rpcsys.server.supervisor.tracker_link.link_to", none)
     ours.link.connect()
     (down,) = ours.next_events()
     assert down.why == "no tracker can be reached (Too many open files)"
