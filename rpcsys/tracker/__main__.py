@@ -15,9 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _serve(settings: config.TrackerConfig) -> int:
-    from rpcsys.tracker import service
+    from rpcsys.tracker import serving
 
-    return await service.serve(settings)
+    return await serving.serve(settings)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,17 @@ Frames are handled in turns. An error in a peer's frame costs that peer's connec
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from rpcsys.daemon.acceptor import Acceptor, leave_no_core, raise_descriptor_limit
-from rpcsys.daemon.certificate import Certificate
+from rpcsys.daemon.acceptor import raise_descriptor_limit
 from rpcsys.daemon.guard import Guard
-from rpcsys.daemon.http import serve_pages
-from rpcsys.daemon.loop import until_signal
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.link.admission import ANY, Admission
-from rpcsys.serve import Signals, announce, bind, notify
 from rpcsys.tracker import accepting, events
 from rpcsys.tracker.accepting import Place
 from rpcsys.tracker.config import TrackerConfig
@@ -85,6 +80,9 @@ class TrackerService:
         self.state = TrackerState(started)
         self._deadlines = self.state.records.deadlines
         self.observer = observer = Observer(config, self.state.records, self.now, self.counts, leading)
+        self._note: Callable[[HistoryEntry], object] = observer.note if self.lab is None else self._note_in_lab
+        if leading is not None:
+            self._note = leading.note
         self.pages = pages(self.state.records, observer.metrics, observer.utilisation, self.now)  # by path
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
         self.served = Admission((ANY,) if config.lab else config.admit)
@@ -252,13 +250,10 @@ class TrackerService:
         if deadline is not None and deadline < self._timer_at:
             self._arm(deadline)
 
-    def _note(self, entry: HistoryEntry) -> None:
-        if self._leading is not None:
-            self._leading.note(entry)
-            return
+    def _note_in_lab(self, entry: HistoryEntry) -> None:
+        assert self.lab is not None, "without one, the observer notes entries itself"
         self.observer.note(entry)
-        if self.lab is not None:
-            self.lab.note(entry)
+        self.lab.note(entry)
 
     def flush(self) -> None:
         """Send what is unsent, with one write for each connection. It ends a turn."""
@@ -312,48 +307,3 @@ class TrackerService:
         self.observer.close()
         if self.lab is not None:
             self.lab.close()
-
-
-async def serve(config: TrackerConfig) -> int:
-    """Serve until a signal or a stop message comes; return the exit status.
-
-    Raises `PortRangeError`, `ConfigError`: as `rpcsys.serve.bind`.
-    """
-    if config.lab:
-        leave_no_core()
-    listener = bind(config.host, config.port, config.port_end)
-    web = bind(config.host, config.http_port, config.http_port + 1, "--http-port") if config.http_port else None
-    certificate = Certificate(config.http_cert, config.http_key) if config.http_cert else None
-    with contextlib.closing(Signals()) as signals:
-        if config.replicate is not None:
-            from rpcsys.tracker.replicas.serving import serve as serve_replica
-
-            return await serve_replica(config, listener, web, certificate, signals)
-        return await _serve(config, listener, web, certificate, signals)
-
-
-async def _serve(
-    config: TrackerConfig, listener: socket.socket, web: socket.socket | None, certificate: Certificate | None,
-    signals: Signals,
-) -> int:  # fmt: skip
-    service = TrackerService(config)
-    acceptors = [Acceptor(listener, service.accept)]
-    if web is not None:
-        acceptors.append(serve_pages(web, service.pages, service.guard(), certificate))
-    try:
-        await announced(config, acceptors, signals, service.stopped)
-    finally:
-        for acceptor in acceptors:
-            acceptor.close()
-        service.close()
-    return 0
-
-
-async def announced(
-    config: TrackerConfig, acceptors: Sequence[Acceptor], signals: Signals, stopped: asyncio.Event
-) -> None:
-    """Say that the tracker is ready, and wait until it is to stop."""
-    log.info("serving on %s:%d", config.host, acceptors[0].port)
-    announce("tracker", config.host, acceptors[0].port, http_port=config.http_port or None)
-    await until_signal(signals, stopped)
-    notify("STOPPING=1")

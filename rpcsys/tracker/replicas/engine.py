@@ -51,7 +51,7 @@ class Leader:
 
 
 @dataclass(frozen=True)
-class Replica:
+class ReplicaStatus:
     """What a replica says of itself. ``through``: the last entry of the journal that it has."""
 
     address: tuple[str, int]
@@ -86,7 +86,7 @@ class Look:
     snapshot: Snapshot | None
     config: dict[str, Any] | None
     more: bool  # whether further entries follow
-    replicas: dict[str, Replica] = field(default_factory=dict)  # by ID
+    replicas: dict[str, ReplicaStatus] = field(default_factory=dict)  # by ID
 
 
 class Engine(Protocol):
@@ -125,7 +125,7 @@ class Engine(Protocol):
     async def configure(self, config: dict[str, Any], term: int) -> bool:
         """Write what all replicas must have alike. False: another leads."""
 
-    async def announce(self, replica_id: str, replica: Replica) -> None:
+    async def announce(self, replica_id: str, replica: ReplicaStatus) -> None:
         """Say what a replica is and does, for about ten seconds."""
 
     async def size(self) -> tuple[int, int]:

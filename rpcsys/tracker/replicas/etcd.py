@@ -26,7 +26,7 @@ from rpcsys.tracker.replicas.engine import (
     EngineRefused,
     Leader,
     Look,
-    Replica,
+    ReplicaStatus,
     Snapshot,
 )
 from rpcsys.tracker.replicas.etcd_messages import EtcdOutcome, Fault, Operation, behind, delete, get, put, written_at
@@ -138,7 +138,7 @@ class EtcdEngine(Engine):
     async def configure(self, config: dict[str, Any], term: int) -> bool:
         return await self._write(term, [put(self._keys.config, messages.to_value(config))])
 
-    async def announce(self, replica_id: str, replica: Replica) -> None:
+    async def announce(self, replica_id: str, replica: ReplicaStatus) -> None:
         if not await self._keep_alive(self._replica_lease):
             self._replica_lease = await self._grant(REPLICA_LEASE_S)
         said = put(self._keys.replica(replica_id), messages.to_value(asdict(replica)), self._replica_lease)

@@ -21,7 +21,7 @@ from rpcsys.tracker.replicas.engine import (
     EngineRefused,
     Leader,
     Look,
-    Replica,
+    ReplicaStatus,
     Snapshot,
 )
 from rpcsys.wire import checks
@@ -315,7 +315,7 @@ def read_look(keys: Keys, after: int, outcome: EtcdOutcome) -> Look:
         snapshot=None if snapshot is None else read_snapshot(snapshot),
         config=None if config is None else _json(config),
         more=journal.more and not ends,
-        replicas={_replica_id(keys, pair): _made(Replica, _MEMBER, pair) for pair in replicas.pairs},
+        replicas={_replica_id(keys, pair): _made(ReplicaStatus, _MEMBER, pair) for pair in replicas.pairs},
     )
 
 

@@ -22,7 +22,7 @@ Output = TypeVar("Output")
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """An entry of the journal that is to be written."""
 
     number: int
@@ -70,7 +70,7 @@ class Ledger(Generic[Output]):
         self._held.append((self._noted, output))
         return True
 
-    def entry(self) -> Entry | None:
+    def entry(self) -> JournalEntry | None:
         """The next entry to write, None while there is none, or as many as allowed are under way."""
         if not self._gathered or len(self._under_way) >= MOST_UNDER_WAY:
             return None
@@ -78,9 +78,9 @@ class Ledger(Generic[Output]):
         records, self._gathered = self._gathered[:count], self._gathered[count:]
         self._next += 1
         self._under_way[self._next] = records
-        return Entry(self._next, records, data)
+        return JournalEntry(self._next, records, data)
 
-    def written(self, number: int, now: float) -> tuple[list[Entry], list[Output]]:
+    def written(self, number: int, now: float) -> tuple[list[JournalEntry], list[Output]]:
         """An entry is written: the entries that the journal has now up to its first gap, and what may be sent.
 
         One that was written before this process slept is true, but another may lead by now: `renewed` shows.
@@ -91,7 +91,7 @@ class Ledger(Generic[Output]):
             if first not in self._written:
                 break
             self._written.remove(first)
-            entries.append(Entry(first, self._under_way.pop(first)))
+            entries.append(JournalEntry(first, self._under_way.pop(first)))
             self._durable += len(entries[-1].records)
             self.through = first
         return entries, self._due(now)

@@ -17,7 +17,7 @@ from rpcsys.tracker.replicas import journal, role
 from rpcsys.tracker.replicas.engine import Leader, Look, Snapshot
 from rpcsys.tracker.replicas.journal import Fold
 from rpcsys.tracker.replicas.ledger import Ledger, Output
-from rpcsys.tracker.replicas.role import Follow, Lead, Role, Stage, StepDown
+from rpcsys.tracker.replicas.role import Follow, Lead, ReplicaRole, RoleStage, StepDown
 
 TAIL_S = 0.2  # how often a follower reads the journal
 LOOK_S = 1.0  # how often a leader looks who else there is
@@ -70,7 +70,7 @@ class Append:
 
 
 @dataclass(frozen=True)
-class Renew:
+class RenewLease:
     """`Engine.renew`."""
 
     term: int
@@ -83,14 +83,14 @@ class WriteSnapshot:
     term: int
 
 
-Request = ReadJournal | ReadSnapshot | Campaign | Cut | Append | Renew | WriteSnapshot
+Request = ReadJournal | ReadSnapshot | Campaign | Cut | Append | RenewLease | WriteSnapshot
 
 
 # Actions, beside `Follow`, `Lead` and `StepDown` of the role.
 
 
 @dataclass(frozen=True)
-class Ask:
+class EngineCall:
     """Make a request."""
 
     request: Request
@@ -120,20 +120,20 @@ class Say(Generic[Output]):
 
 
 @dataclass(frozen=True)
-class Stuck:
+class JournalUnreadable:
     """The journal cannot be read on, and this replica does not lead: a sentence says why."""
 
     reason: str
 
 
-Action = Ask | Apply | Restart | Say[Any] | Stuck | Follow | Lead | StepDown
+Action = EngineCall | Apply | Restart | Say[Any] | JournalUnreadable | Follow | Lead | StepDown
 
 
-class Replica(Generic[Output]):
+class ReplicaState(Generic[Output]):
     """One tracker of several. ``me``: its value of the leader's key; ``fold``: what it has of the journal."""
 
     def __init__(self, me: Leader, fold: Fold, now: float) -> None:
-        self.role = Role(me.replica, now)
+        self.role = ReplicaRole(me.replica, now)
         self.fold = fold
         self.ledger: Ledger[Output] | None = None  # while it leads
         self.entries_since = self.bytes_since = 0  # the last snapshot
@@ -156,7 +156,7 @@ class Replica(Generic[Output]):
     def tick(self, now: float) -> list[Action]:
         """Do what is due."""
         actions = self._decide(role.EngineSilent(now), now)
-        if self.role.stage is Stage.STOPPED:
+        if self.role.stage is RoleStage.STOPPED:
             return actions
         if self._reading is None and now >= self._look_at:
             cut = self.role.leads and self.ledger is None
@@ -164,14 +164,14 @@ class Replica(Generic[Output]):
             actions.append(self._read(request, now))
         if not self._renewing and now >= self._renew_at:
             self._renewing = True
-            actions.append(Ask(Renew(self.role.term), now))
+            actions.append(EngineCall(RenewLease(self.role.term), now))
         due = [append for at, append in self._again if at <= now]
         self._again = [(at, append) for at, append in self._again if at > now]
-        return [*actions, *(Ask(append, now) for append in due)]
+        return [*actions, *(EngineCall(append, now) for append in due)]
 
     def stop(self, now: float) -> list[Action]:
         """Stop for good; a leader gives its term back."""
-        return self._decide(role.StopAsked(now), now)
+        return self._decide(role.StopRequested(now), now)
 
     def leader_refuses(self, term: int, now: float) -> list[Action]:
         """The leader's port refuses connections."""
@@ -188,17 +188,17 @@ class Replica(Generic[Output]):
         """Write what the turn has decided."""
         actions: list[Action] = []
         while self.ledger is not None and (entry := self.ledger.entry()) is not None:
-            actions.append(Ask(Append(entry.number, entry.data, self.role.term), now))
+            actions.append(EngineCall(Append(entry.number, entry.data, self.role.term), now))
         return actions
 
     # Answers.
 
-    def answered(self, ask: Ask, answer: Any, now: float) -> list[Action]:
+    def answered(self, ask: EngineCall, answer: Any, now: float) -> list[Action]:
         """The engine's answer to a request, as the method of `Engine` returns it."""
         request = ask.request
         if isinstance(request, Append):
             return self._appended(request, ask.sent_at, answer, now)
-        if isinstance(request, Renew):
+        if isinstance(request, RenewLease):
             return self._renewed(request, ask.sent_at, answer, now)
         if isinstance(request, WriteSnapshot):
             self._snapshooting = False
@@ -212,13 +212,13 @@ class Replica(Generic[Output]):
             return self._decide(role.Campaigned(now, answer), now)
         return self._cut(request, answer, now)
 
-    def lost(self, ask: Ask, now: float) -> list[Action]:
+    def lost(self, ask: EngineCall, now: float) -> list[Action]:
         """The engine has not answered a request: it may have been carried out."""
         request = ask.request
         if isinstance(request, Append):
             if request.term == self.role.term and self.ledger is not None:
                 self._again.append((now + AGAIN_S, request))
-        elif isinstance(request, Renew):
+        elif isinstance(request, RenewLease):
             self._renewing = False
             if self.role.owns_term:
                 self._renew_at = now + AGAIN_S
@@ -230,15 +230,15 @@ class Replica(Generic[Output]):
                 return self._decide(role.Campaigned(now, 0), now)
         return self._decide(role.EngineSilent(now), now)
 
-    def _read(self, request: Request, now: float) -> Ask:
+    def _read(self, request: Request, now: float) -> EngineCall:
         self._reading = request
-        return Ask(request, now)
+        return EngineCall(request, now)
 
     def _decide(self, event: role.Event, now: float) -> list[Action]:
         """Give an event to the role; the actions, with what they mean for the engine."""
         actions: list[Action] = []
         for action in self.role.handle(event):
-            if isinstance(action, role.Campaign):
+            if isinstance(action, role.BeginCampaign):
                 actions.append(self._read(Campaign(action.over), now))
             elif isinstance(action, role.CatchUp):
                 self._look_at = self._renew_at = now
@@ -273,7 +273,7 @@ class Replica(Generic[Output]):
                 actions.append(Apply(records, number))
         except ProtocolError as error:
             self.role.obstacle = str(error)
-            return [*actions, Stuck(str(error))], True
+            return [*actions, JournalUnreadable(str(error))], True
         if look.more:
             self._look_at = now
         return actions, True
@@ -286,7 +286,7 @@ class Replica(Generic[Output]):
             fold = Fold.of(snapshot, cut)
         except ProtocolError as error:
             self.role.obstacle, self._look_at = str(error), now + TAIL_S
-            return [Stuck(str(error))]
+            return [JournalUnreadable(str(error))]
         self.fold = fold
         return [Restart(fold)]
 
@@ -319,9 +319,9 @@ class Replica(Generic[Output]):
         if not due or self._snapshooting:
             return []
         self._snapshooting, self.entries_since, self.bytes_since = True, 0, 0
-        return [Ask(WriteSnapshot(self.role.term), now)]
+        return [EngineCall(WriteSnapshot(self.role.term), now)]
 
-    def _renewed(self, request: Renew, sent_at: float, seconds: float, now: float) -> list[Action]:
+    def _renewed(self, request: RenewLease, sent_at: float, seconds: float, now: float) -> list[Action]:
         self._renewing = False
         if request.term != self.role.term or not self.role.owns_term:
             return []

@@ -18,7 +18,7 @@ CONTACT_S = 5.0
 DEAD_EVERY_S = 10.0
 
 
-class Stage(enum.Enum):
+class RoleStage(enum.Enum):
     """What a replica does. `_NEXT` has the changes."""
 
     FOLLOWING = "follows"
@@ -28,12 +28,12 @@ class Stage(enum.Enum):
     STOPPED = "stopped"
 
 
-_NEXT: Mapping[Stage, tuple[Stage, ...]] = {
-    Stage.FOLLOWING: (Stage.CAMPAIGNING, Stage.STOPPED),
-    Stage.CAMPAIGNING: (Stage.FOLLOWING, Stage.CATCHING_UP, Stage.STOPPED),
-    Stage.CATCHING_UP: (Stage.FOLLOWING, Stage.LEADING, Stage.STOPPED),
-    Stage.LEADING: (Stage.FOLLOWING, Stage.STOPPED),
-    Stage.STOPPED: (),
+_NEXT: Mapping[RoleStage, tuple[RoleStage, ...]] = {
+    RoleStage.FOLLOWING: (RoleStage.CAMPAIGNING, RoleStage.STOPPED),
+    RoleStage.CAMPAIGNING: (RoleStage.FOLLOWING, RoleStage.CATCHING_UP, RoleStage.STOPPED),
+    RoleStage.CATCHING_UP: (RoleStage.FOLLOWING, RoleStage.LEADING, RoleStage.STOPPED),
+    RoleStage.LEADING: (RoleStage.FOLLOWING, RoleStage.STOPPED),
+    RoleStage.STOPPED: (),
 }
 
 
@@ -90,20 +90,20 @@ class Deposed:
 
 
 @dataclass(frozen=True)
-class StopAsked:
+class StopRequested:
     """This replica is to stop."""
 
     at: float
 
 
-Event = Seen | EngineSilent | LeaderRefuses | Campaigned | Kept | Deposed | StopAsked
+Event = Seen | EngineSilent | LeaderRefuses | Campaigned | Kept | Deposed | StopRequested
 
 
 # Actions.
 
 
 @dataclass(frozen=True)
-class Campaign:
+class BeginCampaign:
     """Ask the engine to lead in place of the leader of term ``over``; 0: of nobody."""
 
     over: int
@@ -140,14 +140,14 @@ class StepDown:
     resign: bool = False
 
 
-Action = Campaign | CatchUp | Lead | Follow | StepDown
+Action = BeginCampaign | CatchUp | Lead | Follow | StepDown
 
 
-class Role:
+class ReplicaRole:
     """The role of the replica with the ID ``replica``. ``obstacle``: why it cannot lead, empty if it can."""
 
     def __init__(self, replica: str, now: float) -> None:
-        self.stage = Stage.FOLLOWING
+        self.stage = RoleStage.FOLLOWING
         self.term = 0  # the highest one known
         self.leader: Leader | None = None  # the one of that term, None if nobody leads
         self.obstacle = ""
@@ -162,26 +162,26 @@ class Role:
             Campaigned: self._campaigned,
             Kept: self._kept,
             Deposed: self._deposed,
-            StopAsked: self._stop,
+            StopRequested: self._stop,
         }
 
     @property
     def leads(self) -> bool:
         """Whether this replica leads."""
-        return self.stage is Stage.LEADING
+        return self.stage is RoleStage.LEADING
 
     def handle(self, event: Event) -> list[Action]:
         """Apply an event; the actions that follow, in order."""
-        return [] if self.stage is Stage.STOPPED else self._on[type(event)](event)
+        return [] if self.stage is RoleStage.STOPPED else self._on[type(event)](event)
 
-    def _move(self, stage: Stage, now: float) -> None:
+    def _move(self, stage: RoleStage, now: float) -> None:
         assert stage in _NEXT[self.stage], f"{self.stage} -> {stage}"
         self.stage, self.since = stage, now
 
     @property
     def owns_term(self) -> bool:
         """Whether the engine has given this replica the term: it leads, or is about to."""
-        return self.stage in (Stage.CATCHING_UP, Stage.LEADING)
+        return self.stage in (RoleStage.CATCHING_UP, RoleStage.LEADING)
 
     def _seen(self, event: Seen) -> list[Action]:
         self.contact_at = max(self.contact_at, event.at)
@@ -194,7 +194,7 @@ class Role:
         changed = (leader, max(event.term, self.term)) != (self.leader, self.term)
         self.leader, self.term = leader, max(event.term, self.term)
         actions: list[Action] = [Follow(self.leader, self.term)] if changed else []
-        if event.leader is None and self.stage is Stage.FOLLOWING and event.whole and not self.obstacle:
+        if event.leader is None and self.stage is RoleStage.FOLLOWING and event.whole and not self.obstacle:
             actions += self._campaign(0, event.at)
         return actions
 
@@ -203,31 +203,31 @@ class Role:
             return self._down("its lease is over", event.at)
         if event.term != self.term:
             return self._down("another tracker leads", event.at)
-        if event.whole and self.stage is Stage.CATCHING_UP:
-            self._move(Stage.LEADING, event.at)
+        if event.whole and self.stage is RoleStage.CATCHING_UP:
+            self._move(RoleStage.LEADING, event.at)
             return [Lead(self.term)]
         return []
 
     def _campaign(self, over: int, now: float) -> list[Action]:
-        self._move(Stage.CAMPAIGNING, now)
-        return [Campaign(over)]
+        self._move(RoleStage.CAMPAIGNING, now)
+        return [BeginCampaign(over)]
 
     def _refused(self, event: LeaderRefuses) -> list[Action]:
         lately = event.at - self._dead_at < DEAD_EVERY_S
-        follows = self.stage is Stage.FOLLOWING and self.leader is not None and event.term == self.term
+        follows = self.stage is RoleStage.FOLLOWING and self.leader is not None and event.term == self.term
         if not follows or lately or self.obstacle:
             return []
         self._dead_at = event.at
         return self._campaign(self.term, event.at)
 
     def _campaigned(self, event: Campaigned) -> list[Action]:
-        if self.stage is not Stage.CAMPAIGNING:
+        if self.stage is not RoleStage.CAMPAIGNING:
             return []
         if event.term <= self.term:
-            self._move(Stage.FOLLOWING, event.at)
+            self._move(RoleStage.FOLLOWING, event.at)
             return []
         self.term, self.leader, self.contact_at = event.term, None, event.at
-        self._move(Stage.CATCHING_UP, event.at)
+        self._move(RoleStage.CATCHING_UP, event.at)
         return [CatchUp(self.term)]
 
     def _kept(self, event: Kept) -> list[Action]:
@@ -245,10 +245,10 @@ class Role:
 
     def _down(self, reason: str, now: float) -> list[Action]:
         term, self.leader = self.term, None
-        self._move(Stage.FOLLOWING, now)
+        self._move(RoleStage.FOLLOWING, now)
         return [StepDown(term, reason), Follow(None, term)]
 
-    def _stop(self, event: StopAsked) -> list[Action]:
+    def _stop(self, event: StopRequested) -> list[Action]:
         led = self.owns_term
-        self._move(Stage.STOPPED, event.at)
+        self._move(RoleStage.STOPPED, event.at)
         return [StepDown(self.term, "it stops", resign=True)] if led else []

@@ -1,4 +1,4 @@
-"""Runs a tracker that is one of several: carries out what `Replica` decides, over the engine.
+"""Runs a tracker that is one of several: carries out what `ReplicaState` decides, over the engine.
 
 While it leads, a `TrackerService` serves who connects; while it does not, a `Standby`.
 """
@@ -30,7 +30,7 @@ from rpcsys.tracker.replicas.journal import Fold
 from rpcsys.tracker.replicas.leader_watch import LeaderWatch
 from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
 from rpcsys.tracker.replicas.pages import ReplicaPages
-from rpcsys.tracker.replicas.replica import Replica
+from rpcsys.tracker.replicas.replica import ReplicaState
 from rpcsys.tracker.replicas.role import Follow, Lead, StepDown
 from rpcsys.tracker.replicas.standby import Standby
 from rpcsys.tracker.service import TrackerService
@@ -51,7 +51,7 @@ class Term:
 
     term: int
     store: HistoryStore
-    replica: Replica[Held]
+    replica: ReplicaState[Held]
     carry_out: Callable[[list[decisions.Action]], None]
 
     def note(self, *records: HistoryEntry) -> None:
@@ -88,14 +88,14 @@ class ReplicaService:
         self.store = HistoryStore(config.state_dir, history_days=config.history_days)
         self.standby = Standby(config)
         self.counts = ReplicaCounts()
-        self.others: dict[str, engines.Replica] = {}  # by ID; this one, too
+        self.others: dict[str, engines.ReplicaStatus] = {}  # by ID; this one, too
         self._config = config
         self._engine = engine
         self._me = me
         self._addresses: dict[str, tuple[str, ...]] = {}  # of hosts of replicas
         position = self.store.position
         fold = Fold(position.through, position.at, position.epoch, position.arrivals)
-        self.replica: Replica[Held] = Replica(me, fold, time.monotonic())
+        self.replica: ReplicaState[Held] = ReplicaState(me, fold, time.monotonic())
         self._watch = LeaderWatch(self._leader_refuses)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +109,9 @@ class ReplicaService:
     def accept(self, sock: socket.socket, address: Any) -> None:
         """Admit or close a connection that has just been accepted."""
         (self.tracker or self.standby).accept(sock, address)
+
+    def guard(self) -> None:
+        """Who sees the pages: everybody, as no replica serves a closed lab."""
 
     async def close(self) -> None:
         """Finish what is under way, give the term back, and end all connections."""
@@ -171,7 +174,7 @@ class ReplicaService:
 
     def _carry_out(self, actions: list[decisions.Action]) -> None:
         for action in actions:
-            if isinstance(action, decisions.Ask):
+            if isinstance(action, decisions.EngineCall):
                 self._begin(self._ask(action))
             elif isinstance(action, decisions.Apply):
                 self._apply(action)
@@ -193,7 +196,7 @@ class ReplicaService:
         wait = max(0.0, min(self.replica.deadline() - time.monotonic(), 0.5))
         self._timer = self.loop.call_later(wait, self._tick)
 
-    async def _ask(self, ask: decisions.Ask) -> None:
+    async def _ask(self, ask: decisions.EngineCall) -> None:
         try:
             answer = await self._answer(ask.request)
         except (EngineLost, EngineRefused) as error:
@@ -216,7 +219,7 @@ class ReplicaService:
             return await engine.append(request.number, request.data, request.term)
         if isinstance(request, decisions.ReadJournal):
             return await engine.look(request.after)
-        if isinstance(request, decisions.Renew):
+        if isinstance(request, decisions.RenewLease):
             return await engine.renew(request.term)
         if isinstance(request, decisions.Campaign):
             return await engine.campaign(self._me, request.over)
@@ -313,7 +316,7 @@ class ReplicaService:
         while True:
             role = self.replica.role
             since = time.time() - (time.monotonic() - role.since)
-            me = engines.Replica(
+            me = engines.ReplicaStatus(
                 self._me.address, self._me.http_port, __version__, role.stage.value, self.replica.fold.through, since
             )
             try:

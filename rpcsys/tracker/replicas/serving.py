@@ -1,46 +1,35 @@
-"""Serves a tracker that is one of several, from its flags to its end."""
+"""Makes a tracker that is one of several from its flags."""
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import socket
+from collections.abc import AsyncIterator
 
-from rpcsys.daemon.acceptor import Acceptor
-from rpcsys.daemon.certificate import Certificate
-from rpcsys.daemon.http import serve_pages
 from rpcsys.errors import ConfigError
 from rpcsys.link.address import parse_address
-from rpcsys.serve import Signals
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.replicas.config import EngineTls, engine_user, parse_place
 from rpcsys.tracker.replicas.etcd import EtcdEngine
 from rpcsys.tracker.replicas.service import ReplicaService, new_leader
-from rpcsys.tracker.service import announced
 
-log = logging.getLogger(__name__)
 _ANY = ("0.0.0.0", "::", "")
 
 
-async def serve(
-    config: TrackerConfig, listener: socket.socket, web: socket.socket | None, certificate: Certificate | None,
-    signals: Signals,
-) -> int:  # fmt: skip
-    """Serve until a signal or a stop message comes; return the exit status. Raises `ConfigError`."""
+@contextlib.asynccontextmanager
+async def replica(
+    config: TrackerConfig, listener: socket.socket, web: socket.socket | None
+) -> AsyncIterator[ReplicaService]:
+    """A replica that is reached at ``listener``, with pages at ``web``. Raises `ConfigError`."""
     engine = _engine(config)
     port = listener.getsockname()[1]
     host, port = parse_address(config.advertise, port) if config.advertise else (_host(config), port)
-    http_port = web.getsockname()[1] if web is not None else 0
-    service = ReplicaService(config, engine, new_leader(host, port, http_port))
-    acceptors = [Acceptor(listener, service.accept)]
-    if web is not None:
-        acceptors.append(serve_pages(web, service.pages, None, certificate))
+    me = new_leader(host, port, 0 if web is None else web.getsockname()[1])
+    service = ReplicaService(config, engine, me)
     try:
-        await announced(config, acceptors, signals, service.stopped)
+        yield service
     finally:
-        for acceptor in acceptors:
-            acceptor.close()
         await service.close()
-    return 0
 
 
 def _engine(config: TrackerConfig) -> EtcdEngine:

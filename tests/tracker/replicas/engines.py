@@ -9,13 +9,13 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from rpcsys.tracker.replicas.engine import EngineLost, Leader, Replica, Snapshot
+from rpcsys.tracker.replicas.engine import EngineLost, Leader, ReplicaStatus, Snapshot
 from rpcsys.tracker.replicas.etcd import EtcdEngine
 from tests.etcd import Etcd
 
 ONE, OTHER = (Leader((f"lab-{name}", 9190), 8080, "1.2", f"id-{name}") for name in "ab")
 SNAPSHOT = Snapshot(through=2, pieces=2, epoch=7, arrivals=9, at=1.5)
-REPLICA = Replica(("lab-a", 9190), 8080, "1.2", "follower", 3, 1.5)
+REPLICA = ReplicaStatus(("lab-a", 9190), 8080, "1.2", "follower", 3, 1.5)
 LATE_S = 15.0  # of a machine that does something else
 _numbers = itertools.count()
 

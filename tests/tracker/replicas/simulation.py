@@ -17,7 +17,7 @@ from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import journal, replica, role
 from rpcsys.tracker.replicas.engine import Leader, Look, Snapshot
 from rpcsys.tracker.replicas.journal import Fold
-from rpcsys.tracker.replicas.replica import Ask, Replica
+from rpcsys.tracker.replicas.replica import EngineCall, ReplicaState
 
 TTL_S = 1.0
 ENGINE_S = 0.05  # between two ends of leases
@@ -62,7 +62,7 @@ class SimulatedEngine:
         if isinstance(request, replica.Campaign):
             return self._campaign(me, request.over)
         if self.guard and self.term != request.term:
-            return 0.0 if isinstance(request, replica.Renew) else False
+            return 0.0 if isinstance(request, replica.RenewLease) else False
         if isinstance(request, replica.Append):
             data = request.data
             if self.journal.get(request.number, data) != data and self.guard:
@@ -116,7 +116,7 @@ class Said:
 class Node:
     """A replica with its tracker. ``offset``, ``rate``: of its clock against the world's."""
 
-    replica: Replica[Said]
+    replica: ReplicaState[Said]
     me: Leader
     offset: float
     rate: float
@@ -168,7 +168,7 @@ class World:
         me = Leader((f"lab-{index}", 9190), 0, "1", f"{index}-{next(self._numbers)}")
         offset, rate = self.random.uniform(-3600, 3600), self.random.uniform(0.98, 1.02)
         copy = Fold(fold.through, fold.at, fold.epoch, fold.arrivals)
-        return Node(Replica(me, copy, self.now * rate + offset), me, offset, rate, self._holds, fold)
+        return Node(ReplicaState(me, copy, self.now * rate + offset), me, offset, rate, self._holds, fold)
 
     # Time.
 
@@ -209,7 +209,7 @@ class World:
 
     def _carry_out(self, index: int, node: Node, actions: list[replica.Action]) -> None:
         for action in actions:
-            if isinstance(action, Ask):
+            if isinstance(action, EngineCall):
                 self._ask(index, node, action)
             elif isinstance(action, replica.Apply):
                 node.fold.fold(action.records, action.through)
@@ -225,10 +225,10 @@ class World:
                     raise Broken(f"the leader of term {action.term} does not know {missing[0]}")
             elif isinstance(action, role.StepDown):
                 node.given = None
-            elif isinstance(action, replica.Stuck):
+            elif isinstance(action, replica.JournalUnreadable):
                 raise Broken(action.reason)
 
-    def _ask(self, index: int, node: Node, ask: Ask) -> None:
+    def _ask(self, index: int, node: Node, ask: EngineCall) -> None:
         slow = self.faults and self.random.random() < 0.1
         there = self.random.uniform(0.001, 1.5 if slow else 0.02)
         back = self.random.uniform(0.001, 1.5 if slow else 0.02)
@@ -322,7 +322,7 @@ class World:
             if term:
                 self._refuse(term)
         elif kind == "snapshot" and node.given is not None and node.paused_until <= self.now:
-            self._ask(index, node, Ask(replica.WriteSnapshot(node.led), self.clock(node)))
+            self._ask(index, node, EngineCall(replica.WriteSnapshot(node.led), self.clock(node)))
 
     def _refuse(self, term: int) -> None:
         for index, node in enumerate(self.nodes):

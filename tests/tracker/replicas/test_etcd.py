@@ -112,6 +112,23 @@ def test_of_two_candidates_one_wins(one: Etcd) -> None:
     asyncio.run(run())
 
 
+def test_who_loses_gives_its_lease_back(one: Etcd) -> None:
+    """Otherwise a request that is still on its way could win with it."""
+
+    def leases() -> set[str]:
+        return {row["ID"] for row in one.ask("/v3/lease/leases", {}).get("leases", [])}
+
+    async def run() -> None:
+        async with opened(one, 2) as [engine, other]:
+            await leading(engine)
+            before = leases()
+            assert before
+            assert await other.campaign(OTHER, 0) == 0
+            assert leases() == before
+
+    asyncio.run(run())
+
+
 def test_a_lease_runs_out_and_another_wins(one: Etcd, limits: Callable[..., None]) -> None:
     limits(lease=LEADER_LEASE_S)
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError
 from rpcsys.tracker.replicas import etcd_messages as messages
-from rpcsys.tracker.replicas.engine import MAX_PIECES, MAX_VALUE, EngineRefused, Leader, Replica, Snapshot
+from rpcsys.tracker.replicas.engine import MAX_PIECES, MAX_VALUE, EngineRefused, Leader, ReplicaStatus, Snapshot
 from rpcsys.tracker.replicas.etcd_messages import EtcdOutcome, Fault, Found, Keys, KeyValue
 
 KEYS = Keys("lab")
 LEADER = Leader(("lab-1", 9190), 8080, "1.2", "id-a")
-REPLICA = Replica(("lab-1", 9190), 0, "1.2", "follower", 3, 1.5)
+REPLICA = ReplicaStatus(("lab-1", 9190), 0, "1.2", "follower", 3, 1.5)
 SNAPSHOT = Snapshot(2, 1, 7, 9, 1.5)
 
 plain = st.recursive(
