@@ -295,28 +295,25 @@ class PeerConnection:
                 if frame is not None:
                     self._service.received(self, frame)
                 drained = frame is None or not self._reader.partial
+            if not drained:  # the other connections' frames come first
+                self._again = True
+                self._expect()
+                self._service.loop.call_soon(self._continue)
+            elif self._ended:
+                self._service.lost(self)
+                self.close()
+            elif not self._reader.partial:
+                self._waiting_since = None
+            else:
+                self._await_rest()
         except ProtocolError as error:
             self._break_off(error)
-            return
         except MemoryError:
             raise
         except Exception:  # an error of the tracker's own costs one connection, not all of them
-            log.exception(
-                "the tracker failed to handle a frame from %s", self.address, extra={"stranger": self.address}
-            )
+            text, stranger = "the tracker failed to handle a frame from %s", {"stranger": self.address}
+            log.exception(text, self.address, extra=stranger)
             self.drop("the tracker failed to handle its frame")
-            return
-        if not drained:  # the other connections' frames come first
-            self._again = True
-            self._expect()
-            self._service.loop.call_soon(self._continue)
-        elif self._ended:
-            self._service.lost(self)
-            self.close()
-        elif not self._reader.partial:
-            self._waiting_since = None
-        else:
-            self._await_rest()
 
     def _break_off(self, error: ProtocolError) -> None:
         """End the connection, as the peer does not keep to the protocol."""

@@ -127,8 +127,9 @@ def test_an_error_of_the_tracker_costs_one_connection(run, monkeypatch):
         (faulty, one), (_, other) = lab.join(), lab.join()
         await turns()
         assert one.hear() == other.hear() == []  # the magic is all
-        work = PeerConnection.work
-        monkeypatch.setattr(PeerConnection, "work", lambda self: 1 / 0 if self is faulty else work(self))
+        received = lab.service.received
+        fails = lambda connection, frame: 1 / 0 if connection is faulty else received(connection, frame)  # noqa: E731
+        monkeypatch.setattr(lab.service, "received", fails)
         one.say([1])
         other.say([1])
         await turns()
