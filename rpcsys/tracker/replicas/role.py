@@ -151,10 +151,12 @@ class ReplicaRole:
         self.term = 0  # the highest one known
         self.leader: Leader | None = None  # the one of that term, None if nobody leads
         self.obstacle = ""
+        self.handicap_s = 0.0  # how long it leaves a free place to others
         self.since = now
         self.contact_at = now  # when the last request that the engine has answered was sent
         self._replica = replica
         self._dead_at = -DEAD_EVERY_S
+        self._free_since: float | None = None  # when this replica first saw that nobody leads
         self._on: dict[type, Callable[[Any], list[Action]]] = {
             Seen: self._seen,
             EngineSilent: self._silent,
@@ -194,8 +196,12 @@ class ReplicaRole:
         changed = (leader, max(event.term, self.term)) != (self.leader, self.term)
         self.leader, self.term = leader, max(event.term, self.term)
         actions: list[Action] = [Follow(self.leader, self.term)] if changed else []
-        if event.leader is None and self.stage is RoleStage.FOLLOWING and event.whole and not self.obstacle:
-            actions += self._campaign(0, event.at)
+        if event.leader is not None:
+            self._free_since = None
+        elif self.stage is RoleStage.FOLLOWING and event.whole and not self.obstacle:
+            self._free_since = event.at if self._free_since is None else self._free_since
+            if event.at - self._free_since >= self.handicap_s:
+                actions += self._campaign(0, event.at)
         return actions
 
     def _seen_by_leader(self, event: Seen) -> list[Action]:
@@ -215,7 +221,7 @@ class ReplicaRole:
     def _refused(self, event: LeaderRefuses) -> list[Action]:
         lately = event.at - self._dead_at < DEAD_EVERY_S
         follows = self.stage is RoleStage.FOLLOWING and self.leader is not None and event.term == self.term
-        if not follows or lately or self.obstacle:
+        if not follows or lately or self.obstacle or self.handicap_s:
             return []
         self._dead_at = event.at
         return self._campaign(self.term, event.at)

@@ -40,6 +40,7 @@ from rpcsys.tracker.tables import Position
 log = logging.getLogger(__name__)
 ANNOUNCE_S = 2.0  # how often a replica says that it is there
 SIZE_S = 10.0  # how often the engine is asked for its size
+HANDICAP_S = 5.0  # how long a replica with other flags than the last leader's leaves the place to the others
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
 Held = tuple[PeerConnection, bytes]
@@ -100,6 +101,7 @@ class ReplicaService:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._said = ""  # of the engine's trouble, so that it is logged once
+        self._alike = {"max_session": dict(config.limits)}  # what all replicas are to have
         metrics = metrics_page(ReplicaMetrics(self.counts, self._led_metrics))
         self.pages = ReplicaPages(self._led, lambda: self.replica.role.leader, self.summary, metrics)
         self._begin(self._announce())
@@ -208,6 +210,7 @@ class ReplicaService:
             return
         self._well()
         if isinstance(answer, Look):
+            self._compare(answer)
             self._note_replicas(answer)
         if isinstance(ask.request, decisions.Append):
             self.counts.commits.observe(time.monotonic() - ask.sent_at)
@@ -264,6 +267,7 @@ class ReplicaService:
         self.tracker.stopped = self.stopped
         self._tell_replicas()
         self.tracker.flush()
+        self._begin(self._configure(term))
         self._watch.follow(None, term)
         self.standby.give_over(self._me.address, term, self.tracker.adopt)
 
@@ -284,6 +288,17 @@ class ReplicaService:
         self.standby.follow(leader, action.term)
 
     # Replicas.
+
+    def _compare(self, look: Look) -> None:
+        """Leave the place to others if this replica has other flags than the leader had."""
+        role = self.replica.role
+        differs = look.config is not None and look.config != self._alike and not role.owns_term
+        if differs and not role.handicap_s:
+            log.warning(
+                "unlike the leader's --max-session, %s, are this tracker's, %s: give all replicas the same; until then "
+                "this one leads only if no other does for %g s", look.config, self._alike, HANDICAP_S,
+            )  # fmt: skip
+        role.handicap_s = HANDICAP_S if differs else 0.0
 
     def _note_replicas(self, look: Look) -> None:
         self.others = look.replicas
@@ -311,6 +326,15 @@ class ReplicaService:
         if self.tracker is not None:
             addresses = tuple(dict.fromkeys(address for each in self._addresses.values() for address in each))
             self.tracker.perform(events.ReplicasChanged(self.tracker.now(), addresses))
+
+    async def _configure(self, term: int) -> None:
+        """Write what all replicas are to have, until it is written or the term is over."""
+        while self.replica.role.leads and self.replica.role.term == term:
+            try:
+                await self._engine.configure(self._alike, term)
+                return
+            except (EngineLost, EngineRefused):
+                await asyncio.sleep(1.0)
 
     async def _announce(self) -> None:
         while True:
