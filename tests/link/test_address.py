@@ -1,9 +1,21 @@
 """Addresses as text, and the tracker's default address."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rpcsys.errors import ConfigError
-from rpcsys.link.address import address_text, host_and_port, parse_address, split_address, tracker_defaults
+from rpcsys.link.address import (
+    address_text,
+    each_address,
+    host_and_port,
+    parse_address,
+    parse_tracker,
+    several,
+    split_address,
+    tracker_defaults,
+    tracker_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -133,3 +145,49 @@ def test_defaults_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("RPCSYS_TRACKER_PORT", "many")
     with pytest.raises(ConfigError, match="RPCSYS_TRACKER_PORT"):
         tracker_defaults()
+
+
+# --- replicas ----------------------------------------------------------------------------------
+
+
+def test_several_addresses_are_a_pair_that_has_them_all():
+    found = parse_tracker("lab-1, lab-2:9191,[::1],lab-1", 9190)
+    assert found == ("lab-1", 9190)
+    assert found.all == each_address(found) == (("lab-1", 9190), ("lab-2", 9191), ("::1", 9190))
+    assert tracker_text(found) == "lab-1:9190,lab-2:9191,[::1]:9190"
+    assert parse_tracker(tracker_text(found)).all == found.all
+
+
+@pytest.mark.parametrize("text", ["lab-1:9190", "lab-1:9190,lab-1:9190"])
+def test_one_address_is_what_it_was(text):
+    found = parse_tracker(text)
+    assert type(found) is tuple
+    assert found == ("lab-1", 9190)
+    assert each_address(found) == (found,)
+    assert tracker_text(found) == "lab-1:9190"
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "10.0.0.1", "::1", "lab.x"]), st.integers(1, 65535)), min_size=1))
+def test_lists_are_parsed_and_written_alike(addresses):
+    found = several(addresses)
+    assert each_address(parse_tracker(tracker_text(found))) == each_address(found) == tuple(dict.fromkeys(addresses))
+
+
+@given(st.text(alphabet="a1:,[]. ", max_size=20))
+def test_any_text_is_addresses_or_refused(text):
+    try:
+        found = parse_tracker(text, 9190)
+    except ConfigError:
+        return
+    assert all(host and 0 < port < 65536 for host, port in each_address(found))
+
+
+@pytest.mark.parametrize("text", ["a:1,", ",a:1", "a:1,,b:2", "a:1,b", "a:1,9190:2"])
+def test_each_address_of_a_list_is_checked(text):
+    with pytest.raises(ConfigError, match="HOST:"):
+        parse_tracker(text)
+
+
+def test_the_environment_may_have_a_list(monkeypatch):
+    monkeypatch.setenv("RPCSYS_TRACKER", "a:1,b")
+    assert each_address(tracker_defaults()) == (("a", 1), ("b", 9190))
