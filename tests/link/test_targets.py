@@ -3,9 +3,15 @@
 import subprocess
 import sys
 
-from rpcsys.link.address import Addresses
+import pytest
+
+from rpcsys.forward import config as forward_config
+from rpcsys.gateway import config as gateway_config
+from rpcsys.link.address import Addresses, tracker_text
 from rpcsys.link.targets import open_link, shared
 from rpcsys.link.trackers import LeaderLink, Trackers
+from rpcsys.proxy import config as proxy_config
+from rpcsys.server import config as server_config
 from tests.link.fake_replicas import replicas
 
 ALONE = """
@@ -35,3 +41,18 @@ def test_links_of_one_owner_share_what_they_know():
             assert isinstance(link, LeaderLink)
         assert (known.leader, known.term) == (address, 1)
         known.close()
+
+
+@pytest.mark.parametrize(
+    "parse",
+    [
+        lambda text: server_config.parse(["--key", "k", "--tracker", text]),
+        lambda text: proxy_config.parse(["--tracker", text]),
+        lambda text: gateway_config.parse(["--tracker", text]),
+        lambda text: forward_config.parse(["--tracker", text]),
+    ],
+)
+def test_every_daemon_takes_a_list(parse):
+    text = "lab-1:9190,lab-2:9191"
+    assert tracker_text(parse(text).tracker) == text
+    assert type(parse("lab-1:9190").tracker) is tuple

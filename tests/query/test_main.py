@@ -111,6 +111,9 @@ def test_the_trackers_address_and_json_at_either_place(daemons):  # noqa: F811
         (["--host", where, "leases", "--json"], {}),
         (["--host", where, "--port", port, "leases", "--json"], {}),
         (["--host", "127.0.0.1", "--json", "leases", "--port", port], {"RPCSYS_TRACKER": "127.0.0.1:1"}),
+        (["--tracker", f"127.0.0.1:1,{where}", "--json", "leases"], {}),
+        (["--host", f"{where},127.0.0.1:1", "--json", "leases"], {}),
+        (["--json", "leases"], {"RPCSYS_TRACKER": f"127.0.0.1:1,{where}"}),
     ):
         done = query(*arguments, env=env)
         assert (done.returncode, done.stderr) == (0, "")
