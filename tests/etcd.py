@@ -20,7 +20,6 @@ from rpcsys.tracker.replicas.config import EnginePlace, EngineTls, EngineUser
 from tests.live.daemons import free_port, reaper
 
 START_S = 30.0  # for a majority that answers, on a machine that does something else
-MEMORY = Path("/dev/shm")  # a disk whose writes take their time is not what these tests are about
 ROOT_USER, USER = EngineUser("root", "of all"), EngineUser("rpcsys", "of the lab's keys")
 
 
@@ -123,7 +122,7 @@ class Etcd:
 @contextlib.contextmanager
 def running(count: int = 1, *flags: str, tls: bool = False, users: bool = False) -> Iterator[Etcd]:
     """Members that are healthy, on free ports of loopback; killed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="etcd-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+    folder = Path(tempfile.mkdtemp(prefix="etcd-"))
     members = [Member(f"m{number}", free_port(), free_port(), folder) for number in range(count)]
     etcd = Etcd(members, folder, certificates(folder) if tls else None)
     peers = ",".join(f"{member.name}=http://127.0.0.1:{member.peer_port}" for member in members)

@@ -7,14 +7,15 @@ from typing import Any, Protocol
 
 from rpcsys.link.admission import Admission, plain
 from rpcsys.link.tcp import tune
-from rpcsys.tracker.connection import MAX_REFUSED, Owner, PeerConnection
+from rpcsys.tracker.connection import MAX_REFUSED, PeerConnection
+from rpcsys.tracker.owner import Owner
 from rpcsys.wire import tracker
 from rpcsys.wire.control import Answer
 
 Place = tuple[str, str]  # of a connection: the peer's address, and the tracker's to which it connected
 
 
-class Accepting(Owner, Protocol):
+class Accepting(Owner[PeerConnection], Protocol):
     """An owner of connections that accepts them. ``served``: the networks whose peers it serves."""
 
     served: Admission

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from rpcsys.daemon.sockets import BROKEN, READ, WRITE, Sockets
+from rpcsys.daemon.sockets import BROKEN, READ, WRITE
 from rpcsys.errors import LimitExceeded, NoTls, ProtocolError
 from rpcsys.link.tcp import acknowledge_at_once
 from rpcsys.tracker.heartbeats import ASKED
-from rpcsys.tracker.peer_limit import PeerLimit
-from rpcsys.tracker.views.metrics import FrameCounts
+from rpcsys.tracker.owner import Owner
 from rpcsys.tracker.views.summary import MAX_CHARACTERS
 from rpcsys.wire.control import Answer
 from rpcsys.wire.first_bytes import TRACKER, OtherProtocol, answer
@@ -44,40 +42,6 @@ _SUCCESS, _ASKED = encode(SUCCESS), encode(ASKED)
 _PLAIN = memoryview(bytearray(RECEIVED))  # one connection at a time decrypts
 
 
-class Owner(Protocol):
-    """What a connection needs of its service."""
-
-    @property
-    def lab(self) -> LabOfPeers | None:
-        """The lab that the tracker serves."""
-
-    max_frame: int  # bytes of a frame of a known peer
-    loop: asyncio.AbstractEventLoop
-    sockets: Sockets
-    admission: PeerLimit
-    counts: FrameCounts
-    open_connections: dict[PeerConnection, None]
-    heard: tuple[list[PeerConnection], list[PeerConnection]]  # clients, and servers, with frames to handle
-    unsent: list[PeerConnection]  # connections with bytes to send
-    #: Takes bytes for a connection if they have to wait, until it calls `send_held`; whether it did. None: none wait.
-    holds: Callable[[PeerConnection, bytes], bool] | None
-
-    def greeted(self, connection: PeerConnection) -> int:
-        """The peer has sent the magic; return the connection's number."""
-
-    def encrypted(self, connection: PeerConnection) -> None:
-        """The peer begins TLS where no lab is served."""
-
-    def received(self, connection: PeerConnection, frame: bytes) -> None:
-        """A frame has arrived."""
-
-    def flush(self) -> None:
-        """Send what is unsent on all connections."""
-
-    def lost(self, connection: PeerConnection) -> None:
-        """The connection has ended."""
-
-
 class PeerConnection:
     """A connection of a client or a server. ``refusal``: why its messages are refused, empty if they are not."""
 
@@ -98,7 +62,9 @@ class PeerConnection:
         *("address", "known", "local", "number", "refusal", "refused", "serves"),
     )
 
-    def __init__(self, service: Owner, sock: socket.socket, address: str, local: str, refusal: str = "") -> None:
+    def __init__(
+        self, service: Owner[PeerConnection], sock: socket.socket, address: str, local: str, refusal: str = ""
+    ) -> None:
         self.address = address
         self.local = local
         self._place = address, local
