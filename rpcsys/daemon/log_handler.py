@@ -36,9 +36,10 @@ class BatchLogHandler(logging.Handler):
         super().__init__()
         self._words = words
         self._root = logging.getLogger()
-        self._replaced = next(each for each in self._root.handlers if isinstance(each, logging.StreamHandler))
-        assert isinstance(self._replaced.formatter, logs.Formatter)
-        self._form = self._replaced.formatter
+        streams = (each for each in self._root.handlers if isinstance(each, logging.StreamHandler))
+        self._replaced, self._form = next(
+            (each, each.formatter) for each in streams if isinstance(each.formatter, logs.Formatter)
+        )
         self.filters = self._replaced.filters
         self._root.removeHandler(self._replaced)
         self._root.addHandler(self)

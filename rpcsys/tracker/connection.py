@@ -71,7 +71,7 @@ class PeerConnection:
         self.number = 0  # its number in the state, 0 before the magic
         self.serves = False  # whether the peer has made offers
         self.refusal = refusal
-        self.refused = 0  # messages that were answered with the refusal
+        self.refused = self._awaited = 0  # messages that were answered with the refusal; bytes that are held back
         self.known = service.lab is None  # whether it may send all messages: in a lab, its hello is accepted
         self._tunnel: Tunnel | None = None
         self._greeted = False  # whether the magic of the peer has come
@@ -82,7 +82,6 @@ class PeerConnection:
         self._unsent = bytearray()  # as they are sent
         #: What is to be sent, which TLS encrypts first, and a leader of replicas holds back.
         self._queued = self._unsent if service.holds is None else bytearray()
-        self._awaited = 0  # bytes that are held back
         self._wanted = READ
         self._blocked = False  # whether the kernel takes nothing more for now
         self._acknowledged = self._again = self._closing = self._ended = False

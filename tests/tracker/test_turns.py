@@ -21,7 +21,7 @@ class Lab:
     def __init__(self):
         self.service = TrackerService(config.parse(["--port", "0"]))
         self.records = []
-        self.service.observer.note = self.records.append
+        self.service._note = self.records.append
         self.ends = []
 
     def join(self):

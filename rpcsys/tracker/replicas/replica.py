@@ -274,6 +274,8 @@ class ReplicaState(Generic[Output]):
         except ProtocolError as error:
             self.role.obstacle = str(error)
             return [*actions, JournalUnreadable(str(error))], True
+        if look.entries:
+            self.role.obstacle = ""
         if look.more:
             self._look_at = now
         return actions, True
@@ -311,6 +313,7 @@ class ReplicaState(Generic[Output]):
             actions.append(Apply(entry.records, entry.number))
         if outputs:
             actions.append(Say(outputs))
+        self.bytes_since += len(request.data)
         return [*actions, *self.turn_over(now), *self._snapshot(len(entries), now)]
 
     def _snapshot(self, entries: int, now: float) -> list[Action]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import journal, replica, role
-from rpcsys.tracker.replicas.engine import Leader, Look, Snapshot
+from rpcsys.tracker.replicas.engine import Leader, Look, ReplicaStatus, Snapshot
 from rpcsys.tracker.replicas.journal import Fold
 from rpcsys.tracker.replicas.replica import EngineCall, ReplicaState
 
@@ -39,6 +39,7 @@ class SimulatedEngine:
     journal: dict[int, bytes] = field(default_factory=dict)
     snapshot: tuple[Snapshot, list[bytes]] | None = None
     written_by: dict[int, int] = field(default_factory=dict)  # entry -> term
+    replicas: dict[str, ReplicaStatus] = field(default_factory=dict)
 
     @property
     def term(self) -> int:

@@ -1,0 +1,170 @@
+"""What a replica asks of the engine, and when. The simulation tests what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from rpcsys.tracker.replicas import journal, replica
+from rpcsys.tracker.replicas.engine import Leader, Look, Snapshot
+from rpcsys.tracker.replicas.journal import Fold
+from rpcsys.tracker.replicas.replica import (
+    AGAIN_S,
+    LOOK_S,
+    TAIL_S,
+    Append,
+    Apply,
+    Campaign,
+    Cut,
+    EngineCall,
+    JournalUnreadable,
+    ReadJournal,
+    ReadSnapshot,
+    RenewLease,
+    ReplicaState,
+    Restart,
+    Say,
+    WriteSnapshot,
+)
+from rpcsys.tracker.replicas.role import Lead, StepDown
+from tests.tracker.replicas.simulation import granted
+
+ME = Leader(("lab-1", 9190), 0, "1", "me")
+OTHER = Leader(("lab-2", 9190), 0, "1", "other")
+
+
+def entry(*numbers: int) -> bytes:
+    return journal.pack([granted(1.0, number, number) for number in numbers])[0]
+
+
+def look(leader: Leader | None = OTHER, term: int = 5, *, more: bool = False, **found: object) -> Look:
+    return Look(leader, term, **{"entries": [], "snapshot": None, "config": None, "more": more, **found})
+
+
+def asked(actions: list[replica.Action], kind: type) -> EngineCall:
+    (call,) = [action for action in actions if isinstance(action, EngineCall) and isinstance(action.request, kind)]
+    return call
+
+
+def leading(now: float = 10.0) -> ReplicaState[str]:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), now)
+    actions = made.answered(asked(made.tick(now), ReadJournal), look(None, 0), now)
+    made.answered(asked(actions, Campaign), 5, now)
+    actions = made.tick(now)
+    made.answered(asked(actions, RenewLease), 1.0, now)
+    actions = made.answered(asked(actions, ReadJournal), look(ME, 5), now)
+    assert made.answered(asked(actions, Cut), True, now) == [Lead(5)]
+    return made
+
+
+def test_a_follower_reads_on_where_it_is_and_applies() -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3), 10.0)
+    call = asked(made.tick(10.0), ReadJournal)
+    assert call.request == ReadJournal(3)
+    assert made.tick(10.05) == []
+    actions = made.answered(call, look(entries=[(4, entry(1)), (5, entry(2, 3))]), 10.1)
+    applied = [(action.through, len(action.records)) for action in actions if isinstance(action, Apply)]
+    assert applied == [(4, 1), (5, 2)]
+    assert (made.fold.through, made.fold.epoch) == (5, 3)
+    assert made.deadline() == pytest.approx(10.1 + TAIL_S)
+
+
+def test_a_follower_that_is_behind_reads_on_at_once() -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), 10.0)
+    made.answered(asked(made.tick(10.0), ReadJournal), look(entries=[(1, entry(1))], more=True), 10.1)
+    assert made.deadline() == 10.1
+
+
+def test_what_is_trimmed_is_read_from_the_snapshot() -> None:
+    fold = Fold()
+    fold.fold([granted(1.0, 9, 9)], 20)
+    snapshot, pieces = fold.snapshot()
+    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3), 10.0)
+    actions = made.answered(asked(made.tick(10.0), ReadJournal), look(snapshot=snapshot), 10.1)
+    call = asked(actions, ReadSnapshot)
+    assert made.answered(call, None, 10.2) == []  # another has replaced it
+    actions = made.answered(asked(made.tick(10.2), ReadJournal), look(snapshot=snapshot), 10.3)
+    (restart,) = made.answered(asked(actions, ReadSnapshot), pieces, 10.4)
+    assert restart == Restart(fold)
+    assert made.fold.through == 20
+
+
+@pytest.mark.parametrize("found", [{"entries": [(1, b"nothing")]}, {"snapshot": Snapshot(9, 1, 1, 1, 1.0)}])
+def test_a_journal_that_cannot_be_read_is_said_and_keeps_from_leading(found: dict[str, object]) -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), 10.0)
+    actions = made.answered(asked(made.tick(10.0), ReadJournal), look(**found), 10.1)
+    if "snapshot" in found:
+        actions = made.answered(asked(actions, ReadSnapshot), [b"nothing"], 10.1)
+    assert any(isinstance(action, JournalUnreadable) and "damaged" in action.reason for action in actions)
+    actions = made.tick(11.0)
+    actions = made.answered(asked(actions, ReadJournal), look(None, 0), 11.1)
+    assert not [action for action in actions if isinstance(action, EngineCall)]
+
+
+def test_a_leader_renews_at_a_third_and_looks_around() -> None:
+    made = leading()
+    assert made.deadline() == pytest.approx(10.0 + 1 / 3)
+    call = asked(made.tick(10.4), RenewLease)
+    assert made.lost(call, 10.5) == []
+    call = asked(made.tick(10.5 + AGAIN_S), RenewLease)
+    assert isinstance(made.answered(call, 0.0, 10.7)[0], StepDown)
+    assert made.deadline() == pytest.approx(10.0 + LOOK_S)
+
+
+def test_a_turn_is_written_and_then_said() -> None:
+    made = leading()
+    assert made.ledger is not None
+    made.note(granted(1.0, 1, 1))
+    assert made.ledger.hold("granted", 10.1)
+    call = asked(made.turn_over(10.1), Append)
+    assert isinstance(call.request, Append)
+    assert (call.request.number, call.request.term, journal.unpack(call.request.data)) == (1, 5, [granted(1.0, 1, 1)])
+    assert made.lost(call, 10.2) == []
+    again = asked(made.tick(10.2 + AGAIN_S), Append)
+    assert again.request == call.request
+    apply, say = made.answered(again, True, 10.35)
+    assert (apply, say) == (Apply([granted(1.0, 1, 1)], 1), Say(["granted"]))
+
+
+def test_a_refused_entry_deposes() -> None:
+    made = leading()
+    made.note(granted(1.0, 1, 1))
+    call = asked(made.turn_over(10.1), Append)
+    assert isinstance(made.answered(call, False, 10.2)[0], StepDown)
+    assert made.ledger is None
+    assert made.answered(call, True, 10.3) == []  # of a term that is over
+
+
+def test_a_cut_that_is_lost_is_made_again_before_anything_is_led() -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), 10.0)
+    actions = made.answered(asked(made.tick(10.0), ReadJournal), look(None, 0), 10.0)
+    made.answered(asked(actions, Campaign), 5, 10.0)
+    actions = made.answered(asked(made.tick(10.0), ReadJournal), look(ME, 5), 10.0)
+    cut = asked(actions, Cut)
+    made.lost(cut, 10.1)
+    assert made.ledger is None
+    again = asked(made.tick(10.1 + AGAIN_S), Cut)
+    assert made.answered(again, True, 10.3) == [Lead(5)]
+
+
+def test_a_snapshot_is_written_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "SNAPSHOT_ENTRIES", 3)
+    made = leading()
+    snapshots = []
+    for number in range(1, 8):
+        made.note(granted(1.0, number, number))
+        actions = made.answered(asked(made.turn_over(10.1), Append), True, 10.1)
+        snapshots += [action for action in actions if isinstance(action, EngineCall)]
+    (first,) = snapshots
+    assert first.request == WriteSnapshot(5)
+    assert made.answered(first, True, 10.2) == []
+    made.note(granted(1.0, 9, 9))
+    actions = made.answered(asked(made.turn_over(10.3), Append), True, 10.3)
+    assert asked(actions, WriteSnapshot)
+    assert isinstance(made.answered(asked(actions, WriteSnapshot), False, 10.4)[0], StepDown)
+
+
+def test_large_entries_bring_a_snapshot_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "SNAPSHOT_BYTES", 1)
+    made = leading()
+    made.note(granted(1.0, 1, 1))
+    assert asked(made.answered(asked(made.turn_over(10.1), Append), True, 10.1), WriteSnapshot)
