@@ -13,12 +13,12 @@ from rpcsys.client import waiting
 from rpcsys.client.answers import count, from_tracker, pair, span
 from rpcsys.errors import ProtocolError, TrackerError, TrackerLost, printable
 from rpcsys.link.link import Link
-from rpcsys.wire import checks, tracker
+from rpcsys.wire import checks, page_body, tracker
 from rpcsys.wire.checks import flag, optional, record, rows, sentence, table
 from rpcsys.wire.keys import MAX_KEY
 
 if TYPE_CHECKING:
-    from rpcsys.client.rows import PastLease, TrackerSummary, UsageRow
+    from rpcsys.client.rows import PastLease, Replicas, TrackerSummary, UsageRow
 
 #: Seconds for a page: the tracker may search its history.
 REPLY_S = 30.0
@@ -51,6 +51,14 @@ LATER = checks.partial(
     servers=rows(checks.partial(since_s=span)),
     gone=rows(record(name=sentence, key=sentence, reason=sentence, since_s=span)),
     clear=rows(record(address=sentence, user=sentence, server=sentence, allowed=flag)),
+    replicas=sentence,
+)
+_REPLICA = dict.fromkeys(("http_port", "through", "behind"), count)
+REPLICAS = record(
+    leader=optional(sentence),
+    term=count,
+    engine=sentence,
+    replicas=rows(record(address=sentence, version=sentence, role=sentence, since=checks.seconds, **_REPLICA)),
 )
 WHY = record(
     free=count,
@@ -160,6 +168,21 @@ def usage(link: Link, **wanted: Any) -> List[UsageRow]:
     _need_ours(link)
     answer = link.ask("usage", timeout=REPLY_S, **wanted)
     return from_tracker(USAGE, answer.get("usage"), "usage")  # type: ignore[no-any-return]
+
+
+def replicas(link: Link) -> Replicas:
+    """The tracker's replicas; as `rpcsys.client.tracker.Tracker.replicas`."""
+    try:
+        answer = link.ask("page", path="/api/replicas", timeout=REPLY_S) if link.ours else {}
+    except TrackerError as error:
+        if isinstance(error, TrackerLost):
+            raise
+        answer = {}  # it has none, or is older than they are
+    if not answer:
+        return {"leader": None, "term": 0, "engine": "", "replicas": []}
+    body = from_tracker(sentence, answer.get("body"), "body")
+    found = from_tracker(REPLICAS, tracker.decode_json(page_body.unpack(body)), "replicas")
+    return cast("Replicas", found)
 
 
 def _need_ours(link: Link) -> None:

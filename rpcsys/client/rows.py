@@ -112,6 +112,28 @@ class TrackerSummary(_Queues, total=False):
     leases: List[LeaseRow]
     gone: List[GoneRow]
     clear: List[ClearRow]
+    replicas: str
+
+
+class ReplicaRow(TypedDict):
+    """One of several trackers. ``since``: when it took its role, seconds since 1970; ``behind``: entries it lacks."""
+
+    address: str
+    http_port: int
+    version: str
+    role: str
+    through: int
+    behind: int
+    since: float
+
+
+class Replicas(TypedDict):
+    """The replicas of a tracker, and who leads: an address, None for nobody. ``engine``: "up", or what is wrong."""
+
+    leader: Optional[str]
+    term: int
+    engine: str
+    replicas: List[ReplicaRow]
 
 
 class HolderRow(TypedDict):

@@ -113,6 +113,12 @@ class Tracker(Closeable):
 
         return listings.text_summary(self.summary())
 
+    def replicas(self) -> rows.Replicas:
+        """The tracker's replicas and who leads; no rows for a tracker that has none."""
+        from rpcsys.client import listings  # not in the device tier
+
+        return self._exchange(listings.replicas)
+
     def history(
         self,
         *,

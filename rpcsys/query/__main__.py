@@ -85,6 +85,8 @@ def _look(tracker: Tracker, as_json: bool, watch: bool) -> None:
     if watch:
         click.clear()  # does nothing without a terminal
     say(text)
+    if summary.get("replicas"):
+        say(f"\n{summary['replicas']}")
     reports.print_boards(summary)
     reports.print_clear(summary)
 
@@ -139,6 +141,10 @@ _subcommand(
     click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="At most this many leases."),
     click.option("--all", "everything", is_flag=True, help="All leases, instead."),
     _json("Print a line of JSON for each, with all fields."),
+)  # fmt: skip
+_subcommand(
+    "replicas", "Print the tracker's replicas: which leads, and which is behind.", reports.print_replicas,
+    _json("Print them as one line of JSON."),
 )  # fmt: skip
 _subcommand(
     "usage", "Print leases and device time by user and key (needs --state-dir there).", reports.print_usage,

@@ -136,6 +136,22 @@ def print_usage(tracker: Tracker, as_json: bool, **wanted: Any) -> None:
         print_rows(rows, _USAGE)
 
 
+def print_replicas(tracker: Tracker, as_json: bool) -> None:
+    """Print the tracker's replicas, the leader first."""
+    found = tracker.replicas()
+    if as_json:
+        print_json(found)
+        return
+    if not found["replicas"]:
+        say("this tracker has no replicas (docs/replicas.md)")
+        return
+    leader = found["leader"]
+    say(f"{leader} leads (term {found['term']})" if leader else "nobody leads at the moment")
+    print_rows(sorted(found["replicas"], key=lambda row: (row["address"] != leader, row["address"])), _REPLICA)
+    if found["engine"] != "up":
+        say(f"the engine: {found['engine']}")
+
+
 def print_why(tracker: Tracker, as_json: bool, key: str) -> None:
     """Print why requests for ``key`` wait, the holders and the queue; or as JSON."""
     why = tracker.why(key)
@@ -194,6 +210,10 @@ _LEASE: Columns = {
 _BOARD: Columns = {
     **{field: field for field in ("name", "key", "state", "holder")},
     "since": lambda row: "-" if row["since_s"] is None else span(row["since_s"]),
+}
+_REPLICA: Columns = {
+    **{field: field for field in ("address", "role", "version", "behind")},
+    "since": lambda row: span(max(0.0, time.time() - row["since"])),
 }
 _CLEAR: Columns = {
     "who": clear_name,

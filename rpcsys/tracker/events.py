@@ -114,10 +114,14 @@ class Revoked:
 
 @dataclass(slots=True)
 class ReplicasChanged:
-    """The replicas of this tracker are those at ``addresses`` now, which relay connections while they do not lead."""
+    """The replicas of this tracker are those at ``addresses`` now, which relay connections while they do not lead.
+
+    ``text``: the replicas in a line for people.
+    """
 
     at: float
     addresses: tuple[str, ...]
+    text: str = ""
 
 
 @dataclass(slots=True)

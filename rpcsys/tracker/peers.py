@@ -117,7 +117,7 @@ class Peers:
 
     def replicas_changed(self, event: ReplicasChanged) -> list[Action]:
         """Note where the replicas of this tracker are."""
-        self.records.replicas = event.addresses
+        self.records.replicas, self.records.replicas_text = event.addresses, event.text
         return []
 
     def _believes(self, peer: Peer) -> bool:

@@ -1,11 +1,12 @@
 """Running leases, and why requests wait, as text and as JSON."""
 
 import json
+import time
 
 import pytest
 
 from rpcsys.errors import NotSupported
-from rpcsys.query.reports import print_boards, print_leases, print_why
+from rpcsys.query.reports import print_boards, print_leases, print_replicas, print_why
 from tests.tracker.transcripts import Scene
 
 
@@ -161,3 +162,41 @@ def test_tvms_servers_alone_have_no_table_of_boards(capsys):
     scene.tvm_server()
     print_boards(scene.summary())
     assert capsys.readouterr().out == ""
+
+
+class Several:
+    """A tracker with replicas."""
+
+    def __init__(self, **changed):
+        row = {"http_port": 0, "version": "1.2", "through": 40}
+        rows = [
+            {"address": "lab-1:9190", "role": "follows", "behind": 3, "since": time.time() - 65, **row},
+            {"address": "lab-2:9190", "role": "leads", "behind": 0, "since": time.time() - 7200, **row},
+        ]
+        self.found = {"leader": "lab-2:9190", "term": 41, "engine": "up", "replicas": rows, **changed}
+
+    def replicas(self):
+        return self.found
+
+
+def test_replicas_as_a_table_the_leader_first(capsys):
+    print_replicas(Several(), False)
+    first, head, leader, other = capsys.readouterr().out.splitlines()
+    assert first == "lab-2:9190 leads (term 41)"
+    assert head.split() == ["address", "role", "version", "behind", "since"]
+    assert leader.split()[:4] == ["lab-2:9190", "leads", "1.2", "0"]
+    assert other.split() == ["lab-1:9190", "follows", "1.2", "3", "1m05s"]
+
+
+def test_replicas_without_a_leader_and_without_an_engine(capsys):
+    print_replicas(Several(leader=None, engine="no etcd answers"), False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "nobody leads at the moment"
+    assert lines[-1] == "the engine: no etcd answers"
+
+
+def test_replicas_as_json_and_of_a_tracker_without(capsys):
+    print_replicas(Several(), True)
+    assert json.loads(capsys.readouterr().out)["term"] == 41
+    print_replicas(Several(replicas=[]), False)
+    assert "has no replicas" in capsys.readouterr().out

@@ -199,6 +199,9 @@ function draw() {
   at("boards-head").textContent = `Boards (${lab.servers.length + lab.more_servers})`;
   at("no-keys").hidden = lab.keys.length > 0;
   at("settling").hidden = !lab.settling;
+  at("replicas").hidden = !lab.replicas;
+  at("replicas").className = lab.replicas.includes(" behind") || lab.replicas.includes(" missing") ? "banner mild" : "";
+  setText("replicas", lab.replicas);
   setText("more-keys", lab.more_keys ? `and ${lab.more_keys} more keys` : "");
   setText("version", `rpcsys ${lab.version}`);
   boards();

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,7 @@ from rpcsys.tracker.replicas.engine import Engine, EngineLost, EngineRefused, Le
 from rpcsys.tracker.replicas.journal import Fold
 from rpcsys.tracker.replicas.leader_watch import LeaderWatch
 from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
-from rpcsys.tracker.replicas.pages import ReplicaPages
+from rpcsys.tracker.replicas.pages import REPLICAS, ReplicaPages
 from rpcsys.tracker.replicas.replica import ReplicaState
 from rpcsys.tracker.replicas.role import Follow, Lead, StepDown
 from rpcsys.tracker.replicas.standby import Standby
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 ANNOUNCE_S = 2.0  # how often a replica says that it is there
 SIZE_S = 10.0  # how often the engine is asked for its size
 HANDICAP_S = 5.0  # how long a replica with other flags than the last leader's leaves the place to the others
+MAX_ENDS = 600  # of the journal that are remembered: ten minutes of a busy leader
+BEHIND_S = 5.0  # a replica that lacks an entry for so long is behind
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
 Held = tuple[PeerConnection, bytes]
@@ -89,11 +92,14 @@ class ReplicaService:
         self.store = HistoryStore(config.state_dir, history_days=config.history_days)
         self.standby = Standby(config)
         self.counts = ReplicaCounts()
-        self.others: dict[str, engines.ReplicaStatus] = {}  # by ID; this one, too
+        self.others: dict[str, engines.ReplicaStatus] = {}  # by address; this one, too
+        self._ends: deque[tuple[float, int]] = deque(maxlen=MAX_ENDS)  # of the journal, and when they were seen
         self._config = config
         self._engine = engine
         self._me = me
         self._addresses: dict[str, tuple[str, ...]] = {}  # of hosts of replicas
+        self._most = 0  # replicas that there were at a time
+        self._told: tuple[tuple[str, ...], str] | None = None  # the state of the tracker
         position = self.store.position
         fold = Fold(position.through, position.at, position.epoch, position.arrivals)
         self.replica: ReplicaState[Held] = ReplicaState(me, fold, time.monotonic())
@@ -142,8 +148,8 @@ class ReplicaService:
         role = self.replica.role
         leader = self._me if role.leads else role.leader
         rows = [
-            {**vars(other), "address": address_text(*other.address), "behind": max(0, self._last() - other.through)}
-            for other in self.others.values()
+            {**vars(other), "address": address, "behind": max(0, self._last() - other.through)}
+            for address, other in self.others.items()
         ]
         return {
             "leader": None if leader is None else address_text(*leader.address),
@@ -265,6 +271,8 @@ class ReplicaService:
             leading.note(*self.store.live_state.values())  # of a tracker that becomes the first replica
         self.tracker = TrackerService(self._config, leading)
         self.tracker.stopped = self.stopped
+        self.tracker.pages[REPLICAS] = self.pages[REPLICAS]
+        self._told = None
         self._tell_replicas()
         self.tracker.flush()
         self._begin(self._configure(term))
@@ -301,13 +309,18 @@ class ReplicaService:
         role.handicap_s = HANDICAP_S if differs else 0.0
 
     def _note_replicas(self, look: Look) -> None:
-        self.others = look.replicas
-        last = self._last()
+        latest = sorted(look.replicas.values(), key=lambda other: other.since)  # one that was restarted has two
+        self.others = {address_text(*other.address): other for other in latest}
+        now, last = time.monotonic(), self._last()
+        if not self._ends or last > self._ends[-1][1]:
+            self._ends.append((now, last))
         self.counts.behind_s = {
-            address_text(*other.address): max(0.0, time.time() - other.since) if other.through < last else 0.0
-            for other in look.replicas.values()
+            address: next((now - at for at, end in self._ends if end > other.through), 0.0)
+            for address, other in self.others.items()
         }
-        hosts = {other.address[0] for other in look.replicas.values()}
+        self._most = max(self._most, len(self.others))
+        self._tell_replicas()
+        hosts = {other.address[0] for other in self.others.values()}
         if not hosts <= self._addresses.keys():
             self._begin(self._resolve(hosts - self._addresses.keys()))
 
@@ -325,7 +338,19 @@ class ReplicaService:
     def _tell_replicas(self) -> None:
         if self.tracker is not None:
             addresses = tuple(dict.fromkeys(address for each in self._addresses.values() for address in each))
-            self.tracker.perform(events.ReplicasChanged(self.tracker.now(), addresses))
+            told = addresses, self._line()
+            if told != self._told:
+                self._told = told
+                self.tracker.perform(events.ReplicasChanged(self.tracker.now(), *told))
+
+    def _line(self) -> str:
+        """The replicas in a line for people."""
+        count = len(self.others)
+        behind = sum(seconds > BEHIND_S for seconds in self.counts.behind_s.values())
+        missing = max(0, self._most - count)
+        trackers = f"{count} tracker{'s' if count != 1 else ''}"
+        line = f"{trackers}, {address_text(*self._me.address)} leads (term {self.replica.role.term})"
+        return line + (f", {behind} behind" if behind else "") + (f", {missing} missing" if missing else "")
 
     async def _configure(self, term: int) -> None:
         """Write what all replicas are to have, until it is written or the term is over."""

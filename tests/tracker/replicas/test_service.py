@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,3 +199,39 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     assert descriptors() == before
     with socket.create_server(("127.0.0.1", 0)):
         pass
+
+
+def test_the_state_has_the_replicas_in_a_line(tmp_path: Path) -> None:
+    async def act(one: Running, other: Running) -> None:
+        await until(lambda: one.leads or other.leads)
+        leader, standby = (one, other) if one.leads else (other, one)
+        address = "{}:{}".format(*leader.address)
+
+        def line() -> str:
+            assert leader.service.tracker is not None
+            return leader.service.tracker.state.records.replicas_text
+
+        term = leader.service.replica.role.term
+        await until(lambda: line() == f"2 trackers, {address} leads (term {term})")
+        await standby.close()
+        leader.engine.stored.replicas.pop(standby.service._me.replica)  # as its lease ends
+        await until(lambda: line() == f"1 tracker, {address} leads (term {term}), 1 missing")
+
+    run(act, tmp_path, 2)
+
+
+def test_who_lacks_an_entry_is_behind_since_it_came(tmp_path: Path) -> None:
+    async def act(one: Running) -> None:
+        await until(lambda: one.leads and one.service.others)
+        (status,) = one.service.others.values()
+        late = replace(status, address=("10.0.0.9", 9190), through=0)
+        one.engine.stored.replicas["late"] = late
+        await until(lambda: one.service.counts.behind_s.get("10.0.0.9:9190") == 0.0)
+        assert one.service.tracker is not None
+        one.service.tracker._note(entries.joined("board", at=time.time()))
+        one.service.tracker.flush()
+        await until(lambda: one.service.counts.behind_s["10.0.0.9:9190"] > 1.0)
+        (row,) = [row for row in one.service.summary()["replicas"] if row["address"] == "10.0.0.9:9190"]
+        assert row["behind"] >= 1
+
+    run(act, tmp_path)
