@@ -12,6 +12,7 @@ import yaml
 
 from rpcsys.data import folder
 from rpcsys.server.supervisor.http import HELP
+from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
 from rpcsys.tracker.views.metrics import FrameCounts, Metrics
 from tests.device_files import ROOT
 from tests.tracker.transcripts import Scene
@@ -37,6 +38,7 @@ def known() -> set[str]:
     tracker = Metrics(scene.state.records, lambda: scene.now, counts, lambda: None, lambda: True)
     names = {f"rpcsys_server_{name}" for name in HELP}
     names |= {metric.name for metric in tracker.collect()}
+    names |= {metric.name for metric in ReplicaMetrics(ReplicaCounts(), lambda: None).collect()}
     assert "rpcsys_tracker_pending" in names
     return names
 

@@ -59,7 +59,7 @@ CREATE TABLE levels (
 
 _SECOND = """
 -- How far a replica has the journal of its lab: its last entry, and the highest numbers in it. At most one row.
-CREATE TABLE journal (through INTEGER NOT NULL, at REAL NOT NULL, epoch INTEGER NOT NULL, arrivals INTEGER NOT NULL);
+CREATE TABLE journal (through INTEGER PRIMARY KEY, at REAL NOT NULL, epoch INTEGER NOT NULL, arrivals INTEGER NOT NULL);
 """
 
 STEPS: tuple[str, ...] = (_FIRST, _SECOND)  # scripts: from an empty file to version 1, from 1 to 2, and so on

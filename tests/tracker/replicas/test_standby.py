@@ -221,7 +221,7 @@ def test_a_peer_between_two_messages_is_not_dropped(site, monkeypatch):
     [
         (b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
         (b"\x71\xf2\x0f\x00", MAGIC),
-        (os.urandom(3) + b"\xee", b""),
+        (b"\xb7\xad\x17\xee", b""),
         (MAGIC + (1 << 20).to_bytes(4, "little"), b""),
         (MAGIC + b"\xff\xff\xff\xff", b""),
         (MAGIC + bytes(4), b""),
