@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,3 +50,11 @@ def test_a_replica_with_a_wrong_place_does_not_start(tmp_path: Path) -> None:
     flags = ["--host", "127.0.0.1", "--port", "0", "--state-dir", str(tmp_path), "--replicate", "lab-1"]
     with pytest.raises(ConfigError, match="is no engine's address"):
         asyncio.run(serving.serve(config.parse(flags)))
+
+
+def test_a_tracker_alone_loads_nothing_of_replicas() -> None:
+    code = (
+        "import sys; from rpcsys.tracker import serving;"
+        "sys.exit(any(name.startswith('rpcsys.tracker.replicas') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

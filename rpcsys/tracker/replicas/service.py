@@ -131,8 +131,10 @@ class ReplicaService:
         self._carry_out(self.replica.stop(time.monotonic()))
         if self._timer is not None:
             self._timer.cancel()
-        for task in [*self._tasks]:
+        under_way = [*self._tasks]
+        for task in under_way:
             task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
         if led:
             try:
                 await self._engine.resign(term)
