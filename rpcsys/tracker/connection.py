@@ -317,10 +317,8 @@ class PeerConnection:
         self._service.counts.frames_out += message is not MAGIC_BYTES
         if type(message) is bytes:
             data = message
-        elif message == SUCCESS:
-            data = _SUCCESS
-        elif message is ASKED:
-            data = _ASKED
+        elif message is ASKED or message == SUCCESS:
+            data = _ASKED if message is ASKED else _SUCCESS
         else:
             try:
                 data = encode(message, MAX_FRAME if type(message) is dict else MAX_TVM_REPLY)
@@ -336,7 +334,7 @@ class PeerConnection:
         """Write as much as the kernel takes; the rest follows when the socket is writable again."""
         if self._service.holds is not None and self._queued:
             self._hold_back(self._service.holds)
-        if self._tunnel is not None and self._queued and self._tunnel.open:
+        elif self._tunnel is not None and self._queued and self._tunnel.open:
             queued, self._queued = self._queued, bytearray()
             self._unsent += self._tunnel.seal(queued)
         unsent = self._unsent
@@ -351,9 +349,11 @@ class PeerConnection:
             self._note_unsent()
 
     def _hold_back(self, holds: Callable[[PeerConnection, bytes], bool]) -> None:
+        if self._tunnel is not None and not self._tunnel.open:
+            return
         queued, self._queued = bytes(self._queued), bytearray()
         if not holds(self, queued):
-            self._unsent += queued
+            self._unsent += queued if self._tunnel is None else self._tunnel.seal(queued)
             return
         self._awaited += len(queued)
         if self._awaited > HIGH_WATER:
@@ -364,7 +364,7 @@ class PeerConnection:
         self._awaited -= len(data)
         if self not in self._service.open_connections:
             return
-        self._unsent += data
+        self._unsent += data if self._tunnel is None else self._tunnel.seal(data)
         self.flush()
         if self._closing or self._stuck_since is not None:
             self._note_unsent()

@@ -66,7 +66,8 @@ class Leader:
             ]  # a tracker is the only one of its process; `Site` keeps the others
             listener = bind("127.0.0.1", port, port + 1)
             self._folder = tempfile.TemporaryDirectory()
-            self._leading = AtOnce(term, Path(self._folder.name)) if term else None
+            state = Path(config.state_dir or self._folder.name)
+            self._leading = AtOnce(term, state) if term else None
             self.service = TrackerService(config, self._leading)
             self.acceptor = Acceptor(listener, self.service.accept)
 
