@@ -175,9 +175,9 @@ def replicas(link: Link) -> Replicas:
     try:
         answer = link.ask("page", path="/api/replicas", timeout=REPLY_S) if link.ours else {}
     except TrackerError as error:
-        if isinstance(error, TrackerLost):
+        if type(error) is not TrackerError:  # this client may not ask
             raise
-        answer = {}  # it has none, or is older than they are
+        answer = {}  # the page is unknown: the tracker has none, or is older than they are
     if not answer:
         return {"leader": None, "term": 0, "engine": "", "replicas": []}
     body = from_tracker(sentence, answer.get("body"), "body")

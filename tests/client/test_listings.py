@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.client import listings
-from rpcsys.errors import ProtocolError, TrackerError
+from rpcsys.errors import Forbidden, ProtocolError, TrackerError, TrackerLost
 
 PAST = {
     **dict.fromkeys(("lease", "key", "server", "user", "address", "outcome", "reason"), "x"),
@@ -98,3 +98,24 @@ def test_an_invalid_summary_is_refused(summary):
     except ProtocolError as error:
         said = str(error)
     assert said.startswith("Server List") or "not of the form" in said
+
+
+class Refuses(Pages):
+    """A link to a tracker that answers with an error."""
+
+    def ask(self, op, **fields):
+        raise self.pages[0]
+
+
+def test_a_tracker_that_knows_no_such_page_has_no_replicas():
+    """One alone, one from before, and TVM's."""
+    tvms = Pages()
+    tvms.ours = False
+    for link in (Refuses(TrackerError("UnknownPage: there are: /api/lab")), tvms):
+        assert listings.replicas(link)["replicas"] == []
+
+
+@pytest.mark.parametrize("error", [Forbidden("ann may not see"), TrackerLost("no answer")])
+def test_who_may_not_ask_for_replicas_is_told_so(error):
+    with pytest.raises(type(error)):
+        listings.replicas(Refuses(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from rpcsys.client.tracker import PLACES, connect_tracker
 from rpcsys.errors import RpcsysError, one_line
 from rpcsys.module.kinds.remote import remote
 from rpcsys.query import __main__ as query
+from rpcsys.wire import page_body
 from tests.scripted_peers import ScriptedTracker, answers, mutated
 
 ROW = {"state": "ok", "reason": "", "until_s": None}
@@ -136,6 +138,34 @@ def test_watch_ends_at_the_first_invalid_answer(tracker, monkeypatch):
     status, out, _ = run(tracker, "--watch", says)
     assert (status, len(looks)) == (1, 4)
     assert out.count("Tracker address") == 3
+
+
+REPLICA = {"address": "b:1", "http_port": 0, "version": "1", "role": "leads", "through": 4, "behind": 0, "since": 1.7e9}
+REPLICAS = {"leader": "b:1", "term": 3, "engine": "up", "replicas": [REPLICA]}
+
+
+def page(said):
+    """The answer with a page of the tracker."""
+    return answers({"kind": "application/json", "body": page_body.pack(json.dumps(said).encode())})
+
+
+def test_replicas_are_printed_with_further_fields_too(tracker):
+    for said in (REPLICAS, newer(REPLICAS)):
+        status, out, _ = run(tracker, "replicas", page(said))
+        assert (status, out.splitlines()[0]) == (0, "b:1 leads (term 3)")
+    assert run(tracker, "replicas --json", page(REPLICAS))[1] == json.dumps(REPLICAS) + "\n"
+
+
+@FAST
+@given(said=mutated(REPLICAS), form=st.sampled_from(["replicas", "replicas --json"]))
+def test_invalid_replicas_are_one_line(tracker, said, form):
+    assert run(tracker, form, page(said))[0] in (0, 1)
+
+
+@FAST
+@given(body=st.text(max_size=40) | st.binary(max_size=40).map(page_body.pack))
+def test_a_page_of_replicas_that_is_none_is_one_line(tracker, body):
+    assert run(tracker, "replicas", answers({"kind": "application/json", "body": body}))[0] == 1
 
 
 @FAST

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rpcsys import logs
+from rpcsys.client.tracker import connect_tracker
 from rpcsys.daemon.acceptor import Acceptor
 from rpcsys.serve import bind
 from rpcsys.tracker.config import TrackerConfig
@@ -235,3 +236,21 @@ def test_who_lacks_an_entry_is_behind_since_it_came(tmp_path: Path) -> None:
         assert row["behind"] >= 1
 
     run(act, tmp_path)
+
+
+def test_replicas_are_told_through_each_of_them(tmp_path: Path) -> None:
+    def ask(address: tuple[str, int]) -> tuple[object, list[str]]:
+        with connect_tracker(address) as link:
+            found = link.replicas()
+            return found["leader"], sorted(row["role"] for row in found["replicas"])
+
+    async def act(one: Running, other: Running) -> None:
+        await until(lambda: one.leads or other.leads)
+        leader, standby = (one, other) if one.leads else (other, one)
+        roles = {"leads", "follows"}
+        await until(lambda: {row["role"] for row in leader.service.summary()["replicas"]} == roles)
+        for each in (leader, standby):
+            told = await asyncio.to_thread(ask, each.address)
+            assert told == ("{}:{}".format(*leader.address), ["follows", "leads"])
+
+    run(act, tmp_path, 2)
