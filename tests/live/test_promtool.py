@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -56,3 +57,42 @@ def test_the_alert_rules_are_valid(promtool: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SUCCESS" in done.stdout
+
+
+#: An alert: series by name that raise it, series that do not, and the minute at which Prometheus is asked.
+REPLICAS = {
+    "NobodyLeads": ({"leading": "0x20"}, {"leading": "1x20"}, "2m"),
+    "EngineSilent": ({"engine_up": "0x20"}, {"engine_up": "1x20"}, "2m"),
+    "ReplicaBehind": ({"behind_seconds": "61x20"}, {"behind_seconds": "59x20"}, "0m"),
+    "ReplicaMissing": ({"replicas": "3x5 2x20"}, {"replicas": "2x5 3x20"}, "12m"),
+    "LeaderChangesOften": ({"failovers_total": "0 2 4 6x20"}, {"failovers_total": "0 0 1 1x20"}, "10m"),
+    "EngineFillsUp": (
+        {"engine_bytes": "51x20", "engine_quota_bytes": "100x20"},
+        {"engine_bytes": "51x20", "engine_quota_bytes": "0x20"},  # etcd does not say
+        "15m",
+    ),
+}
+
+
+@pytest.mark.parametrize("alert", REPLICAS)
+def test_alerts_about_replicas_are_raised_when_they_should_be(alert: str, promtool: str, tmp_path: Path) -> None:
+    raising, quiet, at = REPLICAS[alert]
+    for series, raised in ((raising, True), (quiet, False)):
+        expr = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)'
+        test = {
+            "interval": "1m",
+            "input_series": [
+                {"series": f'rpcsys_tracker_{name}{{job="rpcsys-tracker",instance="a",replica="b"}}', "values": values}
+                for name, values in series.items()
+            ],
+            "promql_expr_test": [
+                {"expr": expr, "eval_time": at, "exp_samples": [{"labels": "{}", "value": int(raised)}]}
+            ],
+        }
+        file = tmp_path / f"{raised}.yml"
+        rules = ROOT / "docs" / "monitoring" / "prometheus-rules.yml"
+        file.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+        done = subprocess.run(
+            [promtool, "test", "rules", str(file)], capture_output=True, text=True, timeout=ENDS_S, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
