@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,8 @@ def flags(name: str) -> list[str]:
 
 def test_the_sample_flags_are_valid() -> None:
     assert tracker_config.parse(flags("tracker.environment")).port == 9190
+    replica = re.search("^#   (--replicate .*)$", (UNITS / "tracker.environment").read_text(), re.MULTILINE)
+    assert tracker_config.parse([*replica[1].split(), "--state-dir", "d"]).advertise == "lab-1"
     assert proxy_config.parse(flags("proxy.environment")).tracker == ("127.0.0.1", 9190)
     gateway = gateway_config.parse(flags("gateway.environment"))
     assert (gateway.tracker, gateway.port, gateway.grpc_port) == (("127.0.0.1", 9190), 8000, 8001)
