@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,197 +18,263 @@ import rpcsys
 from rpcsys.errors import RpcsysError
 from tests import etcd
 from tests.live.daemons import Daemon, Daemons, free_port, wait_until
-from tests.live.probe import SUMMARY, TrackerProbe
+from tests.live.probe import TrackerProbe
+from tests.live.replicas import KEY, SOON_S, ReplicatedLab, load
 from tests.live.stored import rows
 
 pytestmark = pytest.mark.open_lab("a closed lab has one tracker")
-SOON_S = 60.0
-LEASES = "SELECT lease, epoch, key, server, user, address, how, since, held_s, outcome FROM leases ORDER BY epoch"
-
-
-class Replica:
-    """One of the trackers, which can be started again at its port, with its state."""
-
-    def __init__(self, daemons: Daemons, engine: etcd.Etcd, folder: Path) -> None:
-        self.daemons, self.engine, self.state = daemons, engine, folder
-        self.port, self.web = free_port(), free_port()
-        self.start()
-
-    def start(self, *flags: str) -> None:
-        more = flags or ("--replicate", str(self.engine.place()), "--http-port", str(self.web))
-        self.daemon: Daemon = self.daemons.tracker("--state-dir", str(self.state), *more, port=self.port)
-
-    @property
-    def leads(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.web}/leader", timeout=2) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
-
-
-class Lab:
-    """Trackers with a device server that follows them."""
-
-    def __init__(self, daemons: Daemons, engine: etcd.Etcd, folder: Path, count: int) -> None:
-        self.engine = engine
-        self.replicas = [Replica(daemons, engine, folder / f"state{number}") for number in range(count)]
-        self.where = ",".join(replica.daemon.where for replica in self.replicas)
-        wait_until(lambda: self.leader, SOON_S, "a tracker leads")
-        self.board = daemons.server("rpi4", "--tracker", self.where, "--slots", "2")
-        self.wait_free(2)
-
-    @property
-    def leader(self) -> Replica | None:
-        return next((replica for replica in self.replicas if replica.leads), None)
-
-    def leads(self) -> Replica:
-        return wait_until(lambda: self.leader, SOON_S, "a tracker leads")
-
-    def leads_beside(self, earlier: Replica) -> None:
-        """Wait until another one leads."""
-        wait_until(lambda: self.leader not in (None, earlier), SOON_S, "the other leads")
-
-    def standby(self) -> Replica:
-        leader = self.leads()
-        return next(replica for replica in self.replicas if replica is not leader)
-
-    def wait_free(self, count: int) -> None:
-        def free() -> bool:
-            probe = TrackerProbe(self.leads().daemon.address)
-            with closing(probe):
-                return probe.ask([SUMMARY])[1]["queue_info"].get("rpi4", {}).get("free") == count
-
-        wait_until(free, SOON_S, f"{count} free")
-
-    def histories(self) -> list[list[Any]]:
-        return [rows(replica.state, LEASES) for replica in self.replicas]
+MakeLab = Callable[..., ReplicatedLab]
 
 
 @pytest.fixture
-def engine() -> Iterator[etcd.Etcd]:
-    with etcd.running() as members:
-        yield members
+def make_lab(daemons: Daemons, tmp_path: Path) -> Iterator[MakeLab]:
+    """Makes the lab of a test, on a new etcd."""
+    made: list[ReplicatedLab] = []
+    with etcd.running() as engine:
+
+        def make(count: int = 2, snapshot: int | None = None) -> ReplicatedLab:
+            made.append(ReplicatedLab(daemons, engine, tmp_path, count, snapshot))
+            return made[-1]
+
+        yield make
+        for lab in made:
+            lab.stop()
 
 
 @pytest.fixture
-def lab(engine: etcd.Etcd, daemons: Daemons, tmp_path: Path) -> Iterator[Lab]:
-    made = Lab(daemons, engine, tmp_path, 2)
-    yield made
-    for replica in made.replicas:  # what an idle one has depends on whether it leads, which `daemons` cannot know
-        if replica.daemon.running():
-            assert replica.daemon.terminate() == 0
+def lab(make_lab: MakeLab) -> ReplicatedLab:
+    """Two trackers."""
+    return make_lab()
 
 
-@contextmanager
-def load(lab: Lab) -> Iterator[list[str]]:
-    """Clients that lease one device after another until the block ends: what each has run on, and what failed."""
-    over = threading.Event()
-    done: list[str] = []
-    failed: list[str] = []
+def history(where: str) -> list[Any]:
+    """What the leader says of the past."""
+    with rpcsys.connect_tracker(where) as tracker:
+        return [*tracker.history(limit=None)]
 
-    def client() -> None:
-        with rpcsys.connect_tracker(lab.where) as tracker:
-            while not over.is_set():
-                try:
-                    with tracker.request("rpi4", session_timeout=30, wait_timeout=SOON_S) as session:
-                        session.ping(30)
-                        done.append(session.lease["lease"])
-                except RpcsysError as error:
-                    failed.append(f"{type(error).__name__}: {error}")
 
-    threads = [threading.Thread(target=client) for _ in range(3)]
-    for thread in threads:
-        thread.start()
+def ended(session: rpcsys.Session) -> bool:
+    """Whether it answers no more."""
     try:
-        wait_until(lambda: len(done) > 5, SOON_S, "the load has begun")
-        yield failed
-        before = len(done)
-        wait_until(lambda: len(done) > before + 5 or failed, SOON_S, "the load goes on")
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(2 * SOON_S)
-    assert failed == []
+        session.ping(30)
+    except RpcsysError:
+        return True
+    return False
 
 
-def test_clients_notice_neither_kills_nor_stops_and_all_have_one_history(lab: Lab) -> None:
-    with load(lab):
+# --- the leader's end --------------------------------------------------------------------------
+
+
+def test_clients_notice_neither_kills_nor_stops_and_all_have_one_history(lab: ReplicatedLab) -> None:
+    with load(lab) as leased:
         for end in (Daemon.kill, Daemon.terminate):
             leader = lab.leads()
             end(leader.daemon)
             lab.leads_beside(leader)
-            time.sleep(0.5)  # of load at the new leader
+            leased.wait_more()
             leader.start()
     lab.wait_free(2)
-    first, second = wait_until(
-        lambda: (found := lab.histories())[0] == found[1] and found, SOON_S, "both have the same history"
-    )
-    assert len(first) > 10
-    epochs = [row[1] for row in second]
-    assert epochs == sorted(set(epochs)), "each lease has a number of its own"
-    assert {row[9] for row in first} == {"closed"}
+    kept = lab.wait_same_history(len(leased.leases))
+    epochs = [row[1] for row in kept]
+    assert len({*epochs}) == len(epochs), "each lease has a number of its own"
+    assert {*leased.leases} <= {row[0] for row in kept}
+    assert {row[9] for row in kept} == {"closed"}
+    leader, told = lab.leads(), history(lab.where)
+    assert len(told) == len(kept)
+    leader.daemon.terminate()
+    lab.leads_beside(leader)
+    assert history(lab.where) == told
 
 
-def test_a_paused_leader_says_nothing_when_it_wakes(lab: Lab) -> None:
+def test_a_paused_leader_says_nothing_when_it_wakes(lab: ReplicatedLab) -> None:
     leader = lab.leads()
-    witness = TrackerProbe(leader.daemon.address)
-    assert witness.ask([SUMMARY])[0] == 0
-    with load(lab):
+    with TrackerProbe(leader.daemon.address) as witness, load(lab) as leased:
+        witness.summary()
         os.kill(leader.daemon.pid, signal.SIGSTOP)
-        witness.send([4, "rpi4", "", 1])
+        witness.send([4, KEY, "", 1])
         lab.leads_beside(leader)
-        time.sleep(1.0)  # of load at the new leader
+        leased.wait_more()
         os.kill(leader.daemon.pid, signal.SIGCONT)
-        with pytest.raises((ConnectionError, EOFError, AssertionError)):
-            witness.receive()
+        with pytest.raises((ConnectionError, EOFError)):
+            witness.read(1)
+        leased.wait_more()
     assert not leader.leads
     assert "deposed" in leader.daemon.stderr()
+    with TrackerProbe(leader.daemon.address) as probe:  # it follows, and relays
+        assert probe.lease(KEY)[2].startswith(f"{KEY}:")
 
 
-def test_tvms_frames_are_relayed_by_any_tracker(lab: Lab) -> None:
-    for _ in range(3):
-        leader, standby = lab.leads(), lab.standby()
-        probe = TrackerProbe(standby.daemon.address)
-        with closing(probe):
-            assert probe.lease("rpi4")[2].startswith("rpi4:")
+def test_trackers_are_restarted_one_by_one_under_load(make_lab: MakeLab) -> None:
+    lab = make_lab(3)
+    leader = lab.leads()
+    standbys = [replica for replica in lab.replicas if replica is not leader]
+    with load(lab) as leased:
+        for replica in (*standbys, leader):
+            assert replica.daemon.terminate() == 0
+            leased.wait_more()
+            replica.start()
+            leased.wait_more()
+    lab.wait_free(2)
+    lab.wait_same_history(len(leased.leases))
+
+
+# --- TVM's ends --------------------------------------------------------------------------------
+
+
+def test_tvms_frames_are_relayed_by_any_tracker(lab: ReplicatedLab) -> None:
+    standby = lab.standby()
+    with load(lab, clients=2, frames_to=standby) as leased:
+        for _ in range(3):  # through a standby, at the leader itself, through a standby again
+            leader = lab.leads()
+            if leader is not standby:
+                leader.daemon.kill()
+            else:
+                os.kill(leader.daemon.pid, signal.SIGSTOP)
+            lab.leads_beside(leader)
+            if leader is standby:
+                os.kill(leader.daemon.pid, signal.SIGCONT)
+            else:
+                leader.start()
+            leased.wait_more()
+
+
+def test_tvms_client_goes_on_through_a_standby(lab: ReplicatedLab) -> None:
+    rpc = pytest.importorskip("tvm.rpc")
+    leader, standby = lab.leads(), lab.standby()
+    tracker = rpc.connect_tracker(*standby.daemon.address)
+    for turn in range(3):
+        remote = tracker.request(KEY, session_timeout=60)
+        remote.upload(bytearray(b"turn %d" % turn), "of")
+        assert remote.download("of") == b"turn %d" % turn
+        del remote
+        if turn == 0:
+            leader.daemon.kill()  # the next request finds a connection that is cut
+            leader.start()
+    tracker.close()
+
+
+# --- what a later leader knows -----------------------------------------------------------------
+
+
+def test_leases_queues_and_drains_go_on_under_the_next_leader(lab: ReplicatedLab, daemons: Daemons) -> None:
+    daemons.server("gpu", "--tracker", lab.where, "--name", "gpu0")
+    daemons.server("spare", "--tracker", lab.where, "--name", "spare0")
+    order: list[str] = []
+
+    def queue_up(user: str) -> None:
+        with rpcsys.connect_tracker(lab.where, user=user) as client:
+            client.request("gpu", wait_timeout=2 * SOON_S).close()
+            order.append(user)
+
+    with rpcsys.connect_tracker(lab.where, user="ann") as ann:
+        held, other = ann.request("gpu", session_timeout=600), ann.request(KEY, session_timeout=500)
+        wait_until(lambda: "spare0" in {row["name"] for row in ann.summary()["servers"]}, SOON_S, "the spare is there")
+        assert ann.drain("spare0")
+        waiting = [threading.Thread(target=queue_up, args=(user,), daemon=True) for user in ("bob", "carol", "dave")]
+        for number, thread in enumerate(waiting, 1):
+            thread.start()
+            wait_until(
+                lambda number=number: ann.summary()["queue_info"]["gpu"]["pending"] == number, SOON_S, "it waits"
+            )
+
+        def leases() -> dict[str, tuple[Any, ...]]:
+            same = ("key", "server", "holder", "address", "limit_s", "state")
+            return {row["lease"]: tuple(row[name] for name in same) for row in ann.leases()}
+
+        before, since = leases(), {row["lease"]: time.time() - row["since_s"] for row in ann.leases()}
+        assert {row[4] for row in before.values()} == {600.0, 500.0}
+        leader = lab.leads()
         leader.daemon.kill()
         lab.leads_beside(leader)
-        leader.start()
+        wait_until(lambda: leases() == before, SOON_S, "the leases are as before")
+        for row in ann.leases():
+            assert abs(time.time() - row["since_s"] - since[row["lease"]]) < 2.0
+        shown = subprocess.run(
+            [sys.executable, "-m", "rpcsys.query", "leases", "--tracker", lab.where], capture_output=True, text=True
+        )
+        assert shown.returncode == 0
+        assert shown.stdout.count("ann") == 2, shown.stdout
+        renewed = ann.renew(held, 900)
+        assert renewed is not None
+        assert renewed >= 900
+        ann.end_lease(other.lease["lease"], "enough")
+        wait_until(lambda: ended(other), SOON_S, "its session has ended")
+        states = {row["name"]: row["state"] for row in ann.summary()["servers"]}
+        assert states["spare0"] == "drained"
+        held.ping(30)
+        held.close()
+        for thread in waiting:
+            thread.join(SOON_S)
+        assert order == ["bob", "carol", "dave"]
+        wait_until(lambda: len(ann.history()) == 5, SOON_S, "all are over")
+        past = {row["lease"]: row for row in ann.history()}[held.lease["lease"]]
+    assert (past["user"], past["key"], past["outcome"]) == ("ann", "gpu", "closed")
+    assert past["limit_s"] == renewed
+    assert abs(past["since"] - since[held.lease["lease"]]) < 2.0
+    leader.start()
+    lab.wait_same_history(5)
 
 
-def test_one_tracker_goes_on_alone_without_the_engine(lab: Lab) -> None:
-    with rpcsys.connect_tracker(lab.where) as tracker, tracker.request("rpi4", session_timeout=600) as session:
-        lease = session.lease["lease"]
-        leader, standby = lab.leads(), lab.standby()
-        held = ("granted", lease)
-        wait_until(lambda: held in {*rows(standby.state, "SELECT kind, about FROM present")}, SOON_S, "it is known")
-        for replica in lab.replicas:
+# --- what is in a replica's folder -------------------------------------------------------------
+
+
+def test_the_folder_of_a_single_tracker_becomes_the_first_replicas(
+    make_lab: MakeLab, daemons: Daemons, tmp_path: Path
+) -> None:
+    state, port = tmp_path / "state0", free_port()
+    single = daemons.tracker("--state-dir", str(state), port=port)
+    board = daemons.server(KEY, "--name", "old0", tracker=single)
+    with rpcsys.connect_tracker(single.where) as tracker:
+        with tracker.request(KEY) as session:
+            earlier = session.lease["lease"]
+        wait_until(tracker.history, SOON_S, "it is over")
+        assert tracker.drain("old0")
+    assert board.terminate() == 0
+    assert single.terminate() == 0
+
+    lab = make_lab()
+    leader = lab.leads()
+    assert leader.state == state
+    daemons.server("other", "--tracker", lab.where, "--name", "old0")
+    with rpcsys.connect_tracker(lab.where) as tracker, tracker.request(KEY) as session:
+        later = session.lease["lease"]
+    wait_until(lambda: [row["lease"] for row in history(lab.where)] == [later, earlier], SOON_S, "the history goes on")
+    standby = lab.standby()
+    wait_until(lambda: ("drained", "old0") in standby.present(), SOON_S, "it knows of the drain")
+    leader.daemon.kill()
+    lab.leads_beside(leader)
+
+    def state_of_the_old() -> str:
+        with rpcsys.connect_tracker(lab.where) as viewer:
+            return {row["name"]: row["state"] for row in viewer.summary()["servers"]}.get("old0", "")
+
+    assert wait_until(state_of_the_old, SOON_S, "it is back") == "drained"
+
+
+def test_a_replica_with_an_empty_folder_begins_with_the_snapshot(make_lab: MakeLab) -> None:
+    lab = make_lab(2, snapshot=20)
+    with rpcsys.connect_tracker(lab.where, user="ann") as ann, ann.request(KEY, session_timeout=600) as session:
+        with load(lab, clients=1) as leased:
+            leased.wait_more(20)
+        prefix = "L3JwY3N5cy9sYWIvc25hcHNob3Q="  # /rpcsys/lab/snapshot
+        wait_until(lambda: "kvs" in lab.engine.ask("/v3/kv/range", {"key": prefix}), SOON_S, "there is a snapshot")
+        third = lab.add()
+        wait_until(lambda: third.present() == lab.leads().present(), SOON_S, "it has what holds")
+        assert ("granted", session.lease["lease"]) in third.present()
+        for replica in lab.replicas[:-1]:
             replica.daemon.kill()
-        leader.engine.members[0].kill()
-        standby.start("--http-port", str(standby.web))
-        with urllib.request.urlopen(f"http://127.0.0.1:{standby.web}/api/summary", timeout=10) as answer:
-            summary = json.load(answer)
-        assert [row["lease"] for row in summary["leases"]] == [lease]
-        session.ping(10)
-        standby.daemon.terminate()
-    lab.engine.members[0].start()
-    lab.engine.wait_healthy()
+        assert lab.leads() is third
+        with rpcsys.connect_tracker(third.daemon.where, user="ann") as tracker:
+            (lease,) = tracker.leases()
+            assert (lease["lease"], lease["holder"], lease["limit_s"]) == (session.lease["lease"], "ann", 600)
+    assert rows(third.state, "PRAGMA integrity_check") == [("ok",)]
 
 
-def test_without_a_majority_sessions_go_on_and_requests_wait(lab: Lab) -> None:
-    with rpcsys.connect_tracker(lab.where) as tracker:
-        sessions = [tracker.request("rpi4", session_timeout=600) for _ in range(2)]
-        waiting = threading.Thread(target=lambda: tracker.request("rpi4", wait_timeout=2 * SOON_S).close())
-        waiting.start()
-        leader = lab.leads()
-        engine = leader.engine
-        engine.members[0].kill()
-        wait_until(lambda: not leader.leads, SOON_S, "it leads no more")
-        sessions[0].ping(10)
-        engine.members[0].start()
-        lab.leads()
-        sessions[0].close()
-        waiting.join(SOON_S)
-        assert not waiting.is_alive()
-        sessions[1].close()
+def test_a_tracker_alone_loads_nothing_of_replicas(daemons: Daemons, tmp_path: Path) -> None:
+    flags = ("--host", "127.0.0.1", "--port", "0", "--state-dir", str(tmp_path / "state"))
+    tracker = daemons.launch("tracker", (sys.executable, "-X", "importtime", "-m", "rpcsys.tracker", *flags))
+    tracker.await_ready_line()
+    with TrackerProbe(tracker.address) as probe:
+        probe.summary()
+    assert "rpcsys.tracker.serving" in tracker.stderr()
+    assert "rpcsys.tracker.replicas" not in tracker.stderr()
