@@ -24,8 +24,8 @@ LEASES = "SELECT lease, epoch, key, server, user, address, how, since, held_s, o
 _SOON_A_SNAPSHOT = """
 import sys
 from rpcsys.tracker import __main__
-from rpcsys.tracker.replicas import replica
-replica.SNAPSHOT_ENTRIES = int(sys.argv.pop(1))
+from rpcsys.tracker.replicas import replica, service
+replica.SNAPSHOT_ENTRIES, service.SNAPSHOT_AFTER_S = int(sys.argv.pop(1)), 3.0
 sys.exit(__main__.main())
 """
 

@@ -44,6 +44,7 @@ SIZE_S = 10.0  # how often the engine is asked for its size
 HANDICAP_S = 5.0  # how long a replica with other flags than the last leader's leaves the place to the others
 MAX_ENDS = 600  # of the journal that are remembered: ten minutes of a busy leader
 BEHIND_S = 5.0  # a replica that lacks an entry for so long is behind
+SNAPSHOT_AFTER_S = 10.0  # how long the journal before a snapshot stays, for those who are about to read it
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
 Held = tuple[PeerConnection, bytes]
@@ -240,6 +241,7 @@ class ReplicaService:
             return await engine.read_snapshot(request.snapshot)
         fold = self.replica.fold
         snapshot, pieces = Fold(fold.through, fold.at, fold.epoch, fold.arrivals, self.store.live_state).snapshot()
+        await asyncio.sleep(SNAPSHOT_AFTER_S)  # the journal has leases that are over, too; a snapshot does not
         return await engine.write_snapshot(snapshot, pieces, request.term)
 
     def _trouble(self, reason: str) -> None:
