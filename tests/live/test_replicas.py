@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,11 @@ def test_clients_notice_neither_kills_nor_stops_and_all_have_one_history(lab: Re
 
 def test_a_paused_leader_says_nothing_when_it_wakes(lab: ReplicatedLab) -> None:
     leader = lab.leads()
-    with TrackerProbe(leader.daemon.address) as witness, load(lab) as leased:
-        witness.summary()
+    probe = partial(TrackerProbe, leader.daemon.address)
+    with probe() as board, probe() as witness, load(lab) as leased:
+        assert board.ask([3, "witness", [9090, "witness:1"], None]) == 0
         os.kill(leader.daemon.pid, signal.SIGSTOP)
-        witness.send([4, KEY, "", 1])
+        witness.send([4, "witness", "", 1])  # it has a device for it
         lab.leads_beside(leader)
         leased.wait_more()
         os.kill(leader.daemon.pid, signal.SIGCONT)
@@ -100,8 +102,8 @@ def test_a_paused_leader_says_nothing_when_it_wakes(lab: ReplicatedLab) -> None:
         leased.wait_more()
     assert not leader.leads
     assert "deposed" in leader.daemon.stderr()
-    with TrackerProbe(leader.daemon.address) as probe:  # it follows, and relays
-        assert probe.lease(KEY)[2].startswith(f"{KEY}:")
+    with probe() as relayed:  # it follows
+        assert relayed.lease(KEY)[2].startswith(f"{KEY}:")
 
 
 def test_trackers_are_restarted_one_by_one_under_load(make_lab: MakeLab) -> None:
