@@ -13,23 +13,30 @@ CONNECT_S = 5.0  # for each of a host's addresses. Clients and servers give up a
 
 
 async def dial(host: str, port: int) -> socket.socket:
-    """A connected, non-blocking socket. Raises OSError: no such host, or none of its addresses answers."""
+    """A connected, non-blocking socket.
+
+    Raises `ConnectionRefusedError`: one of the host's addresses refuses, and none accepts; OSError: no such host, or
+    none of its addresses answers.
+    """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError:
         raise OSError(f"{host!r} is no host") from None
     problem = OSError(f"{host!r} has no address")
+    refused = None
     for family, kind, protocol, _, address in found:
         try:
             return await _connected(socket.socket(family, kind, protocol), address)
+        except ConnectionRefusedError as error:
+            refused = error.with_traceback(None)  # its frames refer to it: a cycle for the garbage collector
         except asyncio.TimeoutError:
             problem = TimeoutError(f"no answer in {CONNECT_S:g} s")
         except OSError as error:
-            problem = error.with_traceback(None)  # its frames refer to it: a cycle for the garbage collector
+            problem = error.with_traceback(None)
     try:
-        raise problem
+        raise refused or problem
     finally:
-        del problem
+        del problem, refused
 
 
 async def _connected(sock: socket.socket, address: Any) -> socket.socket:

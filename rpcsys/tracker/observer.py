@@ -18,6 +18,7 @@ from rpcsys.tracker.history import HistoryReader
 from rpcsys.tracker.leading import Leading
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.store import HistoryStore
+from rpcsys.tracker.tables import Position
 from rpcsys.tracker.views.metrics import FrameCounts, Metrics
 from rpcsys.tracker.views.utilisation import SAMPLE_S, STEP_S, STEPS, Utilisation
 from rpcsys.wire import control
@@ -77,6 +78,8 @@ class Observer:
             self.store = leading.store
         elif config.state_dir is not None:
             self.store = HistoryStore(config.state_dir, history_days=config.history_days, clock=now)
+            if self.store.position.through:
+                self.store.note(position=Position())  # a replica's, whose journal lacks what follows
         if self.store is not None:
             self.history = HistoryReader(self.store.path, self.store.suspect)
             self.utilisation.add(self.store.levels(self._started_at - STEPS * STEP_S, self._started_at))

@@ -303,6 +303,7 @@ class TrackerService:
         self.connections.clear()
         for connection in [*self.open_connections]:
             connection.close()
+            connection.cut()  # nobody would send what is left
         self.sockets.close()
         self.observer.close()
         if self.lab is not None:

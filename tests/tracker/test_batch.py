@@ -14,6 +14,7 @@ from rpcsys.tracker import batch, store, tables
 from rpcsys.tracker.batch import Batch, LiveState
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.store import HistoryStore
+from rpcsys.tracker.tables import Position
 from tests.live.daemons import rss_mb, wait_until
 from tests.tracker import entries
 
@@ -32,6 +33,28 @@ def test_records_are_bounded_in_bytes(monkeypatch) -> None:
     box.extend(later)
     assert len(box.events) + box.missed - missed - 5 == 2 * len(later.events)
     assert box.bytes <= 1 << 20
+
+
+def change(number: int) -> tuple[int, HistoryEntry]:
+    return number, entries.joined(f"server {number}", at=NOW)
+
+
+def test_a_whole_later_batch_replaces_what_waits(tmp_path) -> None:
+    box = Batch(changes={("joined", "a"): change(1), ("joined", "b"): None}, position=Position(3))
+    box.add_event(entries.joined("a", at=NOW))
+    box.extend(Batch(changes={("joined", "c"): change(2)}, whole=True))
+    assert box.whole
+    assert box.changes == {("joined", "c"): change(2)}
+    assert (len(box.events), box.position) == (1, Position(3))
+    box.extend(Batch(changes={("joined", "d"): change(3)}, position=Position()))
+    assert box.whole
+    assert [*box.changes] == [("joined", "c"), ("joined", "d")]
+    assert box.position == Position()
+
+
+def test_a_position_alone_is_something_to_write(tmp_path) -> None:
+    assert not Batch()
+    assert Batch(position=Position())
 
 
 def test_a_full_disk_takes_bounded_memory(tmp_path, monkeypatch) -> None:

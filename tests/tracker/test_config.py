@@ -8,6 +8,34 @@ from rpcsys.errors import ConfigError, UsageError
 from rpcsys.tracker.config import parse
 
 
+REPLICA = ["--replicate", "etcd://lab-1/lab", "--state-dir", "/d"]
+
+
+def test_the_flags_of_a_tracker_with_replicas():
+    assert parse([]).replicate is None
+    tls = ["--replicate-ca", "ca", "--replicate-cert", "c", "--replicate-key", "k"]
+    found = parse([*REPLICA, "--advertise", "lab-1:9300", *tls])
+    assert (found.replicate, found.advertise) == ("etcd://lab-1/lab", "lab-1:9300")
+    assert (found.replicate_ca, found.replicate_cert, found.replicate_key) == ("ca", "c", "k")
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--replicate", "etcd://lab-1/lab"], "give --state-dir DIR, too"),
+        ([*REPLICA, "--lab", "/lab"], "a closed lab has one tracker"),
+        (["--advertise", "lab-1"], "--advertise is for a tracker with replicas: give --replicate, too"),
+        (["--replicate-ca", "ca"], "--replicate-ca is for a tracker with replicas"),
+        (["--replicate-cert", "c"], "--replicate-cert is for a tracker with replicas"),
+        (["--replicate-key", "k"], "--replicate-key is for a tracker with replicas"),
+        (["--replicate", ""], "the value is empty"),
+    ],
+)
+def test_flags_that_replicas_cannot_have(flags, problem):
+    with pytest.raises(UsageError, match=problem):
+        parse(flags)
+
+
 def test_limits_by_key_are_parsed():
     config = parse(["--max-session", "rpi4=600", "--max-session", "a=b:1=2.5", "--max-session", "rpi4=60"])
     assert dict(config.limits) == {"rpi4": 60, "a=b:1": 2.5}

@@ -9,6 +9,7 @@ from rpcsys.errors import ConfigError
 from rpcsys.tracker import batch, store, tables
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.store import HistoryStore
+from rpcsys.tracker.tables import Position
 from rpcsys.wire import control
 from tests.live.daemons import wait_until
 from tests.tracker import entries
@@ -119,6 +120,56 @@ def test_absent_servers_are_awaited_after_one_restart_only(opened):
     again.close()
     assert [record.details["server"] for record in opened().restored(NOW + 70)] == ["back"]
     assert rows(first.path, "SELECT about FROM events WHERE kind = 'gone'") == [("lost",)]
+
+
+# --- the journal of replicas -------------------------------------------------------------------
+
+
+def test_a_position_is_written_with_the_records_that_reach_it(opened):
+    first = opened()
+    assert first.position == Position()
+    first.note(entries.joined("board", at=NOW), position=Position(7, NOW, 3, 4))
+    first.note(entries.joined("other", at=NOW))
+    assert first.position == Position(7, NOW, 3, 4)
+    first.close()
+    again = opened()
+    assert again.position == Position(7, NOW, 3, 4)
+    again.note(position=Position(8, NOW, 3, 4))
+    again.close()
+    assert rows(first.path, "SELECT * FROM journal") == [(8, NOW, 3, 4)]
+
+
+def test_a_snapshot_replaces_what_holds_and_leaves_the_history(opened):
+    first = opened()
+    first.note(entries.joined("written", at=NOW), entries.over("a-1", at=NOW))
+    first.close()
+    second = opened()
+    second.note(entries.joined("pending", at=NOW))
+    kept = [entries.joined("board", at=NOW + 1), entries.granted("a-2", at=NOW + 2)]
+    second.replace(kept, Position(9, NOW, 3, 4))
+    assert [*second.live_state.values()] == kept
+    second.note(entries.gone("board", at=NOW + 3))
+    second.close()
+    third = opened()
+    assert third.position == Position(9, NOW, 3, 4)
+    assert [*third.live_state.values()] == kept[1:]
+    assert rows(first.path, "SELECT lease FROM leases") == [("a-1",)]
+    assert ("joined", "pending") in rows(first.path, "SELECT kind, about FROM events")
+
+
+def test_a_position_outlasts_a_full_disk_and_a_damaged_file(opened, monkeypatch):
+    monkeypatch.setattr(store, "RETRY_S", 0.1)
+    first = opened()
+    wait_until(lambda: rows(first.path, "SELECT count(*) FROM leases"), 10, "the file is there")
+    first._file.execute("PRAGMA max_page_count = 1")
+    first.note(entries.joined("board", at=NOW, labels={"a": "x" * 100_000}), position=Position(7, NOW, 3, 4))
+    wait_until(lambda: first.failing, 30, "the disk is full")
+    first._file.execute("PRAGMA max_page_count = 1000000")
+    first.suspect(sqlite3.DatabaseError("database disk image is malformed"))
+    first.close()
+    again = opened()
+    assert again.position == Position(7, NOW, 3, 4)
+    assert [*again.live_state] == [("joined", "board")]
 
 
 # --- deleted rows ------------------------------------------------------------------------------

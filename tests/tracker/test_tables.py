@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import tables
+from rpcsys.tracker.tables import Position
 from tests.tracker.stores import NOW
 
 ANY = st.none() | st.integers() | st.floats() | st.text() | st.binary()
@@ -34,6 +35,21 @@ def test_a_reader_cannot_write(tmp_path):
     file = tables.open_for_reading(tmp_path / "file")
     with pytest.raises(sqlite3.OperationalError):
         file.execute("DELETE FROM leases")
+    file.close()
+
+
+def journal_row(file, *row):
+    file.execute("DELETE FROM journal")
+    file.execute("INSERT INTO journal VALUES (?, ?, ?, ?)", row)
+    return tables.position(file)
+
+
+def test_the_position_of_a_replica(tmp_path):
+    file = tables.open_file(tmp_path / "file")
+    assert tables.position(file) == Position()
+    assert journal_row(file, 7, NOW, 3, 4) == Position(7, NOW, 3, 4)
+    for row in ((-1, NOW, 3, 4), (7, "x", 3, 4), (7, 1e300, 3, 4), (7, NOW, b"x", 4), (7, NOW, 3, 0.5)):
+        assert journal_row(file, *row) == Position()
     file.close()
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from rpcsys.daemon.dialling import dial
 from rpcsys.wire.tracker import MAGIC_BYTES
 
 AGAIN_S = 0.1  # between two attempts to connect
-ATTEMPT_S = 1.0
 
 
 class LeaderWatch:
@@ -31,20 +31,15 @@ class LeaderWatch:
             self._task = None
 
     async def _watch(self, host: str, port: int, term: int) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             try:
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), ATTEMPT_S)
+                with await dial(host, port) as sock:
+                    await loop.sock_sendall(sock, MAGIC_BYTES)
+                    while await loop.sock_recv(sock, 4096):
+                        pass
             except ConnectionRefusedError:
                 self._on_refused(term)
-            except (OSError, asyncio.TimeoutError):
+            except OSError:
                 pass  # its host may be gone, which its lease will show
-            else:
-                try:
-                    writer.write(MAGIC_BYTES)
-                    while await reader.read(4096):
-                        pass
-                except OSError:
-                    pass
-                finally:
-                    writer.close()
             await asyncio.sleep(AGAIN_S)

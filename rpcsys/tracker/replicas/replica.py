@@ -120,13 +120,20 @@ class Say(Generic[Output]):
 
 
 @dataclass(frozen=True)
+class BeginAnew:
+    """The engine's journal lacks what this replica has of one: it was restored, or is new. Read it from its beginning."""
+
+    through: int  # what this replica has
+
+
+@dataclass(frozen=True)
 class JournalUnreadable:
-    """The journal cannot be read on, and this replica does not lead: a sentence says why."""
+    """The journal cannot be read on, and this replica does not lead: a sentence says why. It is said once."""
 
     reason: str
 
 
-Action = EngineCall | Apply | Restart | Say[Any] | JournalUnreadable | Follow | Lead | StepDown
+Action = EngineCall | Apply | Restart | Say[Any] | BeginAnew | JournalUnreadable | Follow | Lead | StepDown
 
 
 class ReplicaState(Generic[Output]):
@@ -136,7 +143,9 @@ class ReplicaState(Generic[Output]):
         self.role = ReplicaRole(me.replica, now)
         self.fold = fold
         self.ledger: Ledger[Output] | None = None  # while it leads
-        self.entries_since = self.bytes_since = 0  # the last snapshot
+        self.bytes_since = 0  # the last snapshot; of entries that this process has seen
+        self._snapshot_through = 0  # the last entry in it
+        self._joined = not fold.through  # whether the engine has the last entry of ``fold``
         self._reading: Request | None = None  # one of looking, campaigning and the like at a time
         self._look_at = now
         self._renewing = self._snapshooting = False
@@ -160,7 +169,8 @@ class ReplicaState(Generic[Output]):
             return actions
         if self._reading is None and now >= self._look_at:
             cut = self.role.leads and self.ledger is None
-            request = Cut(self.fold.through, self.role.term) if cut else ReadJournal(self.fold.through)
+            after = self.fold.through - (not self._joined)
+            request = Cut(self.fold.through, self.role.term) if cut else ReadJournal(after)
             actions.append(self._read(request, now))
         if not self._renewing and now >= self._renew_at:
             self._renewing = True
@@ -254,6 +264,8 @@ class ReplicaState(Generic[Output]):
     def _looked(self, look: Look, sent_at: float, now: float) -> list[Action]:
         actions: list[Action] = []
         self._look_at = now + (LOOK_S if self.role.leads else TAIL_S)
+        if look.snapshot is not None and look.snapshot.through > self._snapshot_through:
+            self._snapshot_through, self.bytes_since = look.snapshot.through, 0
         if self.ledger is None:
             actions, whole = self._follow(look, now)
             if not whole:
@@ -263,22 +275,40 @@ class ReplicaState(Generic[Output]):
     def _follow(self, look: Look, now: float) -> tuple[list[Action], bool]:
         """Apply the journal's next entries; and whether nothing is missing before them."""
         snapshot = look.snapshot
+        if not self._joined:
+            anew = self._join(look, now)
+            if anew:
+                return anew, False
         if not look.entries and snapshot is not None and snapshot.through > self.fold.through:  # they are deleted
             return [self._read(ReadSnapshot(snapshot), now)], False
         actions: list[Action] = []
         try:
             for number, data in look.entries:
-                records = journal.unpack(data)
-                self.fold.count(records, number)
-                actions.append(Apply(records, number))
+                if number > self.fold.through:
+                    records = journal.unpack(data)
+                    self.fold.count(records, number)
+                    self.bytes_since += len(data)
+                    actions.append(Apply(records, number))
         except ProtocolError as error:
-            self.role.obstacle = str(error)
-            return [*actions, JournalUnreadable(str(error))], True
+            return [*actions, *self._unreadable(error)], True
         if look.entries:
             self.role.obstacle = ""
         if look.more:
             self._look_at = now
         return actions, True
+
+    def _join(self, look: Look, now: float) -> list[Action]:
+        """Find out whether the engine has the last entry that this replica has; begin anew if not."""
+        through, self._joined = self.fold.through, True
+        within = look.snapshot is not None and look.snapshot.through >= through
+        if within or any(number == through for number, _ in look.entries):
+            return []
+        self.fold, self._look_at = Fold(), now
+        return [BeginAnew(through)]
+
+    def _unreadable(self, error: ProtocolError) -> list[Action]:
+        said, self.role.obstacle = self.role.obstacle, str(error)
+        return [] if said == self.role.obstacle else [JournalUnreadable(self.role.obstacle)]
 
     def _restart(self, snapshot: Snapshot, cut: Sequence[bytes] | None, now: float) -> list[Action]:
         self._look_at = now
@@ -287,8 +317,8 @@ class ReplicaState(Generic[Output]):
         try:
             fold = Fold.of(snapshot, cut)
         except ProtocolError as error:
-            self.role.obstacle, self._look_at = str(error), now + TAIL_S
-            return [JournalUnreadable(str(error))]
+            self._look_at = now + TAIL_S
+            return self._unreadable(error)
         self.fold = fold
         return [Restart(fold)]
 
@@ -314,14 +344,14 @@ class ReplicaState(Generic[Output]):
         if outputs:
             actions.append(Say(outputs))
         self.bytes_since += len(request.data)
-        return [*actions, *self.turn_over(now), *self._snapshot(len(entries), now)]
+        return [*actions, *self.turn_over(now), *self._snapshot(now)]
 
-    def _snapshot(self, entries: int, now: float) -> list[Action]:
-        self.entries_since += entries
-        due = self.entries_since >= SNAPSHOT_ENTRIES or self.bytes_since >= SNAPSHOT_BYTES
+    def _snapshot(self, now: float) -> list[Action]:
+        entries = self.fold.through - self._snapshot_through
+        due = entries >= SNAPSHOT_ENTRIES or self.bytes_since >= SNAPSHOT_BYTES
         if not due or self._snapshooting:
             return []
-        self._snapshooting, self.entries_since, self.bytes_since = True, 0, 0
+        self._snapshooting, self._snapshot_through, self.bytes_since = True, self.fold.through, 0
         return [EngineCall(WriteSnapshot(self.role.term), now)]
 
     def _renewed(self, request: RenewLease, sent_at: float, seconds: float, now: float) -> list[Action]:

@@ -26,7 +26,7 @@ from rpcsys.tracker.connection import PeerConnection
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import engine as engines
 from rpcsys.tracker.replicas import replica as decisions
-from rpcsys.tracker.replicas.engine import Engine, EngineLost, EngineRefused, Leader, Look
+from rpcsys.tracker.replicas.engine import Engine, EngineFull, EngineLost, EngineRefused, Leader, Look
 from rpcsys.tracker.replicas.journal import Fold
 from rpcsys.tracker.replicas.leader_watch import LeaderWatch
 from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
@@ -45,6 +45,7 @@ HANDICAP_S = 5.0  # how long a replica with other flags than the last leader's l
 MAX_ENDS = 600  # of the journal that are remembered: ten minutes of a busy leader
 BEHIND_S = 5.0  # a replica that lacks an entry for so long is behind
 SNAPSHOT_AFTER_S = 10.0  # how long the journal before a snapshot stays, for those who are about to read it
+RESOLVE_AGAIN_S = 10.0  # the pause before a replica's name is looked up again that had no address
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
 Held = tuple[PeerConnection, bytes]
@@ -107,7 +108,7 @@ class ReplicaService:
         self._watch = LeaderWatch(self._leader_refuses)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._said = ""  # of the engine's trouble, so that it is logged once
+        self._trouble: EngineLost | EngineRefused | None = None  # the engine's, which is logged once
         self._alike = {"max_session": dict(config.limits)}  # what all replicas are to have
         metrics = metrics_page(ReplicaMetrics(self.counts, self._led_metrics))
         self.pages = ReplicaPages(self._led, lambda: self.replica.role.leader, self.summary, metrics)
@@ -129,6 +130,7 @@ class ReplicaService:
         while ledger is not None and not ledger.idle and time.monotonic() < until:  # noqa: ASYNC110 - once, at the end
             await asyncio.sleep(0.005)
         led, term = self.replica.role.owns_term, self.replica.role.term
+        self._watch.close()
         self._carry_out(self.replica.stop(time.monotonic()))
         if self._timer is not None:
             self._timer.cancel()
@@ -141,7 +143,6 @@ class ReplicaService:
                 await self._engine.resign(term)
             except (EngineLost, EngineRefused) as error:
                 log.warning("the term ends with its lease: %s", error)
-        self._watch.close()
         self.standby.close()
         await self._engine.close()
         self.store.close()
@@ -157,9 +158,14 @@ class ReplicaService:
         return {
             "leader": None if leader is None else address_text(*leader.address),
             "term": role.term,
-            "engine": "up" if self.counts.engine_up else self._said or "not asked yet",
+            "engine": self._engine_text(),
             "replicas": sorted(rows, key=lambda row: str(row["address"])),
         }
+
+    def _engine_text(self) -> str:
+        if self._trouble is not None:
+            return str(self._trouble)
+        return self.replica.role.obstacle or ("up" if self.counts.engine_up else "not asked yet")
 
     def _last(self) -> int:
         return max([self.replica.fold.through, *(other.through for other in self.others.values())])
@@ -200,8 +206,10 @@ class ReplicaService:
                 self._step_down(action)
             elif isinstance(action, Follow):
                 self._follow(action)
+            elif isinstance(action, decisions.BeginAnew):
+                self._begin_anew(action)
             else:
-                self._trouble(action.reason)
+                log.error("journal_unreadable %s; this tracker does not lead", action.reason)
         if self._timer is not None:
             self._timer.cancel()
         wait = max(0.0, min(self.replica.deadline() - time.monotonic(), 0.5))
@@ -211,13 +219,12 @@ class ReplicaService:
         try:
             answer = await self._answer(ask.request)
         except (EngineLost, EngineRefused) as error:
-            self.counts.engine_up = False
-            self._trouble(str(error))
+            self._ill(error)
             if isinstance(error, EngineRefused):
                 await asyncio.sleep(1.0)  # it does not pass by itself
             self._carry_out(self.replica.lost(ask, time.monotonic()))
             return
-        self._well()
+        self._well(ask.request)
         if isinstance(answer, Look):
             self._compare(answer)
             self._note_replicas(answer)
@@ -244,14 +251,18 @@ class ReplicaService:
         await asyncio.sleep(SNAPSHOT_AFTER_S)  # the journal has leases that are over, too; a snapshot does not
         return await engine.write_snapshot(snapshot, pieces, request.term)
 
-    def _trouble(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
-            log.warning("engine_lost %s", reason)
+    def _ill(self, trouble: EngineLost | EngineRefused) -> None:
+        self.counts.engine_up = False
+        if type(trouble) is not type(self._trouble):  # its text may name one member after the other
+            log.warning("engine_lost %s", trouble)
+        self._trouble = trouble
 
-    def _well(self) -> None:
-        if self._said:
-            self._said = ""
+    def _well(self, request: decisions.Request) -> None:
+        full = isinstance(self._trouble, EngineFull) and self.replica.role.leads
+        if full and not isinstance(request, decisions.Append):
+            return  # a full engine answers what writes nothing
+        if self._trouble is not None:
+            self._trouble = None
             log.info("engine_back")
         self.counts.engine_up = True
 
@@ -265,6 +276,13 @@ class ReplicaService:
         if self.tracker is not None:
             for record in action.records:
                 self.tracker.observer.note(record)
+
+    def _begin_anew(self, action: decisions.BeginAnew) -> None:
+        log.warning(
+            "etcd does not have entry %d of the journal, up to which this tracker has it: etcd is new, or was restored; "
+            "what it has is read from its beginning", action.through,
+        )  # fmt: skip
+        self.store.note(position=Position())
 
     def _lead(self, term: int) -> None:
         log.info("leads term=%d", term)
@@ -324,20 +342,21 @@ class ReplicaService:
         }
         self._most = max(self._most, len(self.others))
         self._tell_replicas()
-        hosts = {other.address[0] for other in self.others.values()}
-        if not hosts <= self._addresses.keys():
-            self._begin(self._resolve(hosts - self._addresses.keys()))
+        for host in {other.address[0] for other in self.others.values()} - self._addresses.keys():
+            self._addresses[host] = ()
+            self._begin(self._resolve(host))
 
-    async def _resolve(self, hosts: set[str]) -> None:
-        """Find the addresses of replicas, from which they relay."""
-        for host in hosts:
-            try:
-                found = await self.loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            except OSError as error:
-                log.warning("the replica %s has no address here (%s): it cannot relay", host, error)
-                found = []
+    async def _resolve(self, host: str) -> None:
+        """Find the addresses of a replica, from which it relays."""
+        try:
+            found = await self.loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            log.warning("the replica %s has no address here (%s): it cannot relay", host, error)
+            await asyncio.sleep(RESOLVE_AGAIN_S)
+            del self._addresses[host]
+        else:
             self._addresses[host] = tuple(str(entry[4][0]) for entry in found)
-        self._tell_replicas()
+            self._tell_replicas()
 
     def _tell_replicas(self) -> None:
         if self.tracker is not None:

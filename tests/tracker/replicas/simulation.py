@@ -226,8 +226,8 @@ class World:
                     raise Broken(f"the leader of term {action.term} does not know {missing[0]}")
             elif isinstance(action, role.StepDown):
                 node.given = None
-            elif isinstance(action, replica.JournalUnreadable):
-                raise Broken(action.reason)
+            elif isinstance(action, (replica.JournalUnreadable, replica.BeginAnew)):
+                raise Broken(f"{action} in a journal that is whole")
 
     def _ask(self, index: int, node: Node, ask: EngineCall) -> None:
         slow = self.faults and self.random.random() < 0.1

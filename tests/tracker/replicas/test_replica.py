@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from rpcsys.tracker.replicas import journal, replica
@@ -13,6 +15,7 @@ from rpcsys.tracker.replicas.replica import (
     TAIL_S,
     Append,
     Apply,
+    BeginAnew,
     Campaign,
     Cut,
     EngineCall,
@@ -46,26 +49,61 @@ def asked(actions: list[replica.Action], kind: type) -> EngineCall:
 
 
 def leading(now: float = 10.0) -> ReplicaState[str]:
-    made: ReplicaState[str] = ReplicaState(ME, Fold(), now)
+    return leads(ReplicaState(ME, Fold(), now), now)
+
+
+def leads(made: ReplicaState[str], now: float) -> ReplicaState[str]:
     actions = made.answered(asked(made.tick(now), ReadJournal), look(None, 0), now)
-    made.answered(asked(actions, Campaign), 5, now)
+    made.answered(asked(actions, Campaign), 6, now)
     actions = made.tick(now)
     made.answered(asked(actions, RenewLease), 1.0, now)
-    actions = made.answered(asked(actions, ReadJournal), look(ME, 5), now)
-    assert made.answered(asked(actions, Cut), True, now) == [Lead(5)]
+    actions = made.answered(asked(actions, ReadJournal), look(ME, 6), now)
+    assert made.answered(asked(actions, Cut), True, now) == [Lead(6)]
     return made
 
 
 def test_a_follower_reads_on_where_it_is_and_applies() -> None:
     made: ReplicaState[str] = ReplicaState(ME, Fold(through=3), 10.0)
     call = asked(made.tick(10.0), ReadJournal)
-    assert call.request == ReadJournal(3)
+    assert call.request == ReadJournal(2)  # with the last that it has
     assert made.tick(10.05) == []
-    actions = made.answered(call, look(entries=[(4, entry(1)), (5, entry(2, 3))]), 10.1)
+    actions = made.answered(call, look(entries=[(3, entry(9)), (4, entry(1)), (5, entry(2, 3))]), 10.1)
     applied = [(action.through, len(action.records)) for action in actions if isinstance(action, Apply)]
     assert applied == [(4, 1), (5, 2)]
     assert (made.fold.through, made.fold.epoch) == (5, 3)
     assert made.deadline() == pytest.approx(10.1 + TAIL_S)
+    assert asked(made.tick(10.5), ReadJournal).request == ReadJournal(5)
+
+
+def test_a_look_that_is_lost_is_made_again() -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), 10.0)
+    call = asked(made.tick(10.0), ReadJournal)
+    assert made.deadline() == math.inf
+    assert made.lost(call, 13.0) == []
+    assert made.deadline() == 13.0 + AGAIN_S
+    assert asked(made.tick(13.0 + AGAIN_S), ReadJournal).request == call.request
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{}, {"entries": [(2, b"")]}, {"snapshot": Snapshot(2, 1, 1, 1, 1.0)}],
+    ids=["new", "shorter", "older"],
+)
+def test_a_journal_that_lacks_what_the_replica_has_is_read_from_its_beginning(found: dict[str, object]) -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3, epoch=7), 10.0)
+    assert made.answered(asked(made.tick(10.0), ReadJournal), look(None, 0, **found), 10.1) == [BeginAnew(3)]
+    assert made.fold == Fold()
+    assert asked(made.tick(10.1), ReadJournal).request == ReadJournal(0)
+
+
+@pytest.mark.parametrize("through", [3, 9])
+def test_what_is_in_the_snapshot_is_in_the_journal(through: int) -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3), 10.0)
+    actions = made.answered(
+        asked(made.tick(10.0), ReadJournal), look(snapshot=Snapshot(through, 1, 1, 1, 1.0)), 10.1
+    )
+    assert not [action for action in actions if isinstance(action, BeginAnew)]
+    assert made.fold.through == 3
 
 
 def test_a_follower_that_is_behind_reads_on_at_once() -> None:
@@ -78,7 +116,7 @@ def test_what_is_trimmed_is_read_from_the_snapshot() -> None:
     fold = Fold()
     fold.fold([granted(1.0, 9, 9)], 20)
     snapshot, pieces = fold.snapshot()
-    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3), 10.0)
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), 10.0)
     actions = made.answered(asked(made.tick(10.0), ReadJournal), look(snapshot=snapshot), 10.1)
     call = asked(actions, ReadSnapshot)
     assert made.answered(call, None, 10.2) == []  # another has replaced it
@@ -96,7 +134,11 @@ def test_a_journal_that_cannot_be_read_is_said_and_keeps_from_leading(found: dic
         actions = made.answered(asked(actions, ReadSnapshot), [b"nothing"], 10.1)
     assert any(isinstance(action, JournalUnreadable) and "damaged" in action.reason for action in actions)
     actions = made.tick(11.0)
-    actions = made.answered(asked(actions, ReadJournal), look(None, 0), 11.1)
+    actions = made.answered(asked(actions, ReadJournal), look(**found), 11.1)
+    if "snapshot" in found:
+        actions = made.answered(asked(actions, ReadSnapshot), [b"nothing"], 11.1)
+    assert actions == []  # it is said once
+    actions = made.answered(asked(made.tick(12.0), ReadJournal), look(None, 0), 12.1)
     assert not [action for action in actions if isinstance(action, EngineCall)]
 
 
@@ -117,7 +159,7 @@ def test_a_turn_is_written_and_then_said() -> None:
     assert made.ledger.hold("granted", 10.1)
     call = asked(made.turn_over(10.1), Append)
     assert isinstance(call.request, Append)
-    assert (call.request.number, call.request.term, journal.unpack(call.request.data)) == (1, 5, [granted(1.0, 1, 1)])
+    assert (call.request.number, call.request.term, journal.unpack(call.request.data)) == (1, 6, [granted(1.0, 1, 1)])
     assert made.lost(call, 10.2) == []
     again = asked(made.tick(10.2 + AGAIN_S), Append)
     assert again.request == call.request
@@ -155,12 +197,35 @@ def test_a_snapshot_is_written_from_time_to_time(monkeypatch: pytest.MonkeyPatch
         actions = made.answered(asked(made.turn_over(10.1), Append), True, 10.1)
         snapshots += [action for action in actions if isinstance(action, EngineCall)]
     (first,) = snapshots
-    assert first.request == WriteSnapshot(5)
+    assert first.request == WriteSnapshot(6)
     assert made.answered(first, True, 10.2) == []
     made.note(granted(1.0, 9, 9))
     actions = made.answered(asked(made.turn_over(10.3), Append), True, 10.3)
     assert asked(actions, WriteSnapshot)
     assert isinstance(made.answered(asked(actions, WriteSnapshot), False, 10.4)[0], StepDown)
+
+
+def test_what_earlier_leaders_wrote_counts_for_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "SNAPSHOT_ENTRIES", 4)
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), 10.0)
+    found = [(number, entry(number)) for number in range(1, 4)]
+    made.answered(asked(made.tick(10.0), ReadJournal), look(entries=found), 10.0)
+    made = leads(made, 11.0)
+    made.note(granted(1.0, 4, 4))
+    assert asked(made.answered(asked(made.turn_over(11.1), Append), True, 11.1), WriteSnapshot)
+
+
+@pytest.mark.parametrize(("through", "due"), [(3, False), (1, True)])
+def test_entries_count_from_the_engines_snapshot(through: int, due: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "SNAPSHOT_ENTRIES", 3)
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), 10.0)
+    snapshot = Snapshot(through, 1, 1, 1, 1.0)
+    found = [(number, entry(number)) for number in range(1, 4)]
+    made.answered(asked(made.tick(10.0), ReadJournal), look(entries=found, snapshot=snapshot), 10.0)
+    made = leads(made, 11.0)
+    made.note(granted(1.0, 4, 4))
+    actions = made.answered(asked(made.turn_over(11.1), Append), True, 11.1)
+    assert bool([action for action in actions if isinstance(action, EngineCall)]) is due
 
 
 def test_large_entries_bring_a_snapshot_sooner(monkeypatch: pytest.MonkeyPatch) -> None:

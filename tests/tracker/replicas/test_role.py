@@ -8,11 +8,13 @@ from rpcsys.tracker.replicas.engine import Leader
 from rpcsys.tracker.replicas.role import (
     CONTACT_S,
     DEAD_EVERY_S,
+    _NEXT,
     BeginCampaign,
     Campaigned,
     CatchUp,
     Deposed,
     EngineSilent,
+    Event,
     Follow,
     Kept,
     Lead,
@@ -140,6 +142,71 @@ def test_a_campaign_of_its_own_whose_answer_was_lost_is_nobodys() -> None:
     role.handle(Campaigned(3.0, 0))
     assert role.handle(Seen(4.0, OWN, 6, True)) == [Follow(None, 6)]
     assert role.leader is None
+
+
+def campaigning() -> ReplicaRole:
+    role = following()
+    role.handle(Seen(2.0, None, 0, True))
+    return role
+
+
+def catching_up() -> ReplicaRole:
+    role = ReplicaRole("own", 0.0)
+    role.handle(Seen(1.0, None, 0, True))
+    role.handle(Campaigned(2.0, 5))
+    return role
+
+
+def stopped() -> ReplicaRole:
+    role = following()
+    role.handle(StopRequested(2.0))
+    return role
+
+
+FOLLOWING, CAMPAIGNING, CATCHING_UP, LEADING, STOPPED = RoleStage
+#: The stage after each event at 20.0, or after one that the engine has refused; all others leave it as it is.
+CHANGES = {
+    (FOLLOWING, Seen(20.0, None, 0, True)): CAMPAIGNING,
+    (FOLLOWING, LeaderRefuses(20.0, 5)): CAMPAIGNING,
+    (CAMPAIGNING, Campaigned(20.0, 6)): CATCHING_UP,
+    (CAMPAIGNING, Campaigned(20.0, 0)): FOLLOWING,
+    (CATCHING_UP, Seen(20.0, OWN, 5, True)): LEADING,
+    **{
+        (stage, event): FOLLOWING
+        for stage in (CATCHING_UP, LEADING)
+        for event in (Seen(20.0, None, 0, True), Seen(20.0, OTHER, 6, True), EngineSilent(20.0), Deposed(20.0, 5))
+    },
+    **{(stage, StopRequested(20.0)): STOPPED for stage in RoleStage},
+}
+EVENTS = (
+    *(Seen(20.0, None, 0, True), Seen(20.0, OTHER, 6, True), Seen(20.0, OWN, 5, True), Seen(20.0, OWN, 5, False)),
+    *(EngineSilent(20.0), LeaderRefuses(20.0, 5), LeaderRefuses(20.0, 4), Campaigned(20.0, 6), Campaigned(20.0, 0)),
+    *(Kept(20.0, 5), Deposed(20.0, 5), Deposed(20.0, 4), StopRequested(20.0)),
+)
+MAKERS = {
+    FOLLOWING: following,
+    CAMPAIGNING: campaigning,
+    CATCHING_UP: catching_up,
+    LEADING: leading,
+    STOPPED: stopped,
+}
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+@pytest.mark.parametrize("stage", RoleStage)
+def test_each_event_in_each_stage(stage: RoleStage, event: Event) -> None:
+    role = MAKERS[stage]()
+    assert role.stage is stage
+    actions = role.handle(event)
+    assert role.stage is CHANGES.get((stage, event), stage)
+    assert any(isinstance(action, StepDown) for action in actions) == (
+        stage in (CATCHING_UP, LEADING) and role.stage in (FOLLOWING, STOPPED)
+    )
+
+
+def test_the_changes_are_those_of_the_table() -> None:
+    changes = {(stage, to) for (stage, _), to in CHANGES.items() if stage is not to}
+    assert changes == {(stage, to) for stage, tos in _NEXT.items() for to in tos}
 
 
 def test_only_who_has_the_term_gives_it_back() -> None:
