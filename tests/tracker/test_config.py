@@ -7,7 +7,6 @@ import pytest
 from rpcsys.errors import ConfigError, UsageError
 from rpcsys.tracker.config import parse
 
-
 REPLICA = ["--replicate", "etcd://lab-1/lab", "--state-dir", "/d"]
 
 

@@ -85,9 +85,7 @@ def test_a_look_that_is_lost_is_made_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
-    [{}, {"entries": [(2, b"")]}, {"snapshot": Snapshot(2, 1, 1, 1, 1.0)}],
-    ids=["new", "shorter", "older"],
+    "found", [{}, {"entries": [(2, b"")]}, {"snapshot": Snapshot(2, 1, 1, 1, 1.0)}], ids=["new", "shorter", "older"]
 )
 def test_a_journal_that_lacks_what_the_replica_has_is_read_from_its_beginning(found: dict[str, object]) -> None:
     made: ReplicaState[str] = ReplicaState(ME, Fold(through=3, epoch=7), 10.0)
@@ -99,9 +97,7 @@ def test_a_journal_that_lacks_what_the_replica_has_is_read_from_its_beginning(fo
 @pytest.mark.parametrize("through", [3, 9])
 def test_what_is_in_the_snapshot_is_in_the_journal(through: int) -> None:
     made: ReplicaState[str] = ReplicaState(ME, Fold(through=3), 10.0)
-    actions = made.answered(
-        asked(made.tick(10.0), ReadJournal), look(snapshot=Snapshot(through, 1, 1, 1, 1.0)), 10.1
-    )
+    actions = made.answered(asked(made.tick(10.0), ReadJournal), look(snapshot=Snapshot(through, 1, 1, 1, 1.0)), 10.1)
     assert not [action for action in actions if isinstance(action, BeginAnew)]
     assert made.fold.through == 3
 

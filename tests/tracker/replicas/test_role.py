@@ -6,9 +6,9 @@ import pytest
 
 from rpcsys.tracker.replicas.engine import Leader
 from rpcsys.tracker.replicas.role import (
+    _NEXT,
     CONTACT_S,
     DEAD_EVERY_S,
-    _NEXT,
     BeginCampaign,
     Campaigned,
     CatchUp,
@@ -183,13 +183,7 @@ EVENTS = (
     *(EngineSilent(20.0), LeaderRefuses(20.0, 5), LeaderRefuses(20.0, 4), Campaigned(20.0, 6), Campaigned(20.0, 0)),
     *(Kept(20.0, 5), Deposed(20.0, 5), Deposed(20.0, 4), StopRequested(20.0)),
 )
-MAKERS = {
-    FOLLOWING: following,
-    CAMPAIGNING: campaigning,
-    CATCHING_UP: catching_up,
-    LEADING: leading,
-    STOPPED: stopped,
-}
+MAKERS = {FOLLOWING: following, CAMPAIGNING: campaigning, CATCHING_UP: catching_up, LEADING: leading, STOPPED: stopped}
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=str)
