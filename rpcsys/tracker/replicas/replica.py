@@ -121,7 +121,7 @@ class Say(Generic[Output]):
 
 @dataclass(frozen=True)
 class BeginAnew:
-    """The engine's journal lacks what this replica has of one: it was restored, or is new. Read it from its beginning."""
+    """The engine's journal lacks what this replica has: it was restored, or is new. Read it from its beginning."""
 
     through: int  # what this replica has
 

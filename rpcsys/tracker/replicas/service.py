@@ -279,8 +279,8 @@ class ReplicaService:
 
     def _begin_anew(self, action: decisions.BeginAnew) -> None:
         log.warning(
-            "etcd does not have entry %d of the journal, up to which this tracker has it: etcd is new, or was restored; "
-            "what it has is read from its beginning", action.through,
+            "etcd does not have entry %d of the journal, up to which this tracker has it: etcd is new, or was "
+            "restored; what it has is read from its beginning", action.through,
         )  # fmt: skip
         self.store.note(position=Position())
 
