@@ -70,6 +70,21 @@ def test_the_addresses_of_a_host_are_tried_in_turn(monkeypatch: pytest.MonkeyPat
     asyncio.run(main())
 
 
+def test_one_address_that_refuses_says_more_than_one_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+
+        async def lookup(*args, **kwargs):
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port)) for host in ("127.0.0.1", "255.1.1.1")]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+        with pytest.raises(ConnectionRefusedError):
+            await dial("board.lab", port)
+
+    asyncio.run(main())
+
+
 HOSTS = ("127.1.2.3", "127.0.0.1")  # no server listens at the first
 
 

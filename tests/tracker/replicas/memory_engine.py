@@ -7,17 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from rpcsys.tracker.replicas import replica
-from rpcsys.tracker.replicas.engine import Engine, Leader, Look, ReplicaStatus, Snapshot
+from rpcsys.tracker.replicas.engine import Engine, EngineFull, Leader, Look, ReplicaStatus, Snapshot
 from rpcsys.tracker.replicas.journal import Fold
 from tests.tracker.replicas.simulation import SimulatedEngine
 
 
 class MemoryEngine(Engine):
-    """A `SimulatedEngine` by the clock. ``fails``: what each request raises."""
+    """A `SimulatedEngine` by the clock. ``fails``: what each request raises; ``full``: whether writes are refused."""
 
     def __init__(self, stored: SimulatedEngine | None = None, me: Leader | None = None) -> None:
         self.stored = stored or SimulatedEngine()
         self.fails: Exception | None = None
+        self.full = False
+        self.looks = 0
+        self.resigned: list[int] = []
         self.config: dict[str, Any] | None = None
         self.snapshots: list[tuple[Snapshot, list[bytes]]] = []
         self.closed = False
@@ -32,6 +35,7 @@ class MemoryEngine(Engine):
 
     async def look(self, after: int) -> Look:
         seen: Look = self._do(replica.ReadJournal(after))
+        self.looks += 1
         return Look(
             seen.leader, seen.term, seen.entries, seen.snapshot, self.config, seen.more, dict(self.stored.replicas)
         )
@@ -44,12 +48,15 @@ class MemoryEngine(Engine):
         return bool(self._do(replica.Cut(last, term)))
 
     async def append(self, number: int, data: bytes, term: int) -> bool:
+        if self.full:
+            raise EngineFull("etcd takes no more data")
         return bool(self._do(replica.Append(number, data, term)))
 
     async def renew(self, term: int) -> float:
         return float(self._do(replica.RenewLease(term)))
 
     async def resign(self, term: int) -> None:
+        self.resigned.append(term)
         if self.stored.term == term:
             self.stored.leader = None
 

@@ -19,10 +19,13 @@ from rpcsys.client.tracker import connect_tracker
 from rpcsys.daemon.acceptor import Acceptor
 from rpcsys.serve import bind
 from rpcsys.tracker.config import TrackerConfig
+from rpcsys.tracker.replicas import journal
+from rpcsys.tracker.replicas import service as service_module
 from rpcsys.tracker.replicas.engine import EngineLost, EngineRefused
 from rpcsys.tracker.replicas.role import CONTACT_S
 from rpcsys.tracker.replicas.service import ReplicaService, new_leader
 from rpcsys.tracker.store import HistoryStore
+from rpcsys.tracker.tables import Position
 from rpcsys.wire.tracker import MAGIC_BYTES, encode
 from tests.tracker import entries
 from tests.tracker.replicas.memory_engine import MemoryEngine
@@ -77,11 +80,13 @@ class Running:
 Act = Callable[..., Awaitable[None]]
 
 
-def run(act: Act, tmp_path: Path, count: int = 1, **flags: object) -> None:
+def run(
+    act: Act, tmp_path: Path, count: int = 1, stored: SimulatedEngine | None = None, **flags: object
+) -> None:
     @asynccontextmanager
     async def running() -> AsyncIterator[list[Running]]:
-        stored = SimulatedEngine()
-        made = [Running(tmp_path / str(number), stored, **flags) for number in range(count)]
+        engine = stored or SimulatedEngine()
+        made = [Running(tmp_path / str(number), engine, **flags) for number in range(count)]
         try:
             yield made
         finally:
@@ -140,13 +145,175 @@ def test_a_leader_without_its_engine_says_nothing_and_cuts_its_connections(tmp_p
     assert CONTACT_S == 5.0
 
 
+def test_what_is_held_back_is_never_sent_by_one_that_stops(tmp_path: Path) -> None:
+    async def act(one: Running) -> None:
+        await until(lambda: one.leads)
+        term = one.service.replica.role.term
+        reader, writer = await one.says(PUT)
+        assert await reader.readexactly(9) == MAGIC_BYTES + encode(0)
+        one.engine.full = True
+        writer.write(REQUEST)
+        ledger = one.service.replica.ledger
+        assert ledger is not None
+        await until(lambda: not ledger.idle)
+        await one.close()
+        assert await asyncio.wait_for(reader.read(), SOON_S) == b""  # and its socket is closed
+        assert one.engine.resigned == [term]
+        writer.close()
+
+    run(act, tmp_path)
+
+
+def test_one_that_does_not_lead_gives_nothing_back(tmp_path: Path) -> None:
+    async def act(one: Running, other: Running) -> None:
+        await until(lambda: one.leads or other.leads)
+        leader, standby = (one, other) if one.leads else (other, one)
+        await until(lambda: standby.service.replica.role.leader)
+        await standby.close()
+        assert standby.engine.resigned == []
+        assert leader.leads
+
+    run(act, tmp_path, 2)
+
+
+def test_one_that_is_closed_has_no_task_and_no_timer(tmp_path: Path) -> None:
+    async def act(one: Running, other: Running) -> None:
+        await until(lambda: one.leads or other.leads)
+        leader, standby = (one, other) if one.leads else (other, one)
+        _, writer = await standby.says(REQUEST)  # relayed
+        await until(lambda: standby.service.standby.relays.pairs)
+        for each in (standby, leader):
+            await each.close()
+            assert each.service._timer is not None
+            assert each.service._timer.cancelled()
+        writer.close()
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+    run(act, tmp_path, 2)
+
+
+def test_an_engine_that_is_full_is_not_back_before_it_takes_an_entry(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def act(one: Running) -> None:
+        logging.getLogger().addHandler(caplog.handler)
+        await until(lambda: one.leads)
+        one.engine.full = True
+        service = one.service
+        assert service.tracker is not None
+        service.tracker._note(entries.joined("board", at=time.time()))
+        service.tracker.flush()
+        await until(lambda: not service.counts.engine_up)
+        looks = one.engine.looks
+        await until(lambda: one.engine.looks > looks + 1)
+        assert not service.counts.engine_up
+        assert service.summary()["engine"] == "etcd takes no more data"
+        assert one.leads
+        one.engine.full = False
+        await until(lambda: service.counts.engine_up)
+        await until(lambda: ("joined", "board") in service.store.live_state)
+
+    run(act, tmp_path)
+    said = [record.getMessage() for record in caplog.records if "engine_" in record.getMessage()]
+    assert said == ["engine_lost etcd takes no more data", "engine_back"]
+
+
+def test_a_journal_that_cannot_be_read_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def act(one: Running) -> None:
+        logging.getLogger().addHandler(caplog.handler)
+        looks = one.engine.looks
+        await until(lambda: one.engine.looks > looks + 5)
+        assert not one.leads
+        assert "damaged" in one.service.summary()["engine"]
+
+    stored = SimulatedEngine()
+    stored.journal[1] = b"nothing"
+    run(act, tmp_path, stored=stored)
+    said = [record.getMessage() for record in caplog.records if "journal_unreadable" in record.getMessage()]
+    assert len(said) == 1
+    assert not [record for record in caplog.records if "engine_" in record.getMessage()]
+
+
+def test_a_new_engine_gets_what_the_first_replica_has(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "0", history_days=90)
+    store.note(entries.joined("board", at=time.time()), position=Position(7, time.time(), 3, 4))
+    store.close()
+
+    async def act(one: Running) -> None:
+        await until(lambda: one.leads)
+        assert [*one.service.store.live_state] == [("joined", "board")]
+        await until(lambda: one.engine.stored.journal)
+        assert [*one.engine.stored.journal] == [1]
+
+    run(act, tmp_path)
+
+
+def test_another_journal_replaces_what_a_replica_has(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "0", history_days=90)
+    store.note(entries.joined("old", at=time.time()), position=Position(7, time.time(), 3, 4))
+    store.close()
+    stored = SimulatedEngine()
+    stored.journal[1] = journal.pack([entries.joined("new", at=time.time())])[0]
+
+    async def act(one: Running) -> None:
+        await until(lambda: one.leads)
+        assert [*one.service.store.live_state] == [("joined", "new")]
+        assert one.service.store.position.through == 1
+
+    run(act, tmp_path, stored=stored)
+
+
+def test_a_position_comes_back_from_the_file(tmp_path: Path) -> None:
+    stored = SimulatedEngine()
+    seen: list[Position] = []
+
+    async def first(one: Running) -> None:
+        await until(lambda: one.leads)
+        tracker = one.service.tracker
+        assert tracker is not None
+        tracker._note(entries.joined("board", at=time.time()))
+        tracker.flush()
+        await until(lambda: one.service.store.position.through)
+        seen.append(one.service.store.position)
+
+    async def again(one: Running) -> None:
+        assert one.service.replica.fold.through == seen[0].through
+        assert one.service.store.position == seen[0]
+        assert [*one.service.store.live_state] == [("joined", "board")]
+
+    run(first, tmp_path, stored=stored)
+    run(again, tmp_path, stored=stored)
+
+
+def test_a_host_without_an_address_is_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "RESOLVE_AGAIN_S", 1.0)
+    asked: list[str] = []
+
+    async def lookup(host: str, *args: object, **kwargs: object) -> list[object]:
+        asked.append(host)
+        if asked.count(host) == 1:
+            raise socket.gaierror(socket.EAI_AGAIN, "later")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.9", 0))]
+
+    async def act(one: Running) -> None:
+        await until(lambda: one.leads and one.service.others)
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+        (status,) = one.service.others.values()
+        one.engine.stored.replicas["late"] = replace(status, address=("lab-9", 9190))
+        await until(lambda: one.service.tracker and "10.0.0.9" in one.service.tracker.state.records.replicas)
+        assert asked == ["lab-9", "lab-9"]
+
+    run(act, tmp_path)
+
+
 def test_trouble_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(one: Running) -> None:
         logging.getLogger().addHandler(caplog.handler)
         await until(lambda: one.leads)
         one.engine.fails = EngineRefused("it is no etcd")
         await until(lambda: one.service.counts.engine_up is False)
-        await asyncio.sleep(1.5)
+        one.engine.fails = EngineRefused("nor is the next member")
+        await until(lambda: one.service.summary()["engine"] == "nor is the next member")
         one.engine.fails = None
         await until(lambda: one.service.counts.engine_up)
 
