@@ -80,9 +80,7 @@ class Running:
 Act = Callable[..., Awaitable[None]]
 
 
-def run(
-    act: Act, tmp_path: Path, count: int = 1, stored: SimulatedEngine | None = None, **flags: object
-) -> None:
+def run(act: Act, tmp_path: Path, count: int = 1, stored: SimulatedEngine | None = None, **flags: object) -> None:
     @asynccontextmanager
     async def running() -> AsyncIterator[list[Running]]:
         engine = stored or SimulatedEngine()
