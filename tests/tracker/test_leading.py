@@ -49,6 +49,20 @@ class Noted:
         self.turns += 1
 
 
+def test_a_tracker_that_is_alone_again_has_no_place_in_the_journal(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path, history_days=90)
+    store.note(entries.joined("board", at=time.time()), position=Position(9, time.time(), 3, 4))
+    store.close()
+
+    async def run() -> None:
+        TrackerService(TrackerConfig(state_dir=str(tmp_path))).close()
+
+    asyncio.run(run())
+    again = HistoryStore(tmp_path, history_days=90)
+    assert (again.position, [*again.live_state]) == (Position(), [("joined", "board")])
+    again.close()
+
+
 def test_a_leader_goes_on_from_the_journal(tmp_path: Path) -> None:
     leading = Noted(tmp_path)
     at = time.time() + AHEAD_S

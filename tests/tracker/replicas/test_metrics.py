@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterable
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -40,6 +43,16 @@ def test_what_a_replica_counts_is_shown() -> None:
     ):
         assert line in lines
     assert not [line for line in lines if "of_the_tracker" in line]
+
+
+def test_they_have_prometheuss_form() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool here: it is in Debian's package prometheus")
+    counts = ReplicaCounts(behind_s={'lab "2"\\:9190': 1.5})
+    command, asked = [promtool, "check", "metrics"], "\n".join([*text(counts), ""])
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, timeout=60.0, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_leader_has_those_of_the_tracker_beside_them() -> None:

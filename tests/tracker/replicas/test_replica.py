@@ -211,6 +211,16 @@ def test_what_earlier_leaders_wrote_counts_for_the_snapshot(monkeypatch: pytest.
     assert asked(made.answered(asked(made.turn_over(11.1), Append), True, 11.1), WriteSnapshot)
 
 
+def test_bytes_that_earlier_leaders_wrote_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = entry(1), entry(2)
+    monkeypatch.setattr(replica, "SNAPSHOT_BYTES", len(first) + len(second))
+    made: ReplicaState[str] = ReplicaState(ME, Fold(), 10.0)
+    made.answered(asked(made.tick(10.0), ReadJournal), look(entries=[(1, first)]), 10.0)
+    made = leads(made, 11.0)
+    made.note(granted(1.0, 2, 2))
+    assert asked(made.answered(asked(made.turn_over(11.1), Append), True, 11.1), WriteSnapshot)
+
+
 @pytest.mark.parametrize(("through", "due"), [(3, False), (1, True)])
 def test_entries_count_from_the_engines_snapshot(through: int, due: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica, "SNAPSHOT_ENTRIES", 3)

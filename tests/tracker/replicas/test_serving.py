@@ -34,6 +34,22 @@ def test_a_replica_is_reached_where_it_says(tmp_path: Path) -> None:
     assert made(tmp_path, "--advertise", "lab-1:70")[0] == "lab-1"
 
 
+def test_the_engine_and_the_leader_are_those_of_the_flags(tmp_path: Path) -> None:
+    place = "etcd://lab-1:2379,lab-2:2380/berlin"
+    settings = config.parse(["--state-dir", str(tmp_path), "--replicate", place])
+    engine = serving._engine(settings)
+    assert [member.name for member in engine._members] == ["lab-1:2379", "lab-2:2380"]
+    assert engine._keys.leader == "/rpcsys/berlin/leader"
+
+    async def run() -> tuple[int, int]:
+        with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_server(("127.0.0.1", 0)) as web:
+            async with serving.replica(settings, listener, web) as service:
+                return service._me.http_port, web.getsockname()[1]
+
+    told, port = asyncio.run(run())
+    assert told == port
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
