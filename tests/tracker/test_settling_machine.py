@@ -179,8 +179,9 @@ def test_places_hold_over_restarts():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_places_hold_over_restarts_at_length():
-    machine_test(60, 800)
+    machine_test(60, 400)
 
 
 def test_a_tracker_that_reserves_nothing_is_found_out(monkeypatch):

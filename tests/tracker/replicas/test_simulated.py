@@ -51,7 +51,8 @@ def test_what_is_said_holds(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(900)
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 1 << 32))
 def test_what_is_said_holds_in_many_runs(seed: int) -> None:
     check(seed)
