@@ -26,7 +26,7 @@ from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.requests import Requests
 from rpcsys.tracker.scheduler import Scheduler
-from rpcsys.wire import control, keys, tracker
+from rpcsys.wire import control, keys, replicas, tracker
 from rpcsys.wire.tokens import HolderKind
 
 MAX_PROXIES = 8  # in a chain; more are a mistake, or a loop
@@ -153,8 +153,8 @@ class Peers:
             peer.user = self.records.claimed(message.hello.user or "")
         peer.keepalive = control.KEEPALIVE in message.hello.capabilities
         role: dict[str, Any] = {}
-        if self.records.term and control.REPLICAS in message.hello.capabilities:
-            role = {"role": "leader", "term": self.records.term}
+        if self.records.term and replicas.REPLICAS in message.hello.capabilities:
+            role = {"role": replicas.LEADER, "term": self.records.term}
         return [Send(peer.conn, {**welcome(), **self._membership(peer), **role})]
 
     def _membership(self, peer: Peer) -> dict[str, Any]:

@@ -14,8 +14,6 @@ from rpcsys.wire.labels import MAX_WANTED
 from rpcsys.wire.outcomes import OUTCOMES
 from rpcsys.wire.pinned_keys import DEPLOY, SERVE
 
-#: The capability of a client or a server that knows what a standby is (docs/wire.md, "Replicas").
-REPLICAS = "replicas/1"
 #: A capability of a tracker: it compares versions, and a server may have `rpcsys.wire.labels.MAX_LABELS` labels.
 VERSIONS = "versions"
 #: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.

@@ -27,7 +27,8 @@ from rpcsys.tracker.peer_limit import PeerLimit
 from rpcsys.tracker.peers import welcome
 from rpcsys.tracker.replicas.relays import KEPT, Address, Adopt, Relays, WaitingPeer, in_turns
 from rpcsys.tracker.views.metrics import FrameCounts
-from rpcsys.wire.control import REPLICAS, Via
+from rpcsys.wire.control import Via
+from rpcsys.wire.replicas import REPLICAS, STANDBY, Leads
 from rpcsys.wire.tracker import Ping, ToTracker, decode_json, encode, parse_to_tracker
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class Standby:
             return
         self.leader, self.term, self._adopt = leader, term, None
         self.relays.follow(leader)
-        frame = encode({"op": "leader", **self._leads()})
+        frame = encode(Leads(self.term, self.leader))
         self._begin(in_turns(lambda lookout: self._tell(lookout, frame), self.lookouts))
 
     def give_over(self, leader: Address, term: int, adopt: Adopt) -> None:
@@ -138,9 +139,6 @@ class Standby:
             connection.close()
         self.sockets.close()
 
-    def _leads(self) -> dict[str, Any]:
-        return {"leader": self.leader, "term": self.term}
-
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it in place of what is under way."""
         if self._telling is not None:
@@ -150,7 +148,7 @@ class Standby:
     async def _give_over(self, adopt: Adopt) -> None:
         await in_turns(self._let_go, self.open_connections)
         await self.relays.hand_over(adopt)
-        frame = encode({"op": "leader", **self._leads(), "here": True})
+        frame = encode(Leads(self.term, self.leader, True))
         await in_turns(lambda lookout: self._hand_over(lookout, frame, adopt), self.lookouts)
 
     # Connections before their first frame: what `PeerConnection` needs of its owner.
@@ -213,7 +211,7 @@ class Standby:
     # Lookouts.
 
     def _look_out(self, connection: PeerConnection) -> None:
-        connection.send({**welcome(), "role": "standby", **self._leads()})
+        connection.send({**welcome(), "role": STANDBY, "leader": self.leader, "term": self.term})
         released = connection.release()
         if released is None:
             return

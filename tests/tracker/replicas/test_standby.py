@@ -17,8 +17,8 @@ from rpcsys.link.admission import Admission
 from rpcsys.tracker import connection
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.replicas.standby import Comer, comer, message_in
-from rpcsys.wire import control
 from rpcsys.wire.control import Hello, Via
+from rpcsys.wire.replicas import REPLICAS
 from rpcsys.wire.tracker import Ping, encode
 from tests.live.daemons import wait_until
 from tests.live.probe import TrackerProbe
@@ -32,7 +32,7 @@ FRAMES = st.binary(min_size=1, max_size=60) | TO_TRACKER.map(lambda message: enc
 
 
 def told(leader, term, **more):
-    return {"op": "leader", "leader": leader and list(leader), "term": term, **more}
+    return {"op": "leader", "leader": leader and list(leader), "term": term, "here": False, **more}
 
 
 def again(probe):
@@ -61,7 +61,7 @@ def test_a_via_of_a_standby_is_not_passed_on(via):
 
 
 def test_a_hello_with_the_capability_looks_out():
-    assert comer(Ping(Hello("0", ("x", control.REPLICAS)))) is Comer.LOOKOUT
+    assert comer(Ping(Hello("0", ("x", REPLICAS)))) is Comer.LOOKOUT
     assert comer(Ping(Hello("0", ("replicas/2",)))) is comer(Ping()) is comer(None) is Comer.RELAYED
 
 
