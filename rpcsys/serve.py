@@ -29,7 +29,7 @@ _HOW_TO_LISTEN = {
     errno.EADDRNOTAVAIL: "; give an address of this machine, or 0.0.0.0 for all",
     errno.EACCES: "; ports below 1024 are the system's: give one above",
 }
-_BACKLOG = 1024  # a lab's clients may all connect at once; the kernel reduces it to its own limit
+_BACKLOG = 16_384  # a lab's clients may all connect at once; the kernel reduces it to its own limit
 _NOTIFY_S = 1.0  # how long a service manager that does not read may block a daemon
 
 

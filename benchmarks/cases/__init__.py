@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.case import Case
-from benchmarks.cases import calls, closed_labs, inference, labs, networks, relays
+from benchmarks.cases import calls, closed_labs, inference, labs, networks, relays, replicas
 
 
 def all_cases(folder: Path) -> list[Case]:
@@ -37,4 +37,7 @@ def all_cases(folder: Path) -> list[Case]:
         *closed_labs.boards(),
         *closed_labs.forwarded(),
         *inference.inference(),
+        *replicas.rates(),
+        *replicas.faults(),
+        replicas.many_boards(),
     ]

@@ -58,6 +58,9 @@ SUBJECTS = {
     "rpcsys-proxied": "benchmarks.peers.relays:ProxiedSessions",
     "rpcsys-bare-relayed": "benchmarks.peers.bare_relay:BareRelayedSessions",
     "tracker-tvm": "benchmarks.peers.trackers:TvmTracker",
+    "tracker-one": "benchmarks.peers.replicas:Trackers",
+    "tracker-replicas": "benchmarks.peers.replicas:Replicas",
+    "tracker-replicas-elsewhere": "benchmarks.peers.replicas:ReplicasElsewhere",
 }
 
 

@@ -22,7 +22,8 @@ from rpcsys.link.admission import network_of
 log = logging.getLogger(__name__)
 BURST = 64  # connections accepted in one turn of the loop
 PAUSE_S = 0.2  # pause in accepting without descriptors or memory; the kernel queues new connections
-PLENTY = 16384  # descriptors for a very large lab; a lower limit is logged at the start
+PLENTY = 131_072  # descriptors for 100,000 boards, where the system sets no limit
+ENOUGH = 16_384  # for a very large lab; a lower limit is logged at the start
 LOG_EVERY_S = 10.0  # between two logs of the same warning
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -115,7 +116,7 @@ def raise_descriptor_limit() -> int:
             soft = wanted
         except (OSError, ValueError):  # macOS has a lower limit than it reports
             pass
-    if soft != resource.RLIM_INFINITY and soft < PLENTY:
+    if soft != resource.RLIM_INFINITY and soft < ENOUGH:
         log.warning("room for %d connections only: a higher `ulimit -Hn` gives more", soft)
     return soft
 
