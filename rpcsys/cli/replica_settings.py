@@ -20,7 +20,7 @@ _HOST = re.compile(r"[A-Za-z0-9._:-]+")
 
 
 @dataclass(frozen=True)
-class Member:
+class EngineHost:
     """A machine with a member of etcd: ``host`` is its name for the others, ``address`` what that means."""
 
     host: str
@@ -47,7 +47,7 @@ def check_hosts(trackers: Sequence[str], engines: Sequence[str], lab: str) -> No
     parse_place(str(_place(hosts, lab)))
 
 
-def check_members(members: Sequence[Member]) -> None:
+def check_members(members: Sequence[EngineHost]) -> None:
     """Raise `ConfigError` if two of the names mean the same machine."""
     known: dict[str, str] = {}
     for member in members:
@@ -56,7 +56,7 @@ def check_members(members: Sequence[Member]) -> None:
             raise ConfigError(f"{other} and {member.host} are both {member.address}: name each machine once")
 
 
-def etcd_settings(members: Sequence[Member], this: Member, also: Iterable[str] = ()) -> dict[str, str]:
+def etcd_settings(members: Sequence[EngineHost], this: EngineHost, also: Iterable[str] = ()) -> dict[str, str]:
     """The settings of etcd on one of the machines; ``also``: addresses at which it listens for trackers, too."""
     cluster = ",".join(f"{member.host}={member.url(PEER_PORT)}" for member in members)
     return {

@@ -16,7 +16,7 @@ import click
 
 from rpcsys import data
 from rpcsys.cli import environment_file, options, replica_settings
-from rpcsys.cli.replica_settings import Member
+from rpcsys.cli.replica_settings import EngineHost
 from rpcsys.errors import ConfigError, UsageError
 from rpcsys.tracker import tables
 
@@ -64,9 +64,9 @@ def setup(
     addresses = {host: _address(host) for host in (*hosts, *engines)}
     own = _this(addresses, this)
     also = _loopback_as_others_see_it(addresses, own)
-    members = [Member(host, address) for host, address in addresses.items()]
+    members = [EngineHost(host, address) for host, address in addresses.items()]
     replica_settings.check_members(members)
-    settings = replica_settings.etcd_settings(members, Member(own, addresses[own]), also)
+    settings = replica_settings.etcd_settings(members, EngineHost(own, addresses[own]), also)
     before = _read(root / ETCD)
     _check_data(root, before, settings)
     changes = [(root / ETCD, before, environment_file.with_values(before, settings))]

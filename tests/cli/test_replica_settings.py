@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from rpcsys.cli import replica_settings
-from rpcsys.cli.replica_settings import Member, check_hosts, check_members, etcd_settings, tracker_flags
+from rpcsys.cli.replica_settings import EngineHost, check_hosts, check_members, etcd_settings, tracker_flags
 from rpcsys.errors import UsageError
 from rpcsys.tracker import config
 
 HOSTS = ("lab-1", "lab-2", "lab-3")
-MEMBERS = [Member(host, f"10.0.0.{number}") for number, host in enumerate(HOSTS, 1)]
+MEMBERS = [EngineHost(host, f"10.0.0.{number}") for number, host in enumerate(HOSTS, 1)]
 PLACE = "--replicate etcd://lab-1:2379,lab-2:2379,lab-3:2379/lab"
 
 
@@ -25,7 +25,7 @@ def test_etcds_settings_are_those_of_the_document() -> None:
 
 
 def test_an_address_of_ipv6_has_brackets_and_a_loopback_is_listened_at_too() -> None:
-    member = Member("fd00::1", "fd00::1")
+    member = EngineHost("fd00::1", "fd00::1")
     settings = etcd_settings([member], member, ["127.0.1.1"])
     assert settings["ETCD_INITIAL_CLUSTER"] == "fd00::1=http://[fd00::1]:2380"
     assert settings["ETCD_LISTEN_CLIENT_URLS"] == "http://[fd00::1]:2379,http://127.0.1.1:2379"
@@ -90,7 +90,7 @@ def test_hosts_that_can() -> None:
 
 def test_one_machine_with_two_names_is_refused() -> None:
     with pytest.raises(UsageError, match=r"lab-1 and other are both 10\.0\.0\.1"):
-        check_members([*MEMBERS, Member("other", "10.0.0.1")])
+        check_members([*MEMBERS, EngineHost("other", "10.0.0.1")])
 
 
 def test_clusters_are_compared_by_their_members() -> None:
