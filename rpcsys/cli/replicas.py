@@ -232,7 +232,7 @@ def _say_next(with_tracker: bool, alone: bool, own: str) -> None:
         f"  query_tracker replicas --host {own}",
     ]
     if alone:
-        lines.append("The tracker here has a history, and the first that leads gives its own to all:")
+        lines.append("The tracker here has run alone, and the first that leads gives its leases and places to all:")
         lines.append("  start rpcsys-tracker on the others when this one leads")
     if shutil.which("etcd") is None:
         lines.insert(0, "etcd is not installed here: apt install etcd-server")

@@ -38,9 +38,11 @@ class Replica:
 
     host = "127.0.0.1"
 
-    def __init__(self, daemons: Daemons, engine: etcd.Etcd, state: Path, snapshot: int | None = None) -> None:
+    def __init__(
+        self, daemons: Daemons, engine: etcd.Etcd, state: Path, snapshot: int | None = None, port: int = 0
+    ) -> None:
         self.daemons, self.engine, self.state, self.snapshot = daemons, engine, state, snapshot
-        self.port, self.web = free_port(), free_port()
+        self.port, self.web = port or free_port(), free_port()
         self.start()
 
     def start(self, *flags: str) -> None:
