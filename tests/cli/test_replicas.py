@@ -7,6 +7,8 @@ import errno
 import io
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +252,16 @@ def test_a_trackers_own_history_is_to_lead_first(host: Host, leases: int | None,
     assert ("start rpcsys-tracker on the others when this one leads" in host.err) == told
     assert host(*HOSTS) == 0
     assert "run alone" not in host.err  # a replica by now
+
+
+def test_a_machine_without_a_tracker_needs_none_of_its_packages(tmp_path: Path) -> None:
+    """Debian's package rpcsys, without rpcsys-tracker, has no tornado."""
+    words = ["127.9.0.1", "127.9.0.2", "--engine", "127.9.0.3", "--this", "127.9.0.3", "--yes"]
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(['tornado', 'prometheus_client', 'uvloop']))\n"
+        "from rpcsys.cli.commands import run_group\n"
+        f"sys.exit(run_group(['replicas', 'setup', *{words}, '--root', {str(tmp_path)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ETCD_NAME=127.9.0.3\n" in (tmp_path / replicas.ETCD).read_text()
