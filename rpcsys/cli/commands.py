@@ -39,6 +39,7 @@ What is in a library:     rpcsys module inspect model.so
 A board over ssh:         rpcsys board add root@board --key rpi4
 An archive for one:       rpcsys pack --target aarch64-linux-gnu
 A lab for members only:   rpcsys lab init --host HOST:9190, rpcsys login
+Trackers that take over:  rpcsys replicas setup lab-1 lab-2 lab-3
 
 The tracker's address is that of --tracker HOST:PORT, else of the variable RPCSYS_TRACKER, else 127.0.0.1:9190.
 """
@@ -54,6 +55,7 @@ _MODULES = {
     **dict.fromkeys(("login", "whoami"), "rpcsys.cli.login"),
     "man": "rpcsys.cli.manual",
     "query": "rpcsys.query.__main__",
+    "replicas": "rpcsys.cli.replicas",
     "run": "rpcsys.cli.run",
     "serve": "rpcsys.cli.serve",
     "split": "rpcsys.cli.split",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import time
 from fnmatch import fnmatchcase
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from rpcsys.cli import options, own_credential
+from rpcsys.cli import environment_file, options, own_credential
 from rpcsys.errors import ConfigError, UsageError, one_line
 from rpcsys.link.address import address_text, parse_address
 from rpcsys.link.credential import Credential
@@ -28,7 +27,7 @@ from rpcsys.wire.tokens import HolderKind
 #: The settings of the packages' tracker, and the folder to which that has access.
 SETTINGS, SERVICE_FOLDER = Path("/etc/rpcsys/tracker.environment"), Path("/var/lib/rpcsys-tracker/lab")
 ROOTS_FOLDER = Path("/var/lib/rpcsys/lab")
-_FLAGS = re.compile(r"^TRACKER_FLAGS=(.*)$", re.MULTILINE)
+FLAGS = "TRACKER_FLAGS"
 
 _DIR = click.option("--dir", "folder", metavar="DIR", type=options.FILE,
                     help="The lab's folder (default: /var/lib/rpcsys/lab as root, that of the service with the "
@@ -142,16 +141,11 @@ def _set_flag(folder: Path) -> bool:
         text = SETTINGS.read_text("utf-8")
     except (OSError, UnicodeDecodeError):
         return False
-    found = _FLAGS.search(text)
-    flags = found[1].strip(" \"'") if found else ""
+    flags = environment_file.value(text, FLAGS)
     if "--lab" not in flags.split():
-        line = f"TRACKER_FLAGS={f'{flags} --lab {folder}'.strip()}"
-        text = text[: found.start()] + line + text[found.end() :] if found else f"{text.rstrip()}\n{line}\n"
-        partial = SETTINGS.with_suffix(".partial")
+        text = environment_file.with_values(text, {FLAGS: f"{flags} --lab {folder}".strip()})
         try:
-            partial.write_text(text, "utf-8")
-            partial.chmod(0o644)
-            os.replace(partial, SETTINGS)
+            environment_file.write(SETTINGS, text)
         except OSError:
             return False
     return f"--lab {folder}" in text

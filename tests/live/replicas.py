@@ -36,9 +36,13 @@ class Replica:
     ``snapshot``: after how many entries of the journal it writes one, if not as usual.
     """
 
-    def __init__(self, daemons: Daemons, engine: etcd.Etcd, state: Path, snapshot: int | None = None) -> None:
+    host = "127.0.0.1"
+
+    def __init__(
+        self, daemons: Daemons, engine: etcd.Etcd, state: Path, snapshot: int | None = None, port: int = 0
+    ) -> None:
         self.daemons, self.engine, self.state, self.snapshot = daemons, engine, state, snapshot
-        self.port, self.web = free_port(), free_port()
+        self.port, self.web = port or free_port(), free_port()
         self.start()
 
     def start(self, *flags: str) -> None:
@@ -57,7 +61,7 @@ class Replica:
     def leads(self) -> bool:
         """Whether it says that it leads; not while it is paused."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.web}/leader", timeout=2) as answer:
+            with urllib.request.urlopen(f"http://{self.host}:{self.web}/leader", timeout=2) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -78,8 +82,12 @@ class ReplicatedLab:
         for _ in range(count):
             self.add()
             self.leads()
+        self.serve()
+
+    def serve(self) -> None:
+        """Start the device server, once all trackers are there."""
         self.where = ",".join(replica.daemon.where for replica in self.replicas)
-        self.board = daemons.server(KEY, "--tracker", self.where, "--slots", "2")
+        self.board = self.daemons.server(KEY, "--tracker", self.where, "--slots", "2")
         self.wait_free(2)
 
     def add(self) -> Replica:
