@@ -155,9 +155,8 @@ class Seen:
 
     def _late(self) -> Iterator[tuple[float, float]]:
         """When messages were late: during faults that delay, and as long after them, for TCP pauses so long."""
-        for begun, over in zip(
-            self.of(Troubled), [*(healed.at for healed in self.of(Healed)), float("inf")], strict=False
-        ):
+        over = [*(healed.at for healed in self.of(Healed)), float("inf")]
+        for begun, over_at in zip(self.of(Troubled), over, strict=False):
             if begun.delays:
                 yield begun.at, 2 * over_at - begun.at
 
