@@ -22,9 +22,9 @@ Fault = Callable[[Hosts, Host, random.Random, float], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault. ``delays``: messages that were sent may arrive late; ``within_s``: of the first grant after it.
+    """A kind of fault. ``delays``: messages may arrive late, as a leader holds its answers while the engine does not write.
 
-    ``longest_s``: how long it lasts at most; most of them are much shorter.
+    ``within_s``: of the first grant after it; ``longest_s``: how long it lasts at most; most of them are much shorter.
     """
 
     act: Fault
@@ -211,7 +211,7 @@ KINDS = (
     Kind(_cut_one_way, delays=True),
     Kind(_slow, delays=True),
     Kind(_lossy, delays=True),
-    Kind(_kill_a_member),
-    Kind(_kill_the_majority, within_s=20.0),
-    Kind(_full_disks, within_s=20.0),
+    Kind(_kill_a_member, delays=True),
+    Kind(_kill_the_majority, delays=True, within_s=20.0),
+    Kind(_full_disks, delays=True, within_s=20.0),
 )

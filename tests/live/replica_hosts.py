@@ -104,13 +104,14 @@ class Host:
 
     def known(self) -> frozenset[str]:
         """The leases of which its file knows."""
-        return frozenset(lease for (lease,) in rows(self.folder / "state", KNOWN))
+        return frozenset(sys.intern(lease) for (lease,) in rows(self.folder / "state", KNOWN))
 
 
 class Hosts:
-    """The hosts, their networks, and who leads. ``outside``: the namespace of servers and clients."""
+    """The hosts, their networks, and who leads. ``outside``: the namespace of servers and clients; ``folder``: of all files."""
 
     def __init__(self, networks: Networks, daemons: Daemons, folder: Path) -> None:
+        self.folder = folder
         self.outside, self.engine = networks.router("lab"), networks.router("engine")
         names = [f"host{number}" for number in range(1, COUNT + 1)]
         spaces = {name: networks.namespace(name) for name in names}

@@ -75,7 +75,7 @@ class Peer(threading.Thread):
 
 
 class Server(Peer):
-    """A server of one slot at ``host``. ``key``: its match key; one session is opened with it."""
+    """A server of one slot at ``host``. ``key``: its match key; ``used``: that of its last session."""
 
     def __init__(self, name: str, history: History, addresses: Sequence[Address], place: Namespace, host: str) -> None:
         super().__init__(name, history, addresses, place)
@@ -84,8 +84,8 @@ class Server(Peer):
             self.listener = socket.create_server((host, 0))
         self.listener.settimeout(LINK_S)
         self.port = self.listener.getsockname()[1]
-        self.key, self.session = "", None
-        self.session: socket.socket | None
+        self.key = self.used = ""
+        self.session: socket.socket | None = None
         self._made = 0
 
     def offer(self) -> list[Any]:
@@ -116,7 +116,7 @@ class Server(Peer):
         except (OSError, struct.error):
             good = False
         if good:
-            self.session, self.key = connection, ""
+            self.session, self.used, self.key = connection, self.key, ""
         else:
             connection.close()
         return good
@@ -151,7 +151,7 @@ class OurServer(Server):
         with suppress(RpcsysError, OSError), LeaderLink(self._trackers, timeout=LINK_S, **self._hello()) as link:
             self._serve(link)
         if self._lease is None:
-            self.withdraw()
+            self.withdraw()  # and who has a session goes on with it
         self.over.wait(0.05)
 
     def _hello(self) -> dict[str, Any]:
@@ -180,18 +180,20 @@ class OurServer(Server):
     def _offer_again(self, link: Link) -> None:
         for report in self._owed:
             link.send({**report, "id": link.next_id()})
-        if self._lease is None:
+        if self._lease is None and self.session is None:
             link.send(self.offer())
 
     def _take(self, link: Link, message: Any) -> None:
         if not isinstance(message, dict) or "op" not in message:
             return
-        if message["op"] == "taken" and message["matchkey"] == self.key:
+        if message["op"] == "taken" and message["matchkey"] in (self.key, self.used):
             lease = {"lease": message["lease"], "epoch": message["epoch"]}
             if lease != self._lease:
                 assert self._lease is None, f"{self.name} has two holders"
-                self.note(Taken, self.key, *lease.values(), link.tracker["term"])
+                self.note(Taken, message["matchkey"], *lease.values(), link.tracker["term"])
                 self._lease, self._taken_at = lease, time.monotonic()
+                if message["matchkey"] == self.used and self.session is None:
+                    self._report(link, "closed")  # its session came and went before this
         elif message["op"] == "end" and self._lease is not None and message["lease"] == self._lease["lease"]:
             self._end(link, "ended" if self.session else "unused")
         link.send({"id": message["id"], "ok": True})
@@ -208,12 +210,17 @@ class OurServer(Server):
     def _end(self, link: Link, outcome: str) -> None:
         self.end_session()
         self.withdraw()
+        if self._lease is not None:
+            self._report(link, outcome)
+        if link.ready:
+            link.send(self.offer())
+
+    def _report(self, link: Link, outcome: str) -> None:
         assert self._lease is not None
         report = {"op": "lease_ended", **self._lease, "outcome": outcome}
         self._lease, self._owed = None, [*self._owed[-9:], report]
         if link.ready:
             link.send({**report, "id": link.next_id()})
-            link.send(self.offer())
 
 
 class TvmServer(Server):

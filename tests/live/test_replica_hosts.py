@@ -99,7 +99,8 @@ def survive(hosts: Hosts, faults: list[Planned]) -> Counter[str]:
     finally:
         for host in hosts.all:
             history.add(Table(time.monotonic(), host.name, tuple(host.table())))
-        assert history.broken() == []
+        (hosts.folder / "history.txt").write_text("\n".join(map(repr, history.events)))
+        assert history.broken() == [], f"all events are in {hosts.folder}/history.txt"
     return granted(history)
 
 
