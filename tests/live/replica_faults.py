@@ -22,7 +22,7 @@ Fault = Callable[[Hosts, Host, random.Random, float], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault. ``delays``: messages may arrive late, as a leader holds its answers while the engine does not write.
+    """A kind of fault. ``delays``: messages may be late, as where a leader holds its answers until the engine writes.
 
     ``within_s``: of the first grant after it; ``longest_s``: how long it lasts at most; most of them are much shorter.
     """

@@ -63,6 +63,7 @@ class Queued(Event):
     """A client was told that its request waits."""
 
     request: str
+    ticket: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,11 @@ class History:
     def add(self, event: Event) -> None:
         """Note an event; from any thread."""
         self.events.append(event)
+
+    def told(self) -> frozenset[str]:
+        """The leases of which clients have been told so far."""
+        seen = Seen([*self.events])
+        return frozenset(seen.lease(grant).lease for grant in seen.granted) - {""}
 
     def broken(self) -> list[str]:
         """The rules that the history breaks: a line for each case."""

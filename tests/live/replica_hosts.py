@@ -108,7 +108,7 @@ class Host:
 
 
 class Hosts:
-    """The hosts, their networks, and who leads. ``outside``: the namespace of servers and clients; ``folder``: of all files."""
+    """The hosts, their networks, and who leads. ``outside``: the namespace of servers and clients."""
 
     def __init__(self, networks: Networks, daemons: Daemons, folder: Path) -> None:
         self.folder = folder

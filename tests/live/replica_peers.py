@@ -318,7 +318,7 @@ class OurClient(Client):
 
         wanted = Wanted(KEY, {}, 1, 1.0, None, True)
         try:
-            link, (lease,) = wait(link, wanted, None, lambda _: self.note(Queued, request), reopen)
+            link, (lease,) = wait(link, wanted, None, lambda event: self.note(Queued, request, event["ticket"]), reopen)
         except (RpcsysError, OSError):
             self.note(Left, request)
             return

@@ -67,7 +67,7 @@ def goes_on(history: History, within_s: float) -> None:
 def note_known(hosts: Hosts, history: History) -> None:
     """Note what the leader knows, as soon as that is all that clients were told."""
     at = time.monotonic()
-    told = {event.lease for event in [*history.events] if isinstance(event, Granted)} - {""}
+    told = history.told()
     leader = hosts.leader()
     end = at + KNOWN_S
     while not told <= (known := leader.known()) and time.monotonic() < end:
