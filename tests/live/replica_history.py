@@ -28,9 +28,10 @@ Found = TypeVar("Found", bound=Event)
 
 @dataclass(frozen=True)
 class Offered(Event):
-    """A server is about to offer a match key."""
+    """A server is about to offer a match key. ``server``: its name in the trackers' history."""
 
     key: str
+    server: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,11 @@ class Known(Event):
 
 @dataclass(frozen=True)
 class Table(Event):
-    """The leases that a replica has in its file in the end."""
+    """The leases that a replica has in its file in the end. ``servers``: of each, of those that run, too."""
 
     replica: str
     rows: tuple[tuple[object, ...], ...]
+    servers: tuple[str, ...] = ()
 
 
 @dataclass
@@ -267,6 +269,12 @@ def _known_to_the_next(seen: Seen) -> Iterator[str]:
         told = {seen.lease(grant).lease for grant in seen.granted if grant.at < known.at}
         for lease in sorted(told - known.leases - {""}):
             yield f"the leader of term {known.term} does not know the lease {lease}"
+    servers = {offer.key: offer.server for offer in seen.of(Offered)}
+    used = collections.Counter(servers.get(grant.key, "") for grant in seen.granted)  # where no name is told, by number
+    del used[""]
+    for table in seen.of(Table):
+        for server, missing in (used - collections.Counter(table.servers)).items():
+            yield f"{table.replica} lacks {missing} leases of {server}"
 
 
 def _same_tables(seen: Seen) -> Iterator[str]:

@@ -25,6 +25,10 @@ PORT, WEB, CLIENT, PEER = 9190, 8190, 2379, 2380
 SOON_S = 60.0
 DISK = "size=400M"  # of a member: etcd allocates two files of 64 MB ahead
 TABLE = "SELECT * FROM leases ORDER BY id"
+SERVERS = """
+SELECT server FROM leases
+UNION ALL SELECT json_extract(details, '$.server') FROM present WHERE kind = 'granted'
+"""
 KNOWN = "SELECT lease FROM leases UNION SELECT about FROM present WHERE kind = 'granted'"
 # The time of day is wrong by what a file says. A replica that was away must find the journal: what is said for a
 # snapshot is not what these tests are about.
@@ -101,6 +105,10 @@ class Host:
     def table(self) -> list[tuple[object, ...]]:
         """The leases that are over, by its file."""
         return rows(self.folder / "state", TABLE)
+
+    def servers(self) -> tuple[str, ...]:
+        """Of each lease that is over or runs, the server, by its file."""
+        return tuple(server for (server,) in rows(self.folder / "state", SERVERS))
 
     def known(self) -> frozenset[str]:
         """The leases of which its file knows."""

@@ -92,8 +92,12 @@ class Server(Peer):
         """A new match key, as it is to be offered."""
         self._made += 1
         self.key = f"{KEY}:{self.name}-{self._made}"
-        self.note(Offered, self.key)
+        self.note(Offered, self.key, self.known_as())
         return [PUT, KEY, [self.port, self.key], self.host]
+
+    def known_as(self) -> str:
+        """Its name in the trackers' history."""
+        return self.name
 
     def withdraw(self) -> None:
         """Give up a match key that was not used."""
@@ -225,6 +229,9 @@ class OurServer(Server):
 
 class TvmServer(Server):
     """A server that speaks TVM's protocol to one tracker at a time, and goes to any when that is lost."""
+
+    def known_as(self) -> str:
+        return f"{self.host}:{self.port}"
 
     def once(self) -> None:
         with suppress(OSError, EOFError), TrackerProbe(self.chance.choice(self.addresses), LINK_S) as tracker:

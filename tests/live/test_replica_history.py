@@ -23,7 +23,7 @@ from tests.live.replica_history import (
 
 ROWS = (("l1", 1), ("l2", 2))
 GOOD: dict[str, Event] = {
-    "offer": Offered(0.0, "board:1"),
+    "offer": Offered(0.0, "board:1", "board1"),
     "ask": Asked(1.0, "a", "ours"),
     "grant": Granted(1.1, "a", "board:1", "l1", 1, 10),
     "taken": Taken(1.1, "board:1", "l1", 1, 10),
@@ -38,8 +38,8 @@ GOOD: dict[str, Event] = {
     "third offer": Offered(5.0, "board:3"),
     "third grant": Granted(5.1, "c", "board:3", "l3", 3, 20),
     "known": Known(6.0, 20, frozenset({"l1", "l2", "l3"})),
-    "table": Table(9.0, "host1", ROWS),
-    "second table": Table(9.0, "host2", ROWS),
+    "table": Table(9.0, "host1", ROWS, ("board1",)),
+    "second table": Table(9.0, "host2", ROWS, ("board1",)),
 }
 
 
@@ -70,8 +70,9 @@ BAD: list[tuple[int, dict[str, Event | None]]] = [
     (5, dict(PASSED)),
     (6, {"known": Known(6.0, 20, frozenset({"l1", "l3"}))}),
     (6, {"grant": Granted(1.1, "a", "board:1"), "known": Known(6.0, 20, frozenset({"l2", "l3"}))}),
-    (7, {"second_table": Table(9.0, "host2", ROWS[:1])}),
-    (7, {"second_table": Table(9.0, "host2", (*ROWS, ROWS[0]))}),
+    (6, {"second_table": Table(9.0, "host2", ROWS, ("board2",))}),
+    (7, {"second_table": Table(9.0, "host2", ROWS[:1], ("board1",))}),
+    (7, {"second_table": Table(9.0, "host2", (*ROWS, ROWS[0]), ("board1",))}),
     (8, {"healed": Healed(2.5, 2.0)}),
     (8, {"second_healed": Healed(6.0, 2.0), "second_trouble": Troubled(5.5, "stop", False)}),
     (8, {"tvms": Asked(1.0, "t", "tvm")}),

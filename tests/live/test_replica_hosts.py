@@ -98,7 +98,7 @@ def survive(hosts: Hosts, faults: list[Planned]) -> Counter[str]:
         wait_until(hosts.same_tables, SOON_S, "all replicas have the same history")
     finally:
         for host in hosts.all:
-            history.add(Table(time.monotonic(), host.name, tuple(host.table())))
+            history.add(Table(time.monotonic(), host.name, tuple(host.table()), host.servers()))
         (hosts.folder / "history.txt").write_text("\n".join(map(repr, history.events)))
         assert history.broken() == [], f"all events are in {hosts.folder}/history.txt"
     return granted(history)
