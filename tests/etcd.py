@@ -41,8 +41,9 @@ class Member:
 
     def start(self) -> None:
         with (self.folder / f"{self.name}.log").open("ab") as log:
+            command = [*self.before, "etcd", *self.flags]
             self.process = subprocess.Popen(
-                [*self.before, "etcd", *self.flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         reaper.note("+", self.process.pid)
 

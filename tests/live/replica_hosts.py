@@ -107,8 +107,8 @@ class Host:
         return rows(self.folder / "state", TABLE)
 
     def servers(self) -> tuple[str, ...]:
-        """Of each lease that is over or runs, the server, by its file."""
-        return tuple(server for (server,) in rows(self.folder / "state", SERVERS))
+        """Of each lease that is over or runs, the server, by its file. One that is there twice has another name."""
+        return tuple(server.partition("-")[0] for (server,) in rows(self.folder / "state", SERVERS))
 
     def known(self) -> frozenset[str]:
         """The leases of which its file knows."""
