@@ -32,6 +32,7 @@ class Member:
     peer_port: int
     folder: Path
     flags: list[str] = field(default_factory=list)
+    before: tuple[str, ...] = ()  # of its command line, such as what enters a namespace
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -40,8 +41,9 @@ class Member:
 
     def start(self) -> None:
         with (self.folder / f"{self.name}.log").open("ab") as log:
+            command = [*self.before, "etcd", *self.flags]
             self.process = subprocess.Popen(
-                ["etcd", *self.flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         reaper.note("+", self.process.pid)
 

@@ -124,6 +124,7 @@ class Records:
         self.modules: dict[str, dict[int, DeployedModule]] = {}
         self.places = Places()
         self.tickets: dict[str, WaitingRequest] = {}
+        self.unheard: dict[int, str] = {}  # arrivals of requests whose leases the last run left -> their users
         self.unrecorded: dict[int, None] = {}  # arrivals of TVM's requests that wait, and that the history lacks
         self.memory = WaitingMemory()
         self.free_offers = OfferIndex()

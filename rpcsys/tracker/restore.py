@@ -52,11 +52,15 @@ class Restore:
         records.arrivals = max(records.arrivals, settling.arrival, event.arrivals)
         for lease in records.leases.values():
             records.deadlines.set(("away", lease.lease), records.now + AWAY_S)
+        if records.unheard:
+            records.deadlines.set(("unheard",), records.now + TICKET_S)
         records.deadlines.set(("settle",), records.now + SETTLE_S)
         return [*actions, *self.scheduler.settle_if_complete()]
 
     def _granted(self, entry: HistoryEntry) -> None:
         details = entry.details
+        if "arrival" in details:
+            self.records.unheard[details["arrival"]] = details["user"]
         if details["how"] != OURS:
             return  # TVM's servers do not report whether it goes on
         self.records.allow_epoch(details["epoch"])

@@ -135,10 +135,14 @@ class HistoryStore:
         return self._failing_since is not None
 
     def begin(self, now: float, note: Callable[..., object] | None = None) -> tuple[HistoryEntry, ...]:
-        """The entries of `restored`, after ``note``, by default the store's own, has got those of `ended`."""
+        """The entries of `restored`, after ``note``, by default the store's own, has got those of `ended`.
+
+        Before them, the grants of leases that end so: their clients may not have heard of them.
+        """
         ended = self.ended(now)
+        granted = [self.live_state["granted", end.details["lease"]] for end in ended if end.kind == "over"]
         (note or self.note)(*ended)
-        return self.restored(now, ended)
+        return (*granted, *self.restored(now, ended))
 
     def ended(self, now: float) -> list[HistoryEntry]:
         """What ends with a restart: TVM servers' leases, and old conditions of servers that are not there."""

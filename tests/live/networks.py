@@ -1,7 +1,8 @@
 """Network namespaces, and links between them.
 
 A link can be cut and repaired. It can be impaired from the start: 50 ms of delay each way, and 1 % packet loss. The
-kernel's netem does that, or without netem a process that forwards the packets (:mod:`tests.live.impaired_link`).
+kernel's netem does that, or without netem a process that forwards the packets (:mod:`tests.live.impaired_link`). A
+`Detour` does it for a while.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO
@@ -74,15 +75,16 @@ class Link:
     hosts: tuple[str, str]
     impaired_by: str = ""
 
-    def cut(self) -> None:
-        """Drop all packets without a notice to either end: both send to an unused MAC address."""
-        for namespace, end, host in zip(self.namespaces, self.ends, reversed(self.hosts), strict=True):
-            namespace.ip("neighbour", "replace", host, "lladdr", UNUSED, "dev", end, "nud", "permanent")
+    def cut(self, *senders: int) -> None:
+        """Drop all packets of these ends (by default of both) without a notice: they go to an unused MAC address."""
+        for which in senders or (0, 1):
+            way = self.hosts[1 - which], "lladdr", UNUSED, "dev", self.ends[which]
+            self.namespaces[which].ip("neighbour", "replace", *way, "nud", "permanent")
 
-    def repair(self) -> None:
+    def repair(self, *senders: int) -> None:
         """Deliver packets again."""
-        for namespace, end, host in zip(self.namespaces, self.ends, reversed(self.hosts), strict=True):
-            namespace.ip("neighbour", "del", host, "dev", end)
+        for which in senders or (0, 1):
+            self.namespaces[which].ip("neighbour", "del", self.hosts[1 - which], "dev", self.ends[which])
 
     def move(self, which: int, host: str) -> None:
         """Give one end another address, as a DHCP server may."""
@@ -90,6 +92,47 @@ class Link:
         namespace.ip("address", "del", self.hosts[which] + "/24", "dev", end)
         namespace.ip("address", "add", host + "/24", "dev", end)
         self.hosts = (host, self.hosts[1]) if which == 0 else (self.hosts[0], host)
+
+
+class Detour:
+    """A process that carries what a link would, late, and not all of it, until `end`.
+
+    ``routes``: the networks that each end reaches over the link.
+    """
+
+    def __init__(self, link: Link, routes: tuple[Sequence[str], Sequence[str]], delay_ms: int, loss: float) -> None:
+        ends = ("d" + link.ends[0], "d" + link.ends[1])
+        self._carrier = carry(link.namespaces, ends, delay_ms, loss)
+        for namespace, end, host, networks in zip(link.namespaces, ends, link.hosts, routes, strict=True):
+            namespace.ip("link", "set", end, "up")
+            for network in networks:
+                namespace.ip("route", "add", network, "dev", end, "src", host)
+
+    def end(self) -> None:
+        """Take the link again; its routes end with the process's interfaces."""
+        end_carrier(self._carrier)
+
+
+def carry(
+    namespaces: tuple[Namespace, Namespace], ends: tuple[str, str], delay_ms: int, loss: float
+) -> subprocess.Popen[bytes]:
+    """A process that forwards packets between two new interfaces."""
+    names = [part for one, end in zip(namespaces, ends, strict=True) for part in (one.name, end)]
+    command = [sys.executable, "-m", "tests.live.impaired_link", *names, str(delay_ms), str(loss)]
+    carrier = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True)
+    reaper.note("+", carrier.pid)
+    assert carrier.stdout is not None
+    assert carrier.stdout.readline() == b"ready\n"
+    return carrier
+
+
+def end_carrier(carrier: subprocess.Popen[bytes]) -> None:
+    """Kill it; its interfaces end with it."""
+    carrier.kill()
+    carrier.wait()
+    if carrier.stdout is not None:
+        carrier.stdout.close()
+    reaper.note("-", carrier.pid)
 
 
 class Networks:
@@ -110,6 +153,12 @@ class Networks:
         self._namespaces.append(namespace)
         namespace.ip("link", "set", "lo", "up")
         run(*namespace.inside("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"))
+        return namespace
+
+    def router(self, what: str) -> Namespace:
+        """A new namespace that forwards packets between its links."""
+        namespace = self.namespace(what)
+        run(*namespace.inside("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"))
         return namespace
 
     def link(self, one: Namespace, other: Namespace, *, impaired: bool = False) -> Link:
@@ -136,23 +185,13 @@ class Networks:
         except OSError:
             pass  # this kernel has no netem
         link.namespaces[0].ip("link", "del", link.ends[0])
-        names = [part for one, end in zip(link.namespaces, link.ends, strict=True) for part in (one.name, end)]
-        command = [sys.executable, "-m", "tests.live.impaired_link", *names, str(DELAY_MS), str(LOSS_PERCENT)]
-        carrier = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, start_new_session=True)
-        reaper.note("+", carrier.pid)
-        self._carriers.append(carrier)
-        assert carrier.stdout is not None
-        assert carrier.stdout.readline() == b"ready\n"
+        self._carriers.append(carry(link.namespaces, link.ends, DELAY_MS, LOSS_PERCENT))
         return "a process that forwards the packets (this kernel has no netem)"
 
     def close(self) -> None:
         """Remove all namespaces and links. Their processes must have ended."""
         for carrier in self._carriers:
-            carrier.kill()
-            carrier.wait()
-            if carrier.stdout is not None:
-                carrier.stdout.close()
-            reaper.note("-", carrier.pid)
+            end_carrier(carrier)
         for namespace in self._namespaces:
             subprocess.run(["ip", "netns", "del", namespace.name], capture_output=True, check=False)
 

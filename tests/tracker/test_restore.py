@@ -131,6 +131,34 @@ def test_a_request_that_the_history_lacks_keeps_its_place(before):
     assert scene.request(scene.client("x"), ticket=forged)["position"] == 4
 
 
+@pytest.mark.parametrize("how", ["ours", "TVM's"])
+def test_a_grant_of_which_its_client_has_not_heard_costs_no_place(before, how):
+    """The tracker's host may be cut off, or killed, between a grant and its answer."""
+    server = before.server() if how == "ours" else before.tvm_server()
+    first = before.request(before.client("ann"))["ticket"]
+    before.wait(1)
+    second = before.request(before.client("ann"))["ticket"]
+    before.put(server, "rpi4:1")
+    assert len(before.recorded("granted")) == 1
+    scene = again(before)
+    assert scene.request(scene.client("ann"), ticket=second)["position"] == 1
+    answer = scene.request(scene.client("ann"), ticket=first)
+    assert (answer["position"], answer["ticket"]) == (1, first)
+    assert scene.replayed() == scene.state
+    scene = again(before)
+    assert scene.request(scene.client("eve"), ticket=first)["ticket"] != first
+
+
+def test_a_grant_of_an_earlier_run_is_heard_after_a_while(before):
+    before.server()
+    first = before.request(before.client("ann"))["ticket"]
+    before.put(before.server(name="other", port=2), "rpi4:1")
+    scene = again(before)
+    scene.server()
+    scene.wait(TICKET_S + 1)
+    assert scene.request(scene.client("ann"), ticket=first)["ticket"] != first
+
+
 def test_without_records_there_is_no_settling():
     scene = again(Scene())
     client = scene.client()
