@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from rpcsys.errors import ProtocolError
+from rpcsys.link.backoff import Backoff
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import journal, role
 from rpcsys.tracker.replicas.engine import Leader, Look, Snapshot
@@ -26,6 +27,8 @@ AGAIN_S = 0.1  # the pause before a request that has failed is made again
 TRUSTED = 0.9
 #: A snapshot is written after so many entries, or bytes of them.
 SNAPSHOT_ENTRIES, SNAPSHOT_BYTES = 2000, 16 << 20
+#: The first and the longest pause before a snapshot that has failed is written again.
+SNAPSHOT_PAUSES_S = (10.0, 300.0)
 
 
 # Requests to the engine; they are `Engine`'s methods.
@@ -78,9 +81,11 @@ class RenewLease:
 
 @dataclass(frozen=True)
 class WriteSnapshot:
-    """`Engine.write_snapshot` of what has been applied."""
+    """`Engine.write_snapshot` of what has been applied, up to entry ``through``, ``size`` bytes after the last one."""
 
     term: int
+    through: int
+    size: int
 
 
 Request = ReadJournal | ReadSnapshot | Campaign | Cut | Append | RenewLease | WriteSnapshot
@@ -149,6 +154,7 @@ class ReplicaState(Generic[Output]):
         self._reading: Request | None = None  # one of looking, campaigning and the like at a time
         self._look_at = now
         self._renewing = self._snapshooting = False
+        self._snapshots = Backoff(*SNAPSHOT_PAUSES_S)
         self._renew_at = math.inf
         self._valid_until = -math.inf  # as `Ledger.valid_until`, before there is one
         self._again: list[tuple[float, Append]] = []  # appends that failed
@@ -177,7 +183,7 @@ class ReplicaState(Generic[Output]):
             actions.append(EngineCall(RenewLease(self.role.term), now))
         due = [append for at, append in self._again if at <= now]
         self._again = [(at, append) for at, append in self._again if at > now]
-        return [*actions, *(EngineCall(append, now) for append in due)]
+        return [*actions, *(EngineCall(append, now) for append in due), *self._snapshot(now)]
 
     def stop(self, now: float) -> list[Action]:
         """Stop for good; a leader gives its term back."""
@@ -211,8 +217,7 @@ class ReplicaState(Generic[Output]):
         if isinstance(request, RenewLease):
             return self._renewed(request, ask.sent_at, answer, now)
         if isinstance(request, WriteSnapshot):
-            self._snapshooting = False
-            return [] if answer else self._decide(role.Deposed(now, request.term), now)
+            return self._snapshot_written(request, answer, now)
         self._reading = None
         if isinstance(request, ReadJournal):
             return self._looked(answer, ask.sent_at, now)
@@ -234,6 +239,7 @@ class ReplicaState(Generic[Output]):
                 self._renew_at = now + AGAIN_S
         elif isinstance(request, WriteSnapshot):
             self._snapshooting = False
+            self._snapshots.failed(now)
         else:
             self._reading, self._look_at = None, now + AGAIN_S
             if isinstance(request, Campaign):
@@ -347,12 +353,22 @@ class ReplicaState(Generic[Output]):
         return [*actions, *self.turn_over(now), *self._snapshot(now)]
 
     def _snapshot(self, now: float) -> list[Action]:
-        entries = self.fold.through - self._snapshot_through
-        due = entries >= SNAPSHOT_ENTRIES or self.bytes_since >= SNAPSHOT_BYTES
-        if not due or self._snapshooting:
+        through = self.fold.through
+        due = through - self._snapshot_through >= SNAPSHOT_ENTRIES or self.bytes_since >= SNAPSHOT_BYTES
+        if self.ledger is None or self._snapshooting or not due or not self._snapshots.allows(now):
             return []
-        self._snapshooting, self._snapshot_through, self.bytes_since = True, self.fold.through, 0
-        return [EngineCall(WriteSnapshot(self.role.term), now)]
+        self._snapshooting = True
+        return [EngineCall(WriteSnapshot(self.role.term, through, self.bytes_since), now)]
+
+    def _snapshot_written(self, request: WriteSnapshot, done: bool, now: float) -> list[Action]:
+        self._snapshooting = False
+        if not done:
+            return self._decide(role.Deposed(now, request.term), now)
+        self._snapshots.worked()
+        if request.through > self._snapshot_through:  # a look may have seen it
+            self._snapshot_through = request.through
+            self.bytes_since -= request.size
+        return []
 
     def _renewed(self, request: RenewLease, sent_at: float, seconds: float, now: float) -> list[Action]:
         self._renewing = False

@@ -323,7 +323,7 @@ class World:
             if term:
                 self._refuse(term)
         elif kind == "snapshot" and node.given is not None and node.paused_until <= self.now:
-            self._ask(index, node, EngineCall(replica.WriteSnapshot(node.led), self.clock(node)))
+            self._ask(index, node, EngineCall(replica.WriteSnapshot(node.led, node.fold.through, 0), self.clock(node)))
 
     def _refuse(self, term: int) -> None:
         for index, node in enumerate(self.nodes):

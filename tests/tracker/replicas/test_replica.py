@@ -22,6 +22,7 @@ from rpcsys.tracker.replicas.replica import (
     JournalUnreadable,
     ReadJournal,
     ReadSnapshot,
+    SNAPSHOT_PAUSES_S,
     RenewLease,
     ReplicaState,
     Restart,
@@ -193,12 +194,38 @@ def test_a_snapshot_is_written_from_time_to_time(monkeypatch: pytest.MonkeyPatch
         actions = made.answered(asked(made.turn_over(10.1), Append), True, 10.1)
         snapshots += [action for action in actions if isinstance(action, EngineCall)]
     (first,) = snapshots
-    assert first.request == WriteSnapshot(6)
+    assert isinstance(first.request, WriteSnapshot)
+    assert (first.request.term, first.request.through) == (6, 3)
     assert made.answered(first, True, 10.2) == []
     made.note(granted(1.0, 9, 9))
     actions = made.answered(asked(made.turn_over(10.3), Append), True, 10.3)
     assert asked(actions, WriteSnapshot)
     assert isinstance(made.answered(asked(actions, WriteSnapshot), False, 10.4)[0], StepDown)
+
+
+def test_a_snapshot_that_fails_is_written_again_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "SNAPSHOT_ENTRIES", 1)
+    made = leading()
+    made.note(granted(1.0, 1, 1))
+    call = asked(made.answered(asked(made.turn_over(10.1), Append), True, 10.1), WriteSnapshot)
+    now, first_s = 10.1, SNAPSHOT_PAUSES_S[0]
+    for pause_s in (first_s, 2 * first_s):
+        made.lost(call, now)
+        made.role.contact_at = now + pause_s  # the engine answers all else
+        assert not [each for each in made.tick(now + pause_s - 0.1) if is_snapshot(each)]
+        now += pause_s
+        call = asked(made.tick(now), WriteSnapshot)
+    size = made.bytes_since
+    assert size
+    made.note(granted(1.0, 2, 2))
+    made.answered(asked(made.turn_over(now), Append), True, now)
+    assert made.answered(call, True, now + 0.1) == []
+    assert 0 < made.bytes_since < 2 * size  # of the entry that is not in it
+    assert asked(made.tick(now + 0.2), WriteSnapshot)  # the pauses are over
+
+
+def is_snapshot(action: replica.Action) -> bool:
+    return isinstance(action, EngineCall) and isinstance(action.request, WriteSnapshot)
 
 
 def test_what_earlier_leaders_wrote_counts_for_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
