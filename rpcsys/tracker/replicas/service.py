@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +28,7 @@ from rpcsys.tracker.replicas import replica as decisions
 from rpcsys.tracker.replicas.engine import Engine, EngineFull, EngineLost, EngineRefused, Leader, Look
 from rpcsys.tracker.replicas.journal import Fold
 from rpcsys.tracker.replicas.leader_watch import LeaderWatch
+from rpcsys.tracker.replicas.listing import ReplicaListing
 from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
 from rpcsys.tracker.replicas.pages import REPLICAS, ReplicaPages
 from rpcsys.tracker.replicas.replica import ReplicaState
@@ -42,10 +42,7 @@ log = logging.getLogger(__name__)
 ANNOUNCE_S = 2.0  # how often a replica says that it is there
 SIZE_S = 10.0  # how often the engine is asked for its size
 HANDICAP_S = 5.0  # how long a replica with other flags than the last leader's leaves the place to the others
-MAX_ENDS = 600  # of the journal that are remembered: ten minutes of a busy leader
-BEHIND_S = 5.0  # a replica that lacks an entry for so long is behind
 SNAPSHOT_AFTER_S = 10.0  # how long the journal before a snapshot stays, for those who are about to read it
-RESOLVE_AGAIN_S = 10.0  # the pause before a replica's name is looked up again that had no address
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
 Held = tuple[PeerConnection, bytes]
@@ -94,13 +91,10 @@ class ReplicaService:
         self.store = HistoryStore(config.state_dir, history_days=config.history_days)
         self.standby = Standby(config)
         self.counts = ReplicaCounts()
-        self.others: dict[str, engines.ReplicaStatus] = {}  # by address; this one, too
-        self._ends: deque[tuple[float, int]] = deque(maxlen=MAX_ENDS)  # of the journal, and when they were seen
+        self.listing = ReplicaListing(self._begin, self._tell_replicas)
         self._config = config
         self._engine = engine
         self._me = me
-        self._addresses: dict[str, tuple[str, ...]] = {}  # of hosts of replicas
-        self._most = 0  # replicas that there were at a time
         self._told: tuple[tuple[str, ...], str] | None = None  # the state of the tracker
         position = self.store.position
         fold = Fold(position.through, position.at, position.epoch, position.arrivals)
@@ -151,24 +145,17 @@ class ReplicaService:
         """Who leads, and which replicas there are, as plain JSON. Times are seconds since 1970."""
         role = self.replica.role
         leader = self._me if role.leads else role.leader
-        rows = [
-            {**vars(other), "address": address, "behind": max(0, self._last() - other.through)}
-            for address, other in self.others.items()
-        ]
         return {
             "leader": None if leader is None else address_text(*leader.address),
             "term": role.term,
             "engine": self._engine_text(),
-            "replicas": sorted(rows, key=lambda row: str(row["address"])),
+            "replicas": self.listing.rows(self.replica.fold.through),
         }
 
     def _engine_text(self) -> str:
         if self._trouble is not None:
             return str(self._trouble)
         return self.replica.role.obstacle or ("up" if self.counts.engine_up else "not asked yet")
-
-    def _last(self) -> int:
-        return max([self.replica.fold.through, *(other.through for other in self.others.values())])
 
     def _led_metrics(self) -> Collector | None:
         return None if self.tracker is None else self.tracker.observer.metrics
@@ -331,49 +318,16 @@ class ReplicaService:
         role.handicap_s = HANDICAP_S if differs else 0.0
 
     def _note_replicas(self, look: Look) -> None:
-        latest = sorted(look.replicas.values(), key=lambda other: other.since)  # one that was restarted has two
-        self.others = {address_text(*other.address): other for other in latest}
-        now, last = time.monotonic(), self._last()
-        if not self._ends or last > self._ends[-1][1]:
-            self._ends.append((now, last))
-        self.counts.behind_s = {
-            address: next((now - at for at, end in self._ends if end > other.through), 0.0)
-            for address, other in self.others.items()
-        }
-        self._most = max(self._most, len(self.others))
+        self.listing.note(look.replicas.values(), self.replica.fold.through, time.monotonic())
+        self.counts.behind_s = self.listing.behind_s
         self._tell_replicas()
-        for host in {other.address[0] for other in self.others.values()} - self._addresses.keys():
-            self._addresses[host] = ()
-            self._begin(self._resolve(host))
-
-    async def _resolve(self, host: str) -> None:
-        """Find the addresses of a replica, from which it relays."""
-        try:
-            found = await self.loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            log.warning("the replica %s has no address here (%s): it cannot relay", host, error)
-            await asyncio.sleep(RESOLVE_AGAIN_S)
-            del self._addresses[host]
-        else:
-            self._addresses[host] = tuple(str(entry[4][0]) for entry in found)
-            self._tell_replicas()
 
     def _tell_replicas(self) -> None:
         if self.tracker is not None:
-            addresses = tuple(dict.fromkeys(address for each in self._addresses.values() for address in each))
-            told = addresses, self._line()
+            told = self.listing.addresses, self.listing.line(self._me.address, self.replica.role.term)
             if told != self._told:
                 self._told = told
                 self.tracker.perform(events.ReplicasChanged(self.tracker.now(), *told))
-
-    def _line(self) -> str:
-        """The replicas in a line for people."""
-        count = len(self.others)
-        behind = sum(seconds > BEHIND_S for seconds in self.counts.behind_s.values())
-        missing = max(0, self._most - count)
-        trackers = f"{count} tracker{'s' if count != 1 else ''}"
-        line = f"{trackers}, {address_text(*self._me.address)} leads (term {self.replica.role.term})"
-        return line + (f", {behind} behind" if behind else "") + (f", {missing} missing" if missing else "")
 
     async def _configure(self, term: int) -> None:
         """Write what all replicas are to have, until it is written or the term is over."""

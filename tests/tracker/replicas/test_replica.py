@@ -12,6 +12,7 @@ from rpcsys.tracker.replicas.journal import Fold
 from rpcsys.tracker.replicas.replica import (
     AGAIN_S,
     LOOK_S,
+    SNAPSHOT_PAUSES_S,
     TAIL_S,
     Append,
     Apply,
@@ -22,7 +23,6 @@ from rpcsys.tracker.replicas.replica import (
     JournalUnreadable,
     ReadJournal,
     ReadSnapshot,
-    SNAPSHOT_PAUSES_S,
     RenewLease,
     ReplicaState,
     Restart,

@@ -19,8 +19,7 @@ from rpcsys.client.tracker import connect_tracker
 from rpcsys.daemon.acceptor import Acceptor
 from rpcsys.serve import bind
 from rpcsys.tracker.config import TrackerConfig
-from rpcsys.tracker.replicas import journal
-from rpcsys.tracker.replicas import service as service_module
+from rpcsys.tracker.replicas import journal, listing
 from rpcsys.tracker.replicas.engine import EngineLost, EngineRefused
 from rpcsys.tracker.replicas.role import CONTACT_S
 from rpcsys.tracker.replicas.service import ReplicaService, new_leader
@@ -284,7 +283,7 @@ def test_a_position_comes_back_from_the_file(tmp_path: Path) -> None:
 
 
 def test_a_host_without_an_address_is_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "RESOLVE_AGAIN_S", 1.0)
+    monkeypatch.setattr(listing, "RESOLVE_AGAIN_S", 1.0)
     asked: list[str] = []
 
     async def lookup(host: str, *args: object, **kwargs: object) -> list[object]:
@@ -294,9 +293,9 @@ def test_a_host_without_an_address_is_looked_up_again(tmp_path: Path, monkeypatc
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.9", 0))]
 
     async def act(one: Running) -> None:
-        await until(lambda: one.leads and one.service.others)
+        await until(lambda: one.leads and one.service.listing.others)
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
-        (status,) = one.service.others.values()
+        (status,) = one.service.listing.others.values()
         one.engine.stored.replicas["late"] = replace(status, address=("lab-9", 9190))
         await until(lambda: one.service.tracker and "10.0.0.9" in one.service.tracker.state.records.replicas)
         assert asked == ["lab-9", "lab-9"]
@@ -388,8 +387,8 @@ def test_the_state_has_the_replicas_in_a_line(tmp_path: Path) -> None:
 
 def test_who_lacks_an_entry_is_behind_since_it_came(tmp_path: Path) -> None:
     async def act(one: Running) -> None:
-        await until(lambda: one.leads and one.service.others)
-        (status,) = one.service.others.values()
+        await until(lambda: one.leads and one.service.listing.others)
+        (status,) = one.service.listing.others.values()
         late = replace(status, address=("10.0.0.9", 9190), through=0)
         one.engine.stored.replicas["late"] = late
         await until(lambda: one.service.counts.behind_s.get("10.0.0.9:9190") == 0.0)
