@@ -10,9 +10,9 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client.registry import Collector
 
@@ -46,6 +46,7 @@ SNAPSHOT_AFTER_S = 10.0  # how long the journal before a snapshot stays, for tho
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
 Held = tuple[PeerConnection, bytes]
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -87,6 +88,7 @@ class ReplicaService:
         assert config.state_dir is not None, "a replica keeps what its journal says"
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
+        self.failed = False  # whether it has stopped by an error of its own
         self.tracker: TrackerService | None = None
         self.store = HistoryStore(config.state_dir, history_days=config.history_days)
         self.standby = Standby(config)
@@ -168,10 +170,25 @@ class ReplicaService:
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End this tracker: after an error of its own, what it knows may be wrong."""
+        log.critical("an error of the tracker's own: it ends, and another leads", exc_info=error)
+        self.failed = True
+        self.stopped.set()
 
     def _tick(self) -> None:
-        self._carry_out(self.replica.tick(time.monotonic()))
+        try:
+            self._carry_out(self.replica.tick(time.monotonic()))
+        except Exception as error:  # without its timer it would hang
+            self._fail(error)
 
     def _leader_refuses(self, term: int) -> None:
         self._carry_out(self.replica.leader_refuses(term, time.monotonic()))
@@ -204,7 +221,7 @@ class ReplicaService:
 
     async def _ask(self, ask: decisions.EngineCall) -> None:
         try:
-            answer = await self._answer(ask.request)
+            answer = await self._understood(self._answer(ask.request))
         except (EngineLost, EngineRefused) as error:
             self._ill(error)
             if isinstance(error, EngineRefused):
@@ -218,6 +235,16 @@ class ReplicaService:
         if isinstance(ask.request, decisions.Append):
             self.counts.commits.observe(time.monotonic() - ask.sent_at)
         self._carry_out(self.replica.answered(ask, answer, time.monotonic()))
+
+    async def _understood(self, answer: Awaitable[Answer]) -> Answer:
+        """The engine's answer. An error of our own in reading one is as good as none."""
+        try:
+            return await answer
+        except (EngineLost, EngineRefused):
+            raise
+        except Exception as error:
+            log.exception("the engine's answer is not understood")
+            raise EngineRefused(f"the engine's answer is not understood ({error!r}): see the log") from None
 
     async def _answer(self, request: decisions.Request) -> Any:
         engine = self._engine
@@ -333,7 +360,7 @@ class ReplicaService:
         """Write what all replicas are to have, until it is written or the term is over."""
         while self.replica.role.leads and self.replica.role.term == term:
             try:
-                await self._engine.configure(self._alike, term)
+                await self._understood(self._engine.configure(self._alike, term))
                 return
             except (EngineLost, EngineRefused):
                 await asyncio.sleep(1.0)
@@ -346,7 +373,7 @@ class ReplicaService:
                 self._me.address, self._me.http_port, __version__, role.stage.value, self.replica.fold.through, since
             )
             try:
-                await self._engine.announce(self._me.replica, me)
+                await self._understood(self._engine.announce(self._me.replica, me))
             except (EngineLost, EngineRefused):
                 pass  # whatever else asks the engine says so
             await asyncio.sleep(ANNOUNCE_S)
@@ -354,7 +381,8 @@ class ReplicaService:
     async def _measure(self) -> None:
         while True:
             try:
-                self.counts.engine_bytes, self.counts.engine_quota = await self._engine.size()
+                size = await self._understood(self._engine.size())
+                self.counts.engine_bytes, self.counts.engine_quota = size
             except (EngineLost, EngineRefused):
                 pass
             await asyncio.sleep(SIZE_S)

@@ -319,6 +319,42 @@ def test_trouble_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert said == ["engine_lost it is no etcd", "engine_back"]
 
 
+def test_an_answer_that_is_not_understood_is_as_good_as_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def act(one: Running) -> None:
+        logging.getLogger().addHandler(caplog.handler)
+        one.engine.fails = KeyError("through")
+        await until(lambda: "not understood (KeyError('through'))" in one.service.summary()["engine"])
+        one.engine.fails = None
+        await until(lambda: one.leads)
+        assert not one.service.stopped.is_set()
+
+    run(act, tmp_path)
+    assert any(record.exc_info for record in caplog.records)
+
+
+def test_a_replica_with_an_error_of_its_own_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(self: object, action: object) -> None:
+        raise ZeroDivisionError
+
+    async def act(one: Running) -> None:
+        await asyncio.wait_for(one.service.stopped.wait(), SOON_S)
+        assert one.service.failed
+
+    stored = SimulatedEngine()
+    stored.journal[1] = journal.pack([entries.joined("board", at=time.time())])[0]
+    monkeypatch.setattr(ReplicaService, "_apply", faulty)
+    run(act, tmp_path, stored=stored)
+
+
+def test_a_replica_whose_timer_fails_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(one: Running) -> None:
+        monkeypatch.setattr(one.service.replica, "tick", None)
+        await asyncio.wait_for(one.service.stopped.wait(), SOON_S)
+        assert one.service.failed
+
+    run(act, tmp_path)
+
+
 def test_a_single_trackers_history_goes_on_in_its_replicas(tmp_path: Path) -> None:
     for number, name in enumerate(("first", "second")):
         store = HistoryStore(tmp_path / str(number), history_days=90)
