@@ -187,7 +187,7 @@ class ReplicaService:
     def _tick(self) -> None:
         try:
             self._carry_out(self.replica.tick(time.monotonic()))
-        except Exception as error:  # without its timer it would hang
+        except Exception as error:  # noqa: BLE001 - without its timer it would hang
             self._fail(error)
 
     def _leader_refuses(self, term: int) -> None:
