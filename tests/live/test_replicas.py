@@ -21,7 +21,6 @@ from tests import etcd
 from tests.live.daemons import Daemon, Daemons, free_port, wait_until
 from tests.live.probe import TrackerProbe
 from tests.live.replicas import KEY, SOON_S, ReplicatedLab, load
-from tests.live.stored import rows
 
 pytestmark = pytest.mark.open_lab("a closed lab has one tracker")
 MakeLab = Callable[..., ReplicatedLab]
@@ -263,13 +262,33 @@ def test_a_snapshot_is_what_an_empty_folder_begins_with_and_costs_the_others_no_
         third = lab.add()
         wait_until(lambda: third.present() == lab.leads().present(), SOON_S, "it has what holds")
         assert ("granted", session.lease["lease"]) in third.present()
+        lab.wait_same_history(len(leased.leases))  # also what ended before the third one came
         for replica in lab.replicas[:-1]:
             replica.daemon.kill()
         assert lab.leads() is third
         with rpcsys.connect_tracker(third.daemon.where, user="ann") as tracker:
             (lease,) = tracker.leases()
             assert (lease["lease"], lease["holder"], lease["limit_s"]) == (session.lease["lease"], "ann", 600)
-    assert rows(third.state, f"SELECT lease FROM leases WHERE lease = '{leased.leases[0]}'") == []
+
+def test_a_replica_that_was_away_for_longer_than_the_journal_goes_back_has_the_same_history(make_lab: MakeLab) -> None:
+    lab = make_lab(2, snapshot=20)
+    written = {"key": "L3JwY3N5cy9sYWIvc25hcHNob3Q="}  # /rpcsys/lab/snapshot
+    with load(lab, clients=2) as leased:
+        away = lab.standby()
+        away.daemon.kill()
+        leased.wait_more()
+        wait_until(lambda: "kvs" in lab.engine.ask("/v3/kv/range", written), SOON_S, "there is a snapshot")
+        away.start()
+        leased.wait_more()
+    lab.wait_free(2)
+    kept = lab.wait_same_history(len(leased.leases))
+    assert "history_whole" in away.daemon.stderr()
+    told = history(lab.where)
+    leader = lab.leads()
+    leader.daemon.terminate()
+    assert lab.leads_beside(leader) is away
+    assert len(told) == len(kept)
+    assert history(lab.where) == told  # in the same order
 
 
 def test_a_tracker_alone_loads_nothing_of_replicas(daemons: Daemons, tmp_path: Path) -> None:

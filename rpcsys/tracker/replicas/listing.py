@@ -27,7 +27,7 @@ class ReplicaListing:
     ``others``: what replicas say, by address, this one, too; ``behind_s``: since when each lacks an entry, in seconds.
     """
 
-    def __init__(self, begin: Callable[[Coroutine[Any, Any, None]], None], changed: Callable[[], None]) -> None:
+    def __init__(self, begin: Callable[[Coroutine[Any, Any, None]], object], changed: Callable[[], None]) -> None:
         self.others: dict[str, ReplicaStatus] = {}
         self.behind_s: dict[str, float] = {}
         self._begin = begin

@@ -56,10 +56,11 @@ class Campaign:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """`Engine.cut`: delete the entries behind ``last``, which stand behind a gap."""
+class BeginTerm:
+    """`Engine.begin`: delete the entries behind ``last``, which stand behind a gap. ``journal``: the journal's ID."""
 
     last: int
+    journal: str
     term: int
 
 
@@ -88,7 +89,7 @@ class WriteSnapshot:
     size: int
 
 
-Request = ReadJournal | ReadSnapshot | Campaign | Cut | Append | RenewLease | WriteSnapshot
+Request = ReadJournal | ReadSnapshot | Campaign | BeginTerm | Append | RenewLease | WriteSnapshot
 
 
 # Actions, beside `Follow`, `Lead` and `StepDown` of the role.
@@ -126,7 +127,7 @@ class Say(Generic[Output]):
 
 @dataclass(frozen=True)
 class BeginAnew:
-    """The engine's journal lacks what this replica has: it was restored, or is new. Read it from its beginning."""
+    """The engine's journal is another one, or was restored, or is new. Read it from its beginning."""
 
     through: int  # what this replica has
 
@@ -151,6 +152,8 @@ class ReplicaState(Generic[Output]):
         self.bytes_since = 0  # the last snapshot; of entries that this process has seen
         self._snapshot_through = 0  # the last entry in it
         self._joined = not fold.through  # whether the engine has the last entry of ``fold``
+        self._restored = False  # whether the engine had more of this journal earlier: others may have that, too
+        self._replica = me.replica
         self._reading: Request | None = None  # one of looking, campaigning and the like at a time
         self._look_at = now
         self._renewing = self._snapshooting = False
@@ -174,10 +177,9 @@ class ReplicaState(Generic[Output]):
         if self.role.stage is RoleStage.STOPPED:
             return actions
         if self._reading is None and now >= self._look_at:
-            cut = self.role.leads and self.ledger is None
+            begins = self.role.leads and self.ledger is None
             after = self.fold.through - (not self._joined)
-            request = Cut(self.fold.through, self.role.term) if cut else ReadJournal(after)
-            actions.append(self._read(request, now))
+            actions.append(self._begin(now) if begins else self._read(ReadJournal(after), now))
         if not self._renewing and now >= self._renew_at:
             self._renewing = True
             actions.append(EngineCall(RenewLease(self.role.term), now))
@@ -225,7 +227,7 @@ class ReplicaState(Generic[Output]):
             return self._restart(request.snapshot, answer, now)
         if isinstance(request, Campaign):
             return self._decide(role.Campaigned(now, answer), now)
-        return self._cut(request, answer, now)
+        return self._begun(request, answer, now)
 
     def lost(self, ask: EngineCall, now: float) -> list[Action]:
         """The engine has not answered a request: it may have been carried out."""
@@ -250,6 +252,11 @@ class ReplicaState(Generic[Output]):
         self._reading = request
         return EngineCall(request, now)
 
+    def _begin(self, now: float) -> EngineCall:
+        """Begin the term, with the journal that there is, or with a new one."""
+        term, journal_id = self.role.term, "" if self._restored else self.fold.journal
+        return self._read(BeginTerm(self.fold.through, journal_id or f"{self._replica}-{term}", term), now)
+
     def _decide(self, event: role.Event, now: float) -> list[Action]:
         """Give an event to the role; the actions, with what they mean for the engine."""
         actions: list[Action] = []
@@ -259,7 +266,7 @@ class ReplicaState(Generic[Output]):
             elif isinstance(action, role.CatchUp):
                 self._look_at = self._renew_at = now
             elif isinstance(action, Lead):
-                actions.append(self._read(Cut(self.fold.through, action.term), now))
+                actions.append(self._begin(now))
             elif isinstance(action, StepDown):
                 self.ledger, self._again, self._renew_at, self._valid_until = None, [], math.inf, -math.inf
                 actions.append(action)
@@ -281,10 +288,9 @@ class ReplicaState(Generic[Output]):
     def _follow(self, look: Look, now: float) -> tuple[list[Action], bool]:
         """Apply the journal's next entries; and whether nothing is missing before them."""
         snapshot = look.snapshot
-        if not self._joined:
-            anew = self._join(look, now)
-            if anew:
-                return anew, False
+        anew = self._join(look, now)
+        if anew:
+            return anew, False
         if not look.entries and snapshot is not None and snapshot.through > self.fold.through:  # they are deleted
             return [self._read(ReadSnapshot(snapshot), now)], False
         actions: list[Action] = []
@@ -304,13 +310,16 @@ class ReplicaState(Generic[Output]):
         return actions, True
 
     def _join(self, look: Look, now: float) -> list[Action]:
-        """Find out whether the engine has the last entry that this replica has; begin anew if not."""
-        through, self._joined = self.fold.through, True
-        within = look.snapshot is not None and look.snapshot.through >= through
-        if within or any(number == through for number, _ in look.entries):
+        """See that the engine's journal is the one that this replica has a part of; begin anew if it is not."""
+        fold, journal_id, joined = self.fold, journal.id_in(look.config), self._joined
+        self._joined = True
+        within = look.snapshot is not None and look.snapshot.through >= fold.through
+        has = joined or within or any(number == fold.through for number, _ in look.entries)
+        if journal_id == fold.journal and has:
             return []
-        self.fold, self._look_at = Fold(), now
-        return [BeginAnew(through)]
+        self._restored = journal_id == fold.journal
+        self.fold, self._look_at = Fold(journal=journal_id), now
+        return [BeginAnew(fold.through)] if fold.through else []
 
     def _unreadable(self, error: ProtocolError) -> list[Action]:
         said, self.role.obstacle = self.role.obstacle, str(error)
@@ -321,18 +330,19 @@ class ReplicaState(Generic[Output]):
         if cut is None or self.ledger is not None or snapshot.through <= self.fold.through:
             return []
         try:
-            fold = Fold.of(snapshot, cut)
+            fold = Fold.of(snapshot, cut, self.fold.journal)
         except ProtocolError as error:
             self._look_at = now + TAIL_S
             return self._unreadable(error)
         self.fold = fold
         return [Restart(fold)]
 
-    def _cut(self, request: Cut, done: bool, now: float) -> list[Action]:
+    def _begun(self, request: BeginTerm, done: bool, now: float) -> list[Action]:
         if not done:
             return self._decide(role.Deposed(now, request.term), now)
         if not self.role.leads or request.term != self.role.term:
             return []
+        self.fold.journal, self._restored = request.journal, False
         self.ledger = Ledger(self.fold.through, self._valid_until)
         self._look_at = now + LOOK_S
         return [Lead(request.term)]

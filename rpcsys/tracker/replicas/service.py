@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from prometheus_client.registry import Collector
@@ -27,6 +27,7 @@ from rpcsys.tracker.replicas import engine as engines
 from rpcsys.tracker.replicas import replica as decisions
 from rpcsys.tracker.replicas.engine import Engine, EngineFull, EngineLost, EngineRefused, Leader, Look
 from rpcsys.tracker.replicas.journal import Fold
+from rpcsys.tracker.replicas.lacking import LackingHistory
 from rpcsys.tracker.replicas.leader_watch import LeaderWatch
 from rpcsys.tracker.replicas.listing import ReplicaListing
 from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
@@ -43,6 +44,7 @@ ANNOUNCE_S = 2.0  # how often a replica says that it is there
 SIZE_S = 10.0  # how often the engine is asked for its size
 HANDICAP_S = 5.0  # how long a replica with other flags than the last leader's leaves the place to the others
 SNAPSHOT_AFTER_S = 10.0  # how long the journal before a snapshot stays, for those who are about to read it
+LACKS_MORE_S = 60.0  # by how much more is read than what is missing: clocks differ
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
 Held = tuple[PeerConnection, bytes]
@@ -99,8 +101,9 @@ class ReplicaService:
         self._me = me
         self._told: tuple[tuple[str, ...], str] | None = None  # the state of the tracker
         position = self.store.position
-        fold = Fold(position.through, position.at, position.epoch, position.arrivals)
+        fold = Fold(position.through, position.at, position.epoch, position.arrivals, journal=position.journal)
         self.replica: ReplicaState[Held] = ReplicaState(me, fold, time.monotonic())
+        self._lacking = LackingHistory(self.store, self._begin)
         self._watch = LeaderWatch(self._leader_refuses)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -167,10 +170,11 @@ class ReplicaService:
 
     # Decisions.
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._over)
+        return task
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -203,7 +207,8 @@ class ReplicaService:
                 for connection, data in action.outputs:
                     connection.send_held(data)
             elif isinstance(action, decisions.Restart):
-                self.store.replace(action.fold.live.values(), _position(action.fold))
+                position = action.fold.position._replace(lacks=self._lacks_from())
+                self.store.replace(action.fold.live.values(), position)
             elif isinstance(action, Lead):
                 self._lead(action.term)
             elif isinstance(action, StepDown):
@@ -256,12 +261,12 @@ class ReplicaService:
             return await engine.renew(request.term)
         if isinstance(request, decisions.Campaign):
             return await engine.campaign(self._me, request.over)
-        if isinstance(request, decisions.Cut):
-            return await engine.cut(request.last, request.term)
+        if isinstance(request, decisions.BeginTerm):
+            return await engine.begin(request.last, {**self._alike, "journal": request.journal}, request.term)
         if isinstance(request, decisions.ReadSnapshot):
             return await engine.read_snapshot(request.snapshot)
         fold = self.replica.fold
-        snapshot, pieces = Fold(fold.through, fold.at, fold.epoch, fold.arrivals, self.store.live_state).snapshot()
+        snapshot, pieces = replace(fold, live=self.store.live_state).snapshot()
         await asyncio.sleep(SNAPSHOT_AFTER_S)  # the journal has leases that are over, too; a snapshot does not
         return await engine.write_snapshot(snapshot, pieces, request.term)
 
@@ -283,27 +288,34 @@ class ReplicaService:
     # What follows.
 
     def _apply(self, action: decisions.Apply) -> None:
-        if not self.store.position.through and not self.replica.role.leads:
-            self.store.replace([], Position())  # what this machine had before it became a replica
         fold = self.replica.fold
-        self.store.note(*action.records, position=Position(action.through, fold.at, fold.epoch, fold.arrivals))
+        position = fold.position._replace(through=action.through)
+        if not self.store.position.through and not self.replica.role.leads:
+            self.store.replace([], Position(lacks=self._lacks_from()))  # what it had before it became a replica
+        self.store.note(*action.records, position=position._replace(lacks=self.store.position.lacks))
         if self.tracker is not None:
             for record in action.records:
                 self.tracker.observer.note(record)
 
     def _begin_anew(self, action: decisions.BeginAnew) -> None:
         log.warning(
-            "etcd does not have entry %d of the journal, up to which this tracker has it: etcd is new, or was "
-            "restored; what it has is read from its beginning", action.through,
+            "etcd does not have the journal that this tracker has up to entry %d: etcd is new, or was restored, or "
+            "begun anew; what it has is read from its beginning", action.through,
         )  # fmt: skip
-        self.store.note(position=Position())
+        self.store.note(position=Position(lacks=self._lacks_from()))
+
+    def _lacks_from(self) -> float:
+        """Since when leases may have ended that this replica's history lacks, as it does not go on where it was."""
+        position = self.store.position
+        return max(0.0, position.at - LACKS_MORE_S) if position.lacks is None else position.lacks
 
     def _lead(self, term: int) -> None:
         log.info("leads term=%d", term)
         self.counts.leading, self.counts.term = True, term
         self.counts.failovers += 1
         leading = Term(term, self.store, self.replica, self._carry_out)
-        if not self.store.position.through:
+        if not self.store.position.through:  # it begins the journal, so no other has more of the past
+            self.store.note(position=self.replica.fold.position)
             leading.note(*self.store.live_state.values())  # of a tracker that becomes the first replica
         self.tracker = TrackerService(self._config, leading)
         self.tracker.stopped = self.stopped
@@ -311,8 +323,8 @@ class ReplicaService:
         self._told = None
         self._tell_replicas()
         self.tracker.flush()
-        self._begin(self._configure(term))
         self._watch.follow(None, term)
+        self._lacking.stop()
         self.standby.give_over(self._me.address, term, self.tracker.adopt)
 
     def _step_down(self, action: StepDown) -> None:
@@ -329,6 +341,7 @@ class ReplicaService:
             self.counts.failovers += action.term != self.counts.term
         self.counts.term = action.term
         self._watch.follow(leader, action.term)
+        self._lacking.stop()
         self.standby.follow(leader, action.term)
 
     # Replicas.
@@ -336,17 +349,21 @@ class ReplicaService:
     def _compare(self, look: Look) -> None:
         """Leave the place to others if this replica has other flags than the leader had."""
         role = self.replica.role
-        differs = look.config is not None and look.config != self._alike and not role.owns_term
+        theirs = None if look.config is None else {name: look.config.get(name) for name in self._alike}
+        differs = theirs is not None and theirs != self._alike and not role.owns_term
         if differs and not role.handicap_s:
             log.warning(
                 "unlike the leader's --max-session, %s, are this tracker's, %s: give all replicas the same; until then "
-                "this one leads only if no other does for %g s", look.config, self._alike, HANDICAP_S,
+                "this one leads only if no other does for %g s", theirs, self._alike, HANDICAP_S,
             )  # fmt: skip
         role.handicap_s = HANDICAP_S if differs else 0.0
 
     def _note_replicas(self, look: Look) -> None:
         self.listing.note(look.replicas.values(), self.replica.fold.through, time.monotonic())
         self.counts.behind_s = self.listing.behind_s
+        leader = self.replica.role.leader
+        if leader is not None and leader.replica in look.replicas:
+            self._lacking.look(look.replicas[leader.replica], time.monotonic())
         self._tell_replicas()
 
     def _tell_replicas(self) -> None:
@@ -356,22 +373,15 @@ class ReplicaService:
                 self._told = told
                 self.tracker.perform(events.ReplicasChanged(self.tracker.now(), *told))
 
-    async def _configure(self, term: int) -> None:
-        """Write what all replicas are to have, until it is written or the term is over."""
-        while self.replica.role.leads and self.replica.role.term == term:
-            try:
-                await self._understood(self._engine.configure(self._alike, term))
-                return
-            except (EngineLost, EngineRefused):
-                await asyncio.sleep(1.0)
-
     async def _announce(self) -> None:
         while True:
             role = self.replica.role
             since = time.time() - (time.monotonic() - role.since)
+            whole = self.store.position.lacks is None and not self.store.failing
             me = engines.ReplicaStatus(
-                self._me.address, self._me.http_port, __version__, role.stage.value, self.replica.fold.through, since
-            )
+                self._me.address, self._me.http_port, __version__, role.stage.value, self.replica.fold.through, since,
+                whole,
+            )  # fmt: skip
             try:
                 await self._understood(self._engine.announce(self._me.replica, me))
             except (EngineLost, EngineRefused):
@@ -386,10 +396,6 @@ class ReplicaService:
             except (EngineLost, EngineRefused):
                 pass
             await asyncio.sleep(SIZE_S)
-
-
-def _position(fold: Fold) -> Position:
-    return Position(fold.through, fold.at, fold.epoch, fold.arrivals)
 
 
 def new_leader(host: str, port: int, http_port: int) -> Leader:

@@ -17,8 +17,8 @@ from rpcsys.tracker.replicas.replica import (
     Append,
     Apply,
     BeginAnew,
+    BeginTerm,
     Campaign,
-    Cut,
     EngineCall,
     JournalUnreadable,
     ReadJournal,
@@ -59,7 +59,7 @@ def leads(made: ReplicaState[str], now: float) -> ReplicaState[str]:
     actions = made.tick(now)
     made.answered(asked(actions, RenewLease), 1.0, now)
     actions = made.answered(asked(actions, ReadJournal), look(ME, 6), now)
-    assert made.answered(asked(actions, Cut), True, now) == [Lead(6)]
+    assert made.answered(asked(actions, BeginTerm), True, now) == [Lead(6)]
     return made
 
 
@@ -93,6 +93,42 @@ def test_a_journal_that_lacks_what_the_replica_has_is_read_from_its_beginning(fo
     assert made.answered(asked(made.tick(10.0), ReadJournal), look(None, 0, **found), 10.1) == [BeginAnew(3)]
     assert made.fold == Fold()
     assert asked(made.tick(10.1), ReadJournal).request == ReadJournal(0)
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["at the start", "later"])
+def test_a_journal_with_another_id_is_read_from_its_beginning(read: bool) -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3, journal="one"), 10.0)
+    found = [(number, entry(number)) for number in (3, 4)]
+    if read:
+        made.answered(asked(made.tick(10.0), ReadJournal), look(entries=found, config={"journal": "one"}), 10.1)
+    at = made.fold.through
+    actions = made.answered(asked(made.tick(11.0), ReadJournal), look(entries=found, config={"journal": "two"}), 11.1)
+    assert actions == [BeginAnew(at)]
+    assert made.fold == Fold(journal="two")
+
+
+def begun(made: ReplicaState[str], config: dict[str, str] | None) -> str:
+    """The ID of the journal with which a replica leads that has found no leader there."""
+    actions = made.answered(asked(made.tick(11.0), ReadJournal), look(None, 0, config=config), 11.0)
+    made.answered(asked(actions, Campaign), 6, 11.0)
+    actions = made.answered(asked(made.tick(11.0), ReadJournal), look(ME, 6, config=config), 11.0)
+    call = asked(actions, BeginTerm)
+    assert isinstance(call.request, BeginTerm)
+    assert made.answered(call, True, 11.0) == [Lead(6)]
+    assert made.fold.journal == call.request.journal
+    return made.fold.journal
+
+
+def test_a_journal_keeps_its_id_and_a_new_one_gets_one() -> None:
+    assert begun(ReplicaState(ME, Fold(), 10.0), {"journal": "one"}) == "one"
+    assert begun(ReplicaState(ME, Fold(), 10.0), None) == "me-6"
+
+
+def test_a_journal_that_was_restored_gets_a_new_id_as_others_may_have_more_of_it() -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3, journal="one"), 10.0)
+    seen = look(None, 0, config={"journal": "one"}, entries=[(2, entry(2))])
+    assert made.answered(asked(made.tick(10.0), ReadJournal), seen, 10.1) == [BeginAnew(3)]
+    assert begun(made, {"journal": "one"}) == "me-6"
 
 
 @pytest.mark.parametrize("through", [3, 9])
@@ -178,10 +214,10 @@ def test_a_cut_that_is_lost_is_made_again_before_anything_is_led() -> None:
     actions = made.answered(asked(made.tick(10.0), ReadJournal), look(None, 0), 10.0)
     made.answered(asked(actions, Campaign), 5, 10.0)
     actions = made.answered(asked(made.tick(10.0), ReadJournal), look(ME, 5), 10.0)
-    cut = asked(actions, Cut)
+    cut = asked(actions, BeginTerm)
     made.lost(cut, 10.1)
     assert made.ledger is None
-    again = asked(made.tick(10.1 + AGAIN_S), Cut)
+    again = asked(made.tick(10.1 + AGAIN_S), BeginTerm)
     assert made.answered(again, True, 10.3) == [Lead(5)]
 
 

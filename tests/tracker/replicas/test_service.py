@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import socket
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class Running:
     def __init__(self, folder: Path, stored: SimulatedEngine, **flags: object) -> None:
         listener = bind("127.0.0.1", 0, 1)
         self.address = listener.getsockname()[:2]
-        self.engine = MemoryEngine(stored)
+        self.engine, self.folder = MemoryEngine(stored), folder
         config = TrackerConfig(state_dir=str(folder), **flags)  # type: ignore[arg-type]
         self.service = ReplicaService(config, self.engine, new_leader(*self.address, 0))
         self.acceptor = Acceptor(listener, self.service.accept)
@@ -107,7 +108,7 @@ def test_one_leads_and_its_records_are_the_others(tmp_path: Path) -> None:
         service.tracker._note(entries.joined("board", at=time.time()))
         service.tracker.flush()
         await until(lambda: ("joined", "board") in standby.service.store.live_state)
-        assert service.store.position == standby.service.store.position
+        await until(lambda: service.store.position == standby.service.store.position)  # its history is whole, too
         assert service.store.position.through >= 1
         assert standby.service.summary()["leader"] == "{}:{}".format(*leader.address)
         await until(lambda: len(leader.service.summary()["replicas"]) == 2)
@@ -245,6 +246,80 @@ def test_a_new_engine_gets_what_the_first_replica_has(tmp_path: Path) -> None:
     run(act, tmp_path)
 
 
+async def lease_on(leader: Running, epoch: int) -> None:
+    """A board joins, and is leased until now."""
+    tracker, now, name = leader.service.tracker, time.time(), f"{epoch}-a"
+    assert tracker is not None
+    through = leader.service.store.position.through
+    for record in (entries.joined(f"board{epoch}", now), entries.granted(name, now, epoch=epoch)):
+        tracker._note(record)
+    tracker._note(entries.over(name, now, epoch=epoch))
+    tracker.flush()
+    await until(lambda: leader.service.store.position.through > through)
+
+
+def ended(folder: Path) -> list[tuple[int, float]]:
+    """The leases and the boards in a replica's history."""
+    with closing(sqlite3.connect(folder / "tracker.sqlite")) as file:
+        leases = file.execute("SELECT epoch, held_s FROM leases ORDER BY id").fetchall()
+        return leases + file.execute("SELECT kind, about FROM events WHERE kind = 'joined' ORDER BY id").fetchall()
+
+
+@pytest.mark.parametrize("change", ["restored", "another"])
+def test_a_journal_that_is_read_anew_leaves_each_row_once(tmp_path: Path, change: str) -> None:
+    stored, before = SimulatedEngine(), ""
+
+    async def first(one: Running) -> None:
+        await until(lambda: one.leads)
+        for epoch in (1, 2):
+            await lease_on(one, epoch)
+
+    async def again(one: Running) -> None:
+        await until(lambda: one.leads)
+        assert stored.config is not None
+        assert stored.config["journal"] != before
+
+    run(first, tmp_path, stored=stored)
+    assert stored.config is not None
+    before = stored.config["journal"]
+    rows = ended(tmp_path / "0")
+    assert len(rows) == 4
+    if change == "restored":
+        del stored.journal[2]
+    else:  # as long as the one that this replica has
+        stored.config["journal"] = "another"
+    run(again, tmp_path, stored=stored)
+    assert ended(tmp_path / "0") == rows
+
+
+def test_one_that_was_away_for_longer_than_the_journal_goes_back_gets_what_it_lacks(tmp_path: Path) -> None:
+    async def act(one: Running, other: Running) -> None:
+        await until(lambda: one.leads or other.leads)
+        leader, standby = (one, other) if one.leads else (other, one)
+        stored, place = leader.engine.stored, standby.folder
+        await lease_on(leader, 1)
+        await until(lambda: standby.service.store.position == leader.service.store.position)
+        await standby.close()
+        await lease_on(leader, 2)
+        await lease_on(leader, 3)
+        fold = replace(leader.service.replica.fold, live=leader.service.store.live_state)
+        stored.snapshot = fold.snapshot()
+        stored.journal.clear()
+        back = Running(place, stored)
+        try:
+            await until(lambda: back.service.store.position.lacks is not None)
+            await lease_on(leader, 4)
+            await until(lambda: back.service.store.position == leader.service.store.position)
+        finally:
+            await back.close()
+        await leader.close()
+        theirs, own = (ended(each)[:4] for each in (leader.folder, place))
+        assert [row[0] for row in own] == [1, 2, 3, 4]
+        assert own == theirs
+
+    run(act, tmp_path, 2)
+
+
 def test_another_journal_replaces_what_a_replica_has(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path / "0", history_days=90)
     store.note(entries.joined("old", at=time.time()), position=Position(7, time.time(), 3, 4))
@@ -373,10 +448,10 @@ def test_a_single_trackers_history_goes_on_in_its_replicas(tmp_path: Path) -> No
 def test_a_replica_with_other_limits_says_so_and_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(one: Running) -> None:
         logging.getLogger().addHandler(caplog.handler)
-        await until(lambda: one.leads and one.engine.config is not None)
-        assert one.engine.config == {"max_session": {"rpi4": 60.0}}
+        await until(lambda: one.leads)
+        assert one.engine.stored.config is not None
+        assert one.engine.stored.config["max_session"] == {"rpi4": 60.0}
         other = Running(tmp_path / "other", one.engine.stored)
-        other.engine.config = one.engine.config
         await until(lambda: other.service.replica.role.handicap_s)
         await other.close()
 
