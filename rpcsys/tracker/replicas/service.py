@@ -10,8 +10,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from prometheus_client.registry import Collector
@@ -21,8 +21,6 @@ from rpcsys.daemon.http import Page, metrics_page
 from rpcsys.link.address import address_text
 from rpcsys.tracker import events
 from rpcsys.tracker.config import TrackerConfig
-from rpcsys.tracker.connection import PeerConnection
-from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import engine as engines
 from rpcsys.tracker.replicas import replica as decisions
 from rpcsys.tracker.replicas.engine import Engine, EngineFull, EngineLost, EngineRefused, Leader, Look
@@ -35,6 +33,7 @@ from rpcsys.tracker.replicas.pages import REPLICAS, ReplicaPages
 from rpcsys.tracker.replicas.replica import ReplicaState
 from rpcsys.tracker.replicas.role import Follow, Lead, StepDown
 from rpcsys.tracker.replicas.standby import Standby
+from rpcsys.tracker.replicas.term import Held, Term
 from rpcsys.tracker.service import TrackerService
 from rpcsys.tracker.store import HistoryStore
 from rpcsys.tracker.tables import Position
@@ -47,37 +46,7 @@ SNAPSHOT_AFTER_S = 10.0  # how long the journal before a snapshot stays, for tho
 LACKS_MORE_S = 60.0  # by how much more is read than what is missing: clocks differ
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
-Held = tuple[PeerConnection, bytes]
 Answer = TypeVar("Answer")
-
-
-@dataclass
-class Term:
-    """What a `TrackerService` that leads has (`rpcsys.tracker.leading.Leading`)."""
-
-    term: int
-    store: HistoryStore
-    replica: ReplicaState[Held]
-    carry_out: Callable[[list[decisions.Action]], None]
-
-    def note(self, *records: HistoryEntry) -> None:
-        """Add records of the present turn."""
-        for record in records if self._lasts else ():
-            self.replica.note(record)
-
-    def hold(self, connection: PeerConnection, data: bytes) -> bool:
-        """Hold back what is to be sent; for good, if the term is over."""
-        ledger = self.replica.ledger
-        return not self._lasts or ledger is None or ledger.hold((connection, data), time.monotonic())
-
-    def turn_over(self) -> None:
-        """Write the turn's records."""
-        if self._lasts:
-            self.carry_out(self.replica.turn_over(time.monotonic()))
-
-    @property
-    def _lasts(self) -> bool:
-        return self.replica.ledger is not None and self.replica.role.term == self.term
 
 
 class ReplicaService:
@@ -92,6 +61,7 @@ class ReplicaService:
         self.stopped = asyncio.Event()
         self.failed = False  # whether it has stopped by an error of its own
         self.tracker: TrackerService | None = None
+        self._term: Term | None = None  # while it leads
         self.store = HistoryStore(config.state_dir, history_days=config.history_days)
         self.standby = Standby(config)
         self.counts = ReplicaCounts()
@@ -110,7 +80,10 @@ class ReplicaService:
         self._trouble: EngineLost | EngineRefused | None = None  # the engine's, which is logged once
         self._alike = {"max_session": dict(config.limits)}  # what all replicas are to have
         metrics = metrics_page(ReplicaMetrics(self.counts, self._led_metrics))
-        self.pages = ReplicaPages(self._led, lambda: self.replica.role.leader, self.summary, metrics)
+        self.pages = ReplicaPages(
+            self._led, lambda: self.replica.role.leader, self.summary, metrics,
+            lambda: None if self._term is None else self._term.hold, self._engine_text,
+        )  # fmt: skip
         self._begin(self._announce())
         self._begin(self._measure())
         self._tick()
@@ -317,7 +290,7 @@ class ReplicaService:
         if not self.store.position.through:  # it begins the journal, so no other has more of the past
             self.store.note(position=self.replica.fold.position)
             leading.note(*self.store.live_state.values())  # of a tracker that becomes the first replica
-        self.tracker = TrackerService(self._config, leading)
+        self.tracker, self._term = TrackerService(self._config, leading), leading
         self.tracker.stopped = self.stopped
         self.tracker.pages[REPLICAS] = self.pages[REPLICAS]
         self._told = None
@@ -330,7 +303,7 @@ class ReplicaService:
     def _step_down(self, action: StepDown) -> None:
         log.warning("deposed term=%d: %s", action.term, action.reason)
         self.counts.leading = False
-        tracker, self.tracker = self.tracker, None
+        tracker, self.tracker, self._term = self.tracker, None, None
         if tracker is not None:
             tracker.close(deposed=not action.resign)
 
