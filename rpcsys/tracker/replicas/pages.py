@@ -14,11 +14,11 @@ from rpcsys.tracker.replicas.engine import Leader
 LEADER, REPLICAS = "/leader", "/api/replicas"
 STATE = "/api/"  # pages below it show the tracker's state
 HELD_S = 3.0  # how long a page waits for what it shows to be written; a browser with ours waits 5 s
-#: Holds back what is to be sent to a `Receiver`; False: it may be sent.
-Hold = Callable[["Receiver", bytes], bool]
+#: Holds back what is to be sent to a `AnswerReceiver`; False: it may be sent.
+Hold = Callable[["AnswerReceiver", bytes], bool]
 
 
-class Receiver(Protocol):
+class AnswerReceiver(Protocol):
     """Who gets what was held back."""
 
     def send_held(self, data: bytes) -> object:

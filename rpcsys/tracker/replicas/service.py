@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from rpcsys.daemon.http import Page, metrics_page
 from rpcsys.link.address import address_text
 from rpcsys.tracker import events
 from rpcsys.tracker.config import TrackerConfig
+from rpcsys.tracker.records import Records
 from rpcsys.tracker.replicas import engine as engines
 from rpcsys.tracker.replicas import replica as decisions
 from rpcsys.tracker.replicas.engine import Engine, EngineFull, EngineLost, EngineRefused, Leader, Look
@@ -29,6 +30,7 @@ from rpcsys.tracker.replicas.lacking import LackingHistory
 from rpcsys.tracker.replicas.leader_watch import LeaderWatch
 from rpcsys.tracker.replicas.listing import ReplicaListing
 from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
+from rpcsys.tracker.replicas.notes import TroubleNotes
 from rpcsys.tracker.replicas.pages import REPLICAS, ReplicaPages
 from rpcsys.tracker.replicas.replica import ReplicaState
 from rpcsys.tracker.replicas.role import Follow, Lead, StepDown
@@ -37,6 +39,7 @@ from rpcsys.tracker.replicas.term import Held, Term
 from rpcsys.tracker.service import TrackerService
 from rpcsys.tracker.store import HistoryStore
 from rpcsys.tracker.tables import Position
+from rpcsys.wire.tracker import encode
 
 log = logging.getLogger(__name__)
 ANNOUNCE_S = 2.0  # how often a replica says that it is there
@@ -44,6 +47,7 @@ SIZE_S = 10.0  # how often the engine is asked for its size
 HANDICAP_S = 5.0  # how long a replica with other flags than the last leader's leaves the place to the others
 SNAPSHOT_AFTER_S = 10.0  # how long the journal before a snapshot stays, for those who are about to read it
 LACKS_MORE_S = 60.0  # by how much more is read than what is missing: clocks differ
+NOTE_EVERY_S = 1.0  # how often those who have begun to wait meanwhile are told of the engine's trouble
 FINISH_S = 1.0  # how long a leader that stops waits for what is under way
 
 Answer = TypeVar("Answer")
@@ -78,6 +82,7 @@ class ReplicaService:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._trouble: EngineLost | EngineRefused | None = None  # the engine's, which is logged once
+        self._notes, self._noted_at = TroubleNotes(), 0.0
         self._alike = {"max_session": dict(config.limits)}  # what all replicas are to have
         metrics = metrics_page(ReplicaMetrics(self.counts, self._led_metrics))
         self.pages = ReplicaPages(
@@ -248,15 +253,30 @@ class ReplicaService:
         if type(trouble) is not type(self._trouble):  # its text may name one member after the other
             log.warning("engine_lost %s", trouble)
         self._trouble = trouble
+        self.standby.why_none = str(trouble)
+        now = time.monotonic()
+        if now - self._noted_at >= NOTE_EVERY_S:
+            self._noted_at = now
+            ledger = self.replica.ledger
+            self._say(lambda records: self._notes.begin(records, [] if ledger is None else ledger.held, str(trouble)))
 
     def _well(self, request: decisions.Request) -> None:
         full = isinstance(self._trouble, EngineFull) and self.replica.role.leads
         if full and not isinstance(request, decisions.Append):
             return  # a full engine answers what writes nothing
         if self._trouble is not None:
-            self._trouble = None
+            self._trouble, self.standby.why_none = None, ""
             log.info("engine_back")
+            self._say(self._notes.end)
         self.counts.engine_up = True
+
+    def _say(self, notes: Callable[[Records], Iterable[tuple[int, dict[str, Any]]]]) -> None:
+        """Send notes, past all that is held back."""
+        if self.tracker is not None:
+            connections = self.tracker.connections
+            for number, event in notes(self.tracker.state.records):
+                if number in connections:
+                    connections[number].send_past(encode(event))
 
     # What follows.
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import replica as decisions
-from rpcsys.tracker.replicas.pages import Receiver
+from rpcsys.tracker.replicas.pages import AnswerReceiver
 from rpcsys.tracker.replicas.replica import ReplicaState
 from rpcsys.tracker.store import HistoryStore
 
-Held = tuple[Receiver, bytes]
+Held = tuple[AnswerReceiver, bytes]
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Term:
         for record in records if self._lasts else ():
             self.replica.note(record)
 
-    def hold(self, connection: Receiver, data: bytes) -> bool:
+    def hold(self, connection: AnswerReceiver, data: bytes) -> bool:
         """Hold back what is to be sent; for good, if the term is over."""
         ledger = self.replica.ledger
         return not self._lasts or ledger is None or ledger.hold((connection, data), time.monotonic())

@@ -10,7 +10,7 @@ import pytest
 from rpcsys.daemon.http import NoPage
 from rpcsys.tracker.replicas import pages as pages_module
 from rpcsys.tracker.replicas.engine import Leader
-from rpcsys.tracker.replicas.pages import Hold, Receiver, ReplicaPages
+from rpcsys.tracker.replicas.pages import AnswerReceiver, Hold, ReplicaPages
 
 LED = {
     "/": lambda: ("text/html", b"page"),
@@ -63,9 +63,9 @@ def test_a_standby_says_who_leads(path: str, leader: Leader | None, words: str) 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_page_with_the_state_waits_until_it_is_written(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages_module, "HELD_S", 1.0 if late else 60.0)
-    held: list[Receiver] = []
+    held: list[AnswerReceiver] = []
 
-    def hold(receiver: Receiver, data: bytes) -> bool:
+    def hold(receiver: AnswerReceiver, data: bytes) -> bool:
         held.append(receiver)
         return True
 

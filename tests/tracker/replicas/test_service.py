@@ -6,96 +6,23 @@ import asyncio
 import logging
 import os
 import socket
-import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rpcsys import logs
 from rpcsys.client.tracker import connect_tracker
-from rpcsys.daemon.acceptor import Acceptor
-from rpcsys.serve import bind
-from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.replicas import journal, listing
 from rpcsys.tracker.replicas.engine import EngineLost, EngineRefused
 from rpcsys.tracker.replicas.role import CONTACT_S
-from rpcsys.tracker.replicas.service import ReplicaService, new_leader
-from rpcsys.tracker.store import HistoryStore
-from rpcsys.tracker.tables import Position
-from rpcsys.wire.tracker import MAGIC_BYTES, encode
+from rpcsys.tracker.replicas.service import ReplicaService
+from rpcsys.wire.tracker import MAGIC_BYTES, TrackerFrameReader, decode_json, encode
 from tests.tracker import entries
-from tests.tracker.replicas.memory_engine import MemoryEngine
+from tests.tracker.replicas.running import PUT, REQUEST, SOON_S, Running, run, until
 from tests.tracker.replicas.simulation import SimulatedEngine
 
-SOON_S = 30.0
-REQUEST = encode([4, "rpi4", "", 1])
-PUT = encode([3, "rpi4", [9090, "rpi4:0.1"], None])
-
-
-@pytest.fixture(autouse=True)
-def _logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process's log is a daemon's until the test ends."""
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    monkeypatch.setattr(logging.getLogger(), "level", logging.NOTSET)
-    logs.setup("rpcsys-tracker")
-
-
-async def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + SOON_S
-    while not true():
-        assert time.monotonic() < end, "it does not happen"
-        await asyncio.sleep(0.01)
-
-
-class Running:
-    """A replica that accepts connections."""
-
-    def __init__(self, folder: Path, stored: SimulatedEngine, **flags: object) -> None:
-        listener = bind("127.0.0.1", 0, 1)
-        self.address = listener.getsockname()[:2]
-        self.engine, self.folder = MemoryEngine(stored), folder
-        config = TrackerConfig(state_dir=str(folder), **flags)  # type: ignore[arg-type]
-        self.service = ReplicaService(config, self.engine, new_leader(*self.address, 0))
-        self.acceptor = Acceptor(listener, self.service.accept)
-
-    async def close(self) -> None:
-        if not self.engine.closed:
-            self.acceptor.close()
-            await self.service.close()
-
-    @property
-    def leads(self) -> bool:
-        return self.service.tracker is not None
-
-    async def says(self, *frames: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(*self.address)
-        writer.write(MAGIC_BYTES + b"".join(frames))
-        return reader, writer
-
-
-Act = Callable[..., Awaitable[None]]
-
-
-def run(act: Act, tmp_path: Path, count: int = 1, stored: SimulatedEngine | None = None, **flags: object) -> None:
-    @asynccontextmanager
-    async def running() -> AsyncIterator[list[Running]]:
-        engine = stored or SimulatedEngine()
-        made = [Running(tmp_path / str(number), engine, **flags) for number in range(count)]
-        try:
-            yield made
-        finally:
-            for each in made:
-                await each.close()
-
-    async def main() -> None:
-        async with running() as made:
-            await act(*made)
-
-    asyncio.run(main())
+pytestmark = pytest.mark.usefixtures("daemons_log")
 
 
 def test_one_leads_and_its_records_are_the_others(tmp_path: Path) -> None:
@@ -216,6 +143,43 @@ def test_an_engine_that_is_full_is_not_back_before_it_takes_an_entry(
     assert said == ["engine_lost etcd takes no more data", "engine_back"]
 
 
+def test_who_waits_is_told_why_past_all_that_is_held_back(tmp_path: Path) -> None:
+    async def act(one: Running) -> None:
+        await until(lambda: one.leads)
+        told: dict[str, list[str]] = {"before": [], "after": []}
+        board, writer = await one.says(encode([3, "rpi4", [9090, "rpi4:0.1"], None]))
+        assert await board.readexactly(9) == MAGIC_BYTES + encode(0)
+        links = {name: await one.says(encode({"op": "ping", "id": 1})) for name in told}
+
+        async def read(name: str) -> None:
+            frames = TrackerFrameReader()
+            while data := await links[name][0].read(4096):
+                frames.feed(data)
+                while (frame := frames.next()) is not None:
+                    message = decode_json(frame)
+                    told[name].append(message["note"] if message.get("event") == "queued" else "leases" in message)
+
+        reading = [asyncio.ensure_future(read(name)) for name in told]
+        await until(lambda: all(told.values()))
+        links["before"][1].write(encode({"op": "request", "id": 2, "key": "gpu", "wait_for_key": True}))
+        await until(lambda: len(told["before"]) == 2)
+        first = told["before"][1]
+        one.engine.full = True
+        links["after"][1].write(encode({"op": "request", "id": 2, "key": "rpi4"}))  # there is a device
+        await until(lambda: len(told["before"]) == 3 and len(told["after"]) == 2)
+        assert told["before"][2] == told["after"][1] == "etcd takes no more data"
+        one.engine.full = False
+        await until(lambda: told["after"][2:] == [True])  # the lease
+        await until(lambda: told["before"][3:] == [first])
+        for task in reading:
+            task.cancel()
+        for _, each in links.values():
+            each.close()
+        writer.close()
+
+    run(act, tmp_path)
+
+
 def test_a_journal_that_cannot_be_read_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(one: Running) -> None:
         logging.getLogger().addHandler(caplog.handler)
@@ -230,131 +194,6 @@ def test_a_journal_that_cannot_be_read_is_said_once(tmp_path: Path, caplog: pyte
     said = [record.getMessage() for record in caplog.records if "journal_unreadable" in record.getMessage()]
     assert len(said) == 1
     assert not [record for record in caplog.records if "engine_" in record.getMessage()]
-
-
-def test_a_new_engine_gets_what_the_first_replica_has(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path / "0", history_days=90)
-    store.note(entries.joined("board", at=time.time()), position=Position(7, time.time(), 3, 4))
-    store.close()
-
-    async def act(one: Running) -> None:
-        await until(lambda: one.leads)
-        assert [*one.service.store.live_state] == [("joined", "board")]
-        await until(lambda: one.engine.stored.journal)
-        assert [*one.engine.stored.journal] == [1]
-
-    run(act, tmp_path)
-
-
-async def lease_on(leader: Running, epoch: int) -> None:
-    """A board joins, and is leased until now."""
-    tracker, now, name = leader.service.tracker, time.time(), f"{epoch}-a"
-    assert tracker is not None
-    through = leader.service.store.position.through
-    for record in (entries.joined(f"board{epoch}", now), entries.granted(name, now, epoch=epoch)):
-        tracker._note(record)
-    tracker._note(entries.over(name, now, epoch=epoch))
-    tracker.flush()
-    await until(lambda: leader.service.store.position.through > through)
-
-
-def ended(folder: Path) -> list[tuple[int, float]]:
-    """The leases and the boards in a replica's history."""
-    with closing(sqlite3.connect(folder / "tracker.sqlite")) as file:
-        leases = file.execute("SELECT epoch, held_s FROM leases ORDER BY id").fetchall()
-        return leases + file.execute("SELECT kind, about FROM events WHERE kind = 'joined' ORDER BY id").fetchall()
-
-
-@pytest.mark.parametrize("change", ["restored", "another"])
-def test_a_journal_that_is_read_anew_leaves_each_row_once(tmp_path: Path, change: str) -> None:
-    stored, before = SimulatedEngine(), ""
-
-    async def first(one: Running) -> None:
-        await until(lambda: one.leads)
-        for epoch in (1, 2):
-            await lease_on(one, epoch)
-
-    async def again(one: Running) -> None:
-        await until(lambda: one.leads)
-        assert stored.config is not None
-        assert stored.config["journal"] != before
-
-    run(first, tmp_path, stored=stored)
-    assert stored.config is not None
-    before = stored.config["journal"]
-    rows = ended(tmp_path / "0")
-    assert len(rows) == 4
-    if change == "restored":
-        del stored.journal[2]
-    else:  # as long as the one that this replica has
-        stored.config["journal"] = "another"
-    run(again, tmp_path, stored=stored)
-    assert ended(tmp_path / "0") == rows
-
-
-def test_one_that_was_away_for_longer_than_the_journal_goes_back_gets_what_it_lacks(tmp_path: Path) -> None:
-    async def act(one: Running, other: Running) -> None:
-        await until(lambda: one.leads or other.leads)
-        leader, standby = (one, other) if one.leads else (other, one)
-        stored, place = leader.engine.stored, standby.folder
-        await lease_on(leader, 1)
-        await until(lambda: standby.service.store.position == leader.service.store.position)
-        await standby.close()
-        await lease_on(leader, 2)
-        await lease_on(leader, 3)
-        fold = replace(leader.service.replica.fold, live=leader.service.store.live_state)
-        stored.snapshot = fold.snapshot()
-        stored.journal.clear()
-        back = Running(place, stored)
-        try:
-            await until(lambda: back.service.store.position.lacks is not None)
-            await lease_on(leader, 4)
-            await until(lambda: back.service.store.position == leader.service.store.position)
-        finally:
-            await back.close()
-        await leader.close()
-        theirs, own = (ended(each)[:4] for each in (leader.folder, place))
-        assert [row[0] for row in own] == [1, 2, 3, 4]
-        assert own == theirs
-
-    run(act, tmp_path, 2)
-
-
-def test_another_journal_replaces_what_a_replica_has(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path / "0", history_days=90)
-    store.note(entries.joined("old", at=time.time()), position=Position(7, time.time(), 3, 4))
-    store.close()
-    stored = SimulatedEngine()
-    stored.journal[1] = journal.pack([entries.joined("new", at=time.time())])[0]
-
-    async def act(one: Running) -> None:
-        await until(lambda: one.leads)
-        assert [*one.service.store.live_state] == [("joined", "new")]
-        assert one.service.store.position.through == 1
-
-    run(act, tmp_path, stored=stored)
-
-
-def test_a_position_comes_back_from_the_file(tmp_path: Path) -> None:
-    stored = SimulatedEngine()
-    seen: list[Position] = []
-
-    async def first(one: Running) -> None:
-        await until(lambda: one.leads)
-        tracker = one.service.tracker
-        assert tracker is not None
-        tracker._note(entries.joined("board", at=time.time()))
-        tracker.flush()
-        await until(lambda: one.service.store.position.through)
-        seen.append(one.service.store.position)
-
-    async def again(one: Running) -> None:
-        assert one.service.replica.fold.through == seen[0].through
-        assert one.service.store.position == seen[0]
-        assert [*one.service.store.live_state] == [("joined", "board")]
-
-    run(first, tmp_path, stored=stored)
-    run(again, tmp_path, stored=stored)
 
 
 def test_a_host_without_an_address_is_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,21 +267,6 @@ def test_a_replica_whose_timer_fails_ends(tmp_path: Path, monkeypatch: pytest.Mo
         assert one.service.failed
 
     run(act, tmp_path)
-
-
-def test_a_single_trackers_history_goes_on_in_its_replicas(tmp_path: Path) -> None:
-    for number, name in enumerate(("first", "second")):
-        store = HistoryStore(tmp_path / str(number), history_days=90)
-        store.note(entries.joined(name, at=time.time()))
-        store.close()
-
-    async def act(one: Running, other: Running) -> None:
-        await until(lambda: one.leads or other.leads)
-        leader, standby = (one, other) if one.leads else (other, one)
-        (fact,) = [fact for fact in leader.service.store.live_state if fact[0] == "joined"]
-        await until(lambda: [*standby.service.store.live_state] == [fact])
-
-    run(act, tmp_path, 2)
 
 
 def test_a_replica_with_other_limits_says_so_and_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
