@@ -209,7 +209,7 @@ def test_a_snapshot_takes_the_place_of_the_journal(one: Etcd) -> None:
             assert (await follower.look(2)).entries == []
             keys = one.ask("/v3/kv/range", prefixed(f"{follower._keys.leader[:-6]}", keys_only=True))["kvs"]
             names = {base64.b64decode(row["key"]).decode().removeprefix(follower._keys.leader[:-6]) for row in keys}
-            assert names == {"leader", "snapshot", "snapshot/0000000000000005/0000"}
+            assert names == {"config", "leader", "snapshot", "snapshot/0000000000000005/0000"}
 
     asyncio.run(run())
 
