@@ -52,7 +52,14 @@ class ConnectError(RpcsysError):
 
 
 class TrackerUnreachable(ConnectError):
-    """Nothing that speaks the tracker's protocol answers at the address."""
+    """Nothing that speaks the tracker's protocol answers at the address.
+
+    ``stands_by``: replicas answer, and none of them leads.
+    """
+
+    def __init__(self, text: str = "", stands_by: bool = False) -> None:
+        super().__init__(text)
+        self.stands_by = stands_by
 
 
 class TrackerLost(ConnectError):

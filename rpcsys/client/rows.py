@@ -116,7 +116,9 @@ class TrackerSummary(_Queues, total=False):
 
 
 class ReplicaRow(TypedDict):
-    """One of several trackers. ``since``: when it took its role, seconds since 1970; ``behind``: entries it lacks."""
+    """One of several trackers. ``since``: when it took its role, seconds since 1970; ``behind``: entries it lacks;
+    ``whole``: whether its history has all leases that ended before it came, or while it was away.
+    """
 
     address: str
     http_port: int
@@ -125,6 +127,7 @@ class ReplicaRow(TypedDict):
     through: int
     behind: int
     since: float
+    whole: bool
 
 
 class Replicas(TypedDict):

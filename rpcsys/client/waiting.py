@@ -11,7 +11,15 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from rpcsys.client import answers
-from rpcsys.errors import ConnectError, NotSupported, ProtocolError, TrackerLost, WaitTimeout, one_line
+from rpcsys.errors import (
+    ConnectError,
+    NotSupported,
+    ProtocolError,
+    TrackerLost,
+    TrackerUnreachable,
+    WaitTimeout,
+    one_line,
+)
 from rpcsys.link.backoff import Backoff
 from rpcsys.link.link import Link
 from rpcsys.wire import tracker as wire
@@ -50,17 +58,23 @@ def wait(
     given. An error closes the link, and with it the request leaves the queue at once.
     """
     ticket: Optional[str] = None
+    place: Dict[str, Any] = {"position": 1, "ahead": 0, "eta_s": None, "holders": []}  # the last that is known
 
     def take_ticket(event: Dict[str, Any]) -> None:
-        nonlocal ticket
+        nonlocal ticket, place
         if event.get("event") != "queued":
             return  # a newer tracker's
         event = answers.from_tracker(answers.QUEUED, event, "event")
         before, ticket = ticket, event.get("ticket") or ticket
         if before not in (None, ticket):
             _log.warning("the tracker is back without the place in the queue: the request waits as a new one")
+        place = event
         if on_queued is not None:
             on_queued(event)
+
+    def say_why(note: str) -> None:
+        if on_queued is not None and place.get("note") != note:
+            take_ticket({**place, "event": "queued", "note": note})
 
     while True:
         try:
@@ -72,7 +86,7 @@ def wait(
             if ticket is None and not (link.ours and link.follows):  # of replicas, the next one may not know it
                 raise
             _log.warning("%s; looking for it again, to keep the place in the queue", one_line(error))
-            link = _return(reopen, deadline, error)
+            link = _return(reopen, deadline, error, say_why)
         except BaseException:
             link.close()
             raise
@@ -99,11 +113,11 @@ def _ask(
     return leases
 
 
-def _return(reopen: Reopen, deadline: Optional[float], error: TrackerLost) -> Link:
-    """A new link, as soon as the tracker is back."""
-    until = time.monotonic() + RETURN_S
-    if deadline is not None:
-        until = min(until, deadline)
+def _return(reopen: Reopen, deadline: Optional[float], error: TrackerLost, say_why: Callable[[str], None]) -> Link:
+    """A new link, as soon as the tracker is back; ``say_why`` gets why it is not. As long as replicas stand by, their
+    engine may come back, and with it the place in the queue.
+    """
+    until = _until(deadline)
     backoff = Backoff(*_PAUSE_S)
     while True:
         left = until - time.monotonic()
@@ -111,8 +125,16 @@ def _return(reopen: Reopen, deadline: Optional[float], error: TrackerLost) -> Li
             raise error
         try:
             return reopen(max(0.1, min(left, REPLY_S)))
-        except ConnectError:
+        except ConnectError as problem:
+            if isinstance(problem, TrackerUnreachable) and problem.stands_by:
+                until = _until(deadline)
+            say_why(one_line(problem))
             time.sleep(backoff.pause_within(until - time.monotonic()) or 0.0)
+
+
+def _until(deadline: Optional[float]) -> float:
+    until = time.monotonic() + RETURN_S
+    return until if deadline is None else min(until, deadline)
 
 
 def _from_tvm(link: Link, wanted: Wanted, wait_s: Optional[float]) -> Dict[str, Any]:

@@ -349,7 +349,7 @@ class LeaderLink(Link):
             if self._lookout is not None:
                 self._drop(self._lookout)
             self._lookout = one
-            self._tried[one.address] = Role.STANDBY.value
+            self._tried[one.address] = ": ".join(filter(None, (Role.STANDBY.value, replicas.why_none(one.tracker))))
             self._move(SEEKING)
         self._take_news(one, one.tracker)
 
@@ -410,10 +410,11 @@ class LeaderLink(Link):
         """The error for an opening that has found no leader, with what each address has said."""
         self._known.forget()
         if self._lookout is not None and self._lookout.ready:
-            self._tried[self._lookout.address] = Role.STANDBY.value
+            self._tried.setdefault(self._lookout.address, Role.STANDBY.value)
         said = {**dict.fromkeys(self._known.addresses, "no answer in time"), **self._tried}
         how = "start one with `rpcsys tracker`, or check the address of each"
-        if Role.STANDBY.value in said.values():
+        stands_by = any(why.startswith(Role.STANDBY.value) for why in said.values())
+        if stands_by:
             how = "one of them leads within seconds, unless they have lost their engine: see their logs"
         places = ", ".join(f"{address_text(*each)} ({why})" for each, why in said.items())
-        return TrackerUnreachable(f"no tracker leads at {places}: {how}")
+        return TrackerUnreachable(f"no tracker leads at {places}: {how}", stands_by)

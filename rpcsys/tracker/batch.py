@@ -44,6 +44,17 @@ _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 LEASES = COLUMNS["leases"][1:]  # without ``id``, which SQLite sets
 _NOTHING: Mapping[str, Any] = {}
 _ADD_LEASES = f"INSERT INTO leases ({', '.join(LEASES)}) VALUES"
+#: The same for a replica, which may be told of what it has: a lease has its end and number for itself.
+_ADD_NEW_LEASES = f"INSERT INTO leases ({', '.join(LEASES)}) SELECT * FROM (VALUES"
+_ENDED, _EPOCH = LEASES.index("ended"), LEASES.index("epoch")
+_LEASES_NEW = (
+    f") AS told WHERE NOT EXISTS (SELECT 1 FROM leases WHERE ended = told.column{_ENDED + 1}"
+    f" AND epoch = told.column{_EPOCH + 1})"
+)
+_SORT_LEASES = f"""
+INSERT INTO leases ({", ".join(LEASES)})
+SELECT {", ".join(LEASES)} FROM leases WHERE ended >= ? AND id <= ? ORDER BY ended, epoch
+"""
 _ADD_USAGE = f"""
 INSERT INTO usage
 SELECT CAST(ended AS INTEGER) / {HOUR} * {HOUR}, user, key, count(*), total(held_s), total(waited_s), sum(fault != '')
@@ -52,8 +63,13 @@ ON CONFLICT (hour, user, key) DO UPDATE SET leases = leases + excluded.leases, h
     waited_s = waited_s + excluded.waited_s, faults = faults + excluded.faults
 """
 _ADD_EVENTS = "INSERT INTO events (at, kind, about, details) VALUES"
+_ADD_NEW_EVENTS = "INSERT INTO events (at, kind, about, details) SELECT * FROM (VALUES"
+_EVENTS_NEW = """) AS told WHERE NOT EXISTS (SELECT 1 FROM events WHERE
+at = told.column1 AND kind = told.column2 AND about = told.column3 AND details = told.column4)
+"""
 _ADD_PRESENT = "INSERT OR REPLACE INTO present (kind, about, number, at, details) VALUES"
 _ADD_LEVELS = "INSERT OR REPLACE INTO levels (begin, key, looks, slots, leased, waiting) VALUES"
+_ADD_POSITION = f"INSERT INTO journal ({', '.join(COLUMNS['journal'])}) VALUES"
 _END_PRESENT = "DELETE FROM present WHERE (kind, about) IN (VALUES"
 #: The entry ``over`` of a lease, and its entries ``granted``, ``begun`` and ``limited``.
 Over = tuple[HistoryEntry, "HistoryEntry | None", "HistoryEntry | None", "HistoryEntry | None"]
@@ -106,7 +122,8 @@ class Batch:
     missed: int = 0  # records that were dropped, as the batch was full
     bytes: int = 0  # about what the records take
     whole: bool = False  # whether ``changes`` replace the file's whole table ``present``
-    position: Position | None = None  # in the journal of a replica, after these rows
+    position: Position | None = None  # in the journal of a replica, after these rows; of those, it may have some
+    sorted_from: float | None = None  # leases that ended then or later are to be in order; None: they are
 
     def __bool__(self) -> bool:
         return bool(self.overs or self.events or self.changes or self.levels or self.whole or self.position)
@@ -149,16 +166,12 @@ class Batch:
             self.add_level(begin, key, figures)
         self.whole = self.whole or later.whole
         self.position = later.position or self.position
+        self.sorted_from = self.sorted_from if later.sorted_from is None else later.sorted_from
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write all rows in one transaction. Raises `sqlite3.Error`: nothing is written."""
         with transaction(connection) as file:
-            (last,) = file.execute("SELECT max(id) FROM leases").fetchone()
-            _run(file, _ADD_LEASES, [_lease_row(*over) for over in self.overs])
-            if self.overs:
-                file.execute(_ADD_USAGE, (last or 0,))
-            events = [(record.at, record.kind, _about(record), json.dumps(record.details)) for record in self.events]
-            _run(file, _ADD_EVENTS, events)
+            self._write_history(file)
             if self.whole:
                 file.execute("DELETE FROM present")
             _run(file, _END_PRESENT, [fact for fact, change in self.changes.items() if change is None], ")")
@@ -168,7 +181,30 @@ class Batch:
             _run(file, _ADD_LEVELS, [(*period, *figures) for period, figures in self.levels.items()])
             if self.position is not None:
                 file.execute("DELETE FROM journal")
-                file.execute("INSERT INTO journal (through, at, epoch, arrivals) VALUES (?, ?, ?, ?)", self.position)
+                _run(file, _ADD_POSITION, [self.position])
+
+    def _write_history(self, file: sqlite3.Connection) -> None:
+        last = _last_lease(file)
+        leases = [_lease_row(*over) for over in self.overs]
+        events = [(record.at, record.kind, _about(record), json.dumps(record.details)) for record in self.events]
+        if self.position is None:
+            _run(file, _ADD_LEASES, leases)
+            _run(file, _ADD_EVENTS, events)
+        else:
+            told = {(row[_ENDED], row[_EPOCH]): row for row in leases}
+            _run(file, _ADD_NEW_LEASES, [*told.values()], _LEASES_NEW)
+            _run(file, _ADD_NEW_EVENTS, [*dict.fromkeys(events)], _EVENTS_NEW)
+        if self.overs:
+            file.execute(_ADD_USAGE, (last,))
+        if self.sorted_from is not None:
+            unsorted = self.sorted_from, _last_lease(file)
+            file.execute(_SORT_LEASES, unsorted)
+            file.execute("DELETE FROM leases WHERE ended >= ? AND id <= ?", unsorted)
+
+
+def _last_lease(file: sqlite3.Connection) -> int:
+    (last,) = file.execute("SELECT max(id) FROM leases").fetchone()
+    return int(last or 0)
 
 
 @contextlib.contextmanager
@@ -206,6 +242,17 @@ def _lease_row(
         "cleaned": json.dumps(facts["cleaned"] or {}),
     }
     return [row[name] for name in LEASES]
+
+
+def over_of(lease: Mapping[str, Any]) -> Over:
+    """The entries of a past lease that another tracker tells of, as `tables.lease` returns it."""
+    begun = None if lease["begun"] is None else HistoryEntry(lease["begun"], "begun", {})
+    return (
+        HistoryEntry(lease["ended"], "over", {**lease}),
+        HistoryEntry(lease["since"], "granted", {**lease}),
+        begun,
+        None,
+    )
 
 
 def _about(record: HistoryEntry) -> str:

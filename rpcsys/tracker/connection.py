@@ -47,18 +47,8 @@ class PeerConnection:
 
     __slots__ = (
         *("_acknowledged", "_again", "_blocked", "_closing", "_ended", "_reader", "_service", "_since", "_sock"),
-        *(
-            "_greeted",
-            "_awaited",
-            "_held",
-            "_place",
-            "_queued",
-            "_stuck_since",
-            "_tunnel",
-            "_unsent",
-            "_waiting_since",
-            "_wanted",
-        ),
+        *("_greeted", "_awaited", "_held", "_place", "_queued", "_stuck_since", "_tunnel", "_unsent"),
+        *("_waiting_since", "_wanted"),
         *("address", "known", "local", "number", "refusal", "refused", "serves"),
     )
 
@@ -362,6 +352,10 @@ class PeerConnection:
     def send_held(self, data: bytes) -> None:
         """Send what was held back."""
         self._awaited -= len(data)
+        self.send_past(data)
+
+    def send_past(self, data: bytes) -> None:
+        """Send frames past what is held back: they promise nothing."""
         if self not in self._service.open_connections:
             return
         self._unsent += data if self._tunnel is None else self._tunnel.seal(data)

@@ -166,4 +166,4 @@ def _is_sound(table: str, row: Mapping[str, Any]) -> bool:
         return tables.lease(row) is not None
     if table == "present":
         return tables.present(row["kind"], row["about"], row["at"], row["details"]) is not None
-    return all(tables.is_plain(value) for value in row.values())
+    return all(value is None or tables.is_plain(value) for value in row.values())

@@ -49,6 +49,7 @@ class TrackerService:
     """A running tracker, made inside its event loop. ``leading``: of a leader of replicas."""
 
     max_frame = tracker.MAX_FRAME
+    failed = False  # a replica may end by an error of its own
 
     def __init__(self, config: TrackerConfig, leading: Leading | None = None) -> None:
         self.loop = asyncio.get_running_loop()

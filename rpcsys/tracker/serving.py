@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 async def serve(config: TrackerConfig) -> int:
-    """Serve until a signal or a stop message comes; return the exit status.
+    """Serve until a signal or a stop message comes, or a replica has failed; return the exit status.
 
     Raises `PortRangeError`, `ConfigError`: as `rpcsys.serve.bind`.
     """
@@ -51,7 +51,7 @@ async def serve(config: TrackerConfig) -> int:
             finally:
                 for acceptor in acceptors:
                     acceptor.close()
-    return 0
+    return int(service.failed)
 
 
 @contextlib.asynccontextmanager

@@ -13,14 +13,14 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from rpcsys.daemon.batch_writer import BatchWriter
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import salvage, tables
-from rpcsys.tracker.batch import Batch, Fact, LiveState
+from rpcsys.tracker.batch import Batch, Fact, LiveState, over_of
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.pruning import HistoryPruner
 from rpcsys.tracker.tables import Position
@@ -185,6 +185,26 @@ class HistoryStore:
             self.live_state = LiveState(records)
             self.position = position
             self._pending.extend(self._all_present())
+        self._writer.wake()
+
+    @property
+    def queued(self) -> int:
+        """How many rows of the history wait for the disk."""
+        return sum(len(batch.overs) + len(batch.events) for batch in (self._pending, self._writing))
+
+    def add_past(self, leases: Iterable[Mapping[str, Any]]) -> None:
+        """Queue past leases that another replica tells of, as `tables.lease` returns them; it may have some of them."""
+        with self._lock:
+            for lease in leases:
+                self._pending.add_over(over_of(lease))
+            self._pending.position = self.position
+        self._writer.wake()
+
+    def past_is_whole(self) -> None:
+        """Note that the history lacks nothing any more."""
+        with self._lock:
+            self._pending.sorted_from = self.position.lacks
+            self.position = self._pending.position = self.position._replace(lacks=None)
         self._writer.wake()
 
     def _fold(self, record: HistoryEntry) -> None:

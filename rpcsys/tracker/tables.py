@@ -62,7 +62,13 @@ _SECOND = """
 CREATE TABLE journal (through INTEGER PRIMARY KEY, at REAL NOT NULL, epoch INTEGER NOT NULL, arrivals INTEGER NOT NULL);
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _SECOND)  # scripts: from an empty file to version 1, from 1 to 2, and so on
+_THIRD = """
+-- The journal's ID; and the time from which on the leases that have ended may be missing here, NULL if none is.
+ALTER TABLE journal ADD COLUMN journal TEXT NOT NULL DEFAULT '';
+ALTER TABLE journal ADD COLUMN lacks REAL;
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)  # scripts: from an empty file to version 1, from 1 to 2, and so on
 #: Columns of the tables, the most important table first.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "present": ("kind", "about", "number", "at", "details"),
@@ -73,7 +79,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "usage": ("hour", "user", "key", "leases", "held_s", "waited_s", "faults"),
     "levels": ("begin", "key", "looks", "slots", "leased", "waiting"),
     "events": ("id", "at", "kind", "about", "details"),
-    "journal": ("through", "at", "epoch", "arrivals"),
+    "journal": ("through", "at", "epoch", "arrivals", "journal", "lacks"),
 }
 #: How many of a table's first columns are its sort order in the file.
 SORTED_BY: Mapping[str, int] = {"present": 2, "leases": 1, "usage": 3, "levels": 2, "events": 1, "journal": 1}
@@ -97,6 +103,8 @@ class Position(NamedTuple):
     at: float = 0.0  # the latest time in it, seconds since 1970
     epoch: int = 0  # the highest in it
     arrivals: int = 0
+    journal: str = ""  # its ID
+    lacks: float | None = None  # the history may lack leases that ended then or later; None: it lacks none
 
 
 def text(data: bytes) -> str:
@@ -293,10 +301,13 @@ def all_present(file: sqlite3.Connection) -> Iterator[HistoryEntry | None]:
 
 def position(file: sqlite3.Connection) -> Position:
     """How far the file has a journal; its beginning, if it has none, or if the row is invalid."""
-    row = file.execute("SELECT through, at, epoch, arrivals FROM journal LIMIT 1").fetchone() or (0, 0.0, 0, 0)
+    row = file.execute(f"SELECT {', '.join(COLUMNS['journal'])} FROM journal LIMIT 1").fetchone() or Position()
     try:
-        through, at, epoch, arrivals = row
-        return Position(_count(through, ""), _at(at, ""), _count(epoch, ""), _count(arrivals, ""))
+        through, at, epoch, arrivals, journal, lacks = row
+        return Position(
+            _count(through, ""), _at(at, ""), _count(epoch, ""), _count(arrivals, ""), _text(journal, ""),
+            checks.optional(_at)(lacks, ""),
+        )  # fmt: skip
     except ProtocolError:
         return Position()
 

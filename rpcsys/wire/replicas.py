@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Mapping
+
 from rpcsys.wire import checks
 from rpcsys.wire.checks import Message, field, optional
 
@@ -9,6 +11,11 @@ from rpcsys.wire.checks import Message, field, optional
 REPLICAS = "replicas/1"
 #: ``role`` in the answer to its hello.
 LEADER, STANDBY = "leader", "standby"
+
+
+def why_none(welcome: Mapping[str, Any]) -> str:
+    """Why nobody leads, as far as a standby says it in its answer to a hello, or "". Raises ProtocolError."""
+    return checks.sentence(welcome.get("why", ""), "why")
 
 
 class Leads(Message, op="leader"):

@@ -148,3 +148,32 @@ def test_of_replicas_a_lease_is_released_by_the_server_if_the_leader_is_gone():
     give_back(FakeLink((TrackerLost("gone"),), follows=True), [LEASE], LEASE, "no route")
     with pytest.raises(TrackerLost):
         give_back(FakeLink((TrackerLost("gone"),)), [LEASE], LEASE, "no route")
+
+
+def test_who_waits_is_told_why_nobody_leads_for_as_long_as_replicas_stand_by(monkeypatch):
+    monkeypatch.setattr(module, "RETURN_S", 2.0)
+    began, told = time.monotonic(), []
+    again = FakeLink((queued("t", 3), {"leases": [LEASE]}), follows=True)
+
+    def reopen(timeout):
+        if time.monotonic() - began < 4.0:
+            raise TrackerUnreachable("no tracker leads at b (it stands by: no etcd answers)", stands_by=True)
+        return again
+
+    link = FakeLink((queued("t", 3), TrackerLost("gone")), follows=True)
+    assert wait(link, WANTED, None, told.append, reopen)[1] == [LEASE]
+    assert [(event["position"], event.get("note")) for event in told] == [
+        (3, None),
+        (3, "no tracker leads at b (it stands by: no etcd answers)"),
+        (3, None),
+    ]
+    assert again.asked[0][1]["ticket"] == "t"
+
+
+def test_standbys_do_not_make_a_wait_longer_than_allowed(monkeypatch):
+    def reopen(timeout):
+        raise TrackerUnreachable("nobody leads", stands_by=True)
+
+    link = FakeLink((queued("t"), TrackerLost("gone")), follows=True)
+    with pytest.raises(TrackerLost, match="gone"):
+        wait(link, WANTED, time.monotonic() + 1.0, None, reopen)

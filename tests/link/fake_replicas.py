@@ -141,13 +141,14 @@ class FakeReplica:
         if self.leads:
             return {**WELCOME, "role": "leader", "term": term}
         one.looks_out = True
-        return {**WELCOME, "role": "standby", "leader": self.group.where, "term": term}
+        return {**WELCOME, "role": "standby", "leader": self.group.where, "term": term, **self.group.more}
 
 
 class FakeReplicas:
     """So many replicas; ``leader`` is one of them, or None. ``replies``: the leader's answers to our questions."""
 
     def __init__(self, count: int = 3, context: ssl.SSLContext | None = None) -> None:
+        self.more: dict[str, Any] = {}  # of what a standby says
         self.lock = threading.Lock()
         self.term = 0
         self.leader: FakeReplica | None = None

@@ -161,6 +161,19 @@ def test_what_is_no_tracker_is_named():
         assert "one of them leads within seconds" in str(caught.value)
 
 
+def test_why_nobody_leads_is_said_as_the_standbys_say_it():
+    with replicas(2, leader=None) as group:
+        group.more = {"why": "no etcd answers"}
+        with pytest.raises(TrackerUnreachable, match="it stands by: no etcd answers") as caught:
+            opened(group.text, timeout=1.5)
+        assert caught.value.stands_by
+        assert "one of them leads within seconds" in str(caught.value)
+        group.close()
+        with pytest.raises(TrackerUnreachable) as caught:
+            opened(group.text)
+        assert not caught.value.stands_by
+
+
 def test_while_nobody_leads_an_opening_waits():
     with replicas(leader=None) as group:
         link = LeaderLink(parse_tracker(group.text), timeout=30)

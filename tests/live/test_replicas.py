@@ -20,8 +20,7 @@ from rpcsys.errors import RpcsysError
 from tests import etcd
 from tests.live.daemons import Daemon, Daemons, free_port, wait_until
 from tests.live.probe import TrackerProbe
-from tests.live.replicas import KEY, SOON_S, ReplicatedLab, load
-from tests.live.stored import rows
+from tests.live.replicas import KEY, SOON_S, Replica, ReplicatedLab, load
 
 pytestmark = pytest.mark.open_lab("a closed lab has one tracker")
 MakeLab = Callable[..., ReplicatedLab]
@@ -140,19 +139,58 @@ def test_tvms_frames_are_relayed_by_any_tracker(lab: ReplicatedLab) -> None:
             leased.wait_more()
 
 
-def test_tvms_client_goes_on_through_a_standby(lab: ReplicatedLab) -> None:
+def change(lab: ReplicatedLab, through: Replica) -> None:
+    """Another tracker leads: the one before is killed; the one ``through`` which TVM's ends go is paused instead."""
+    leader = lab.leads()
+    if leader is through:
+        os.kill(leader.daemon.pid, signal.SIGSTOP)
+        lab.leads_beside(leader)
+        os.kill(leader.daemon.pid, signal.SIGCONT)
+    else:
+        leader.daemon.kill()
+        lab.leads_beside(leader)
+        leader.start()
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["that never leads", "that leads, too"])
+def test_tvms_server_and_client_go_on_through_one_tracker(make_lab: MakeLab, daemons: Daemons, leads: bool) -> None:
     rpc = pytest.importorskip("tvm.rpc")
-    leader, standby = lab.leads(), lab.standby()
-    tracker = rpc.connect_tracker(*standby.daemon.address)
-    for turn in range(3):
-        remote = tracker.request(KEY, session_timeout=60)
-        remote.upload(bytearray(b"turn %d" % turn), "of")
-        assert remote.download("of") == b"turn %d" % turn
-        del remote
-        if turn == 0:
-            leader.daemon.kill()  # the next request finds a connection that is cut
-            leader.start()
-    tracker.close()
+    lab = make_lab(2 if leads else 3)
+    through = lab.standby()
+    if not leads:  # with other flags than the leader's, it leaves the place to the third one
+        assert through.daemon.terminate() == 0
+        place = ("--replicate", str(lab.engine.place()), "--http-port", str(through.web))
+        through.start(*place, "--max-session", "other=60")
+        wait_until(lambda: "give all replicas the same" in through.daemon.stderr(), SOON_S, "it has seen the flags")
+    daemons.server("tvm", tracker=through.daemon, flavour="tvm")
+    over, worked, failed = threading.Event(), [], []
+
+    def use() -> None:
+        tracker = rpc.connect_tracker(*through.daemon.address)
+        try:
+            while not over.is_set():
+                remote = tracker.request("tvm", session_timeout=60)
+                worked.append(remote.get_function("rpc.test.addone")(41))
+                del remote
+        except Exception as error:
+            failed.append(repr(error))
+
+    client, led = threading.Thread(target=use), {lab.leads()}
+    client.start()
+    try:
+        for _ in range(3):
+            least = len(worked) + 2
+            wait_until(lambda least=least: failed or len(worked) >= least, 2 * SOON_S, "TVM's client goes on")
+            change(lab, through)
+            led.add(lab.leads())
+        least = len(worked) + 2
+        wait_until(lambda: failed or len(worked) >= least, 2 * SOON_S, "TVM's client goes on")
+    finally:
+        over.set()
+        client.join(2 * SOON_S)
+    assert failed == []
+    assert {*worked} == {42}
+    assert (through in led) is leads
 
 
 # --- what a later leader knows -----------------------------------------------------------------
@@ -263,13 +301,34 @@ def test_a_snapshot_is_what_an_empty_folder_begins_with_and_costs_the_others_no_
         third = lab.add()
         wait_until(lambda: third.present() == lab.leads().present(), SOON_S, "it has what holds")
         assert ("granted", session.lease["lease"]) in third.present()
+        lab.wait_same_history(len(leased.leases))  # also what ended before the third one came
         for replica in lab.replicas[:-1]:
             replica.daemon.kill()
         assert lab.leads() is third
         with rpcsys.connect_tracker(third.daemon.where, user="ann") as tracker:
             (lease,) = tracker.leases()
             assert (lease["lease"], lease["holder"], lease["limit_s"]) == (session.lease["lease"], "ann", 600)
-    assert rows(third.state, f"SELECT lease FROM leases WHERE lease = '{leased.leases[0]}'") == []
+
+
+def test_a_replica_that_was_away_for_longer_than_the_journal_goes_back_has_the_same_history(make_lab: MakeLab) -> None:
+    lab = make_lab(2, snapshot=20)
+    written = {"key": "L3JwY3N5cy9sYWIvc25hcHNob3Q="}  # /rpcsys/lab/snapshot
+    with load(lab, clients=2) as leased:
+        away = lab.standby()
+        away.daemon.kill()
+        leased.wait_more()
+        wait_until(lambda: "kvs" in lab.engine.ask("/v3/kv/range", written), SOON_S, "there is a snapshot")
+        away.start()
+        leased.wait_more()
+    lab.wait_free(2)
+    kept = lab.wait_same_history(len(leased.leases))
+    assert "history_whole" in away.daemon.stderr()
+    told = history(lab.where)
+    leader = lab.leads()
+    leader.daemon.terminate()
+    assert lab.leads_beside(leader) is away
+    assert len(told) == len(kept)
+    assert history(lab.where) == told  # in the same order
 
 
 def test_a_tracker_alone_loads_nothing_of_replicas(daemons: Daemons, tmp_path: Path) -> None:

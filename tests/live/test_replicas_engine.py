@@ -40,10 +40,11 @@ def test_one_of_three_members_is_lost(lab: ReplicatedLab, leads: bool) -> None:
 def test_without_a_majority_sessions_go_on_and_requests_wait(lab: ReplicatedLab) -> None:
     with rpcsys.connect_tracker(lab.where) as tracker:
         sessions = [tracker.request(KEY, session_timeout=600) for _ in range(2)]
-        granted = threading.Event()
+        granted, notes = threading.Event(), list[str]()
 
         def wait() -> None:
-            with tracker.request(KEY, wait_timeout=3 * SOON_S):
+            note = lambda event: notes.append(event.get("note", ""))  # noqa: E731
+            with tracker.request(KEY, wait_timeout=3 * SOON_S, on_queued=note):
                 granted.set()
 
         waiting = threading.Thread(target=wait)
@@ -57,6 +58,7 @@ def test_without_a_majority_sessions_go_on_and_requests_wait(lab: ReplicatedLab)
             session.ping(30)
         sessions[0].close()
         assert not granted.wait(1.0), "nobody promises a lease that the journal does not have"
+        wait_until(lambda: any("no etcd answers" in note for note in notes), SOON_S, "who waits is told why")
         lab.engine.heal()
         assert granted.wait(SOON_S)
         waiting.join(SOON_S)

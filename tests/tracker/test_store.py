@@ -139,7 +139,9 @@ def test_a_position_is_written_with_the_records_that_reach_it(opened):
     assert again.position == Position(7, NOW, 3, 4)
     again.note(position=Position(8, NOW, 3, 4))
     again.close()
-    assert rows(first.path, "SELECT * FROM journal") == [(8, NOW, 3, 4)]
+    assert rows(first.path, "SELECT through, at, epoch, arrivals, journal, lacks FROM journal") == [
+        (8, NOW, 3, 4, "", None)
+    ]
 
 
 def test_a_snapshot_replaces_what_holds_and_leaves_the_history(opened):

@@ -40,16 +40,19 @@ def test_a_reader_cannot_write(tmp_path):
 
 def journal_row(file, *row):
     file.execute("DELETE FROM journal")
-    file.execute("INSERT INTO journal VALUES (?, ?, ?, ?)", row)
+    file.execute("INSERT INTO journal (through, at, epoch, arrivals, journal, lacks) VALUES (?, ?, ?, ?, ?, ?)", row)
     return tables.position(file)
 
 
 def test_the_position_of_a_replica(tmp_path):
     file = tables.open_file(tmp_path / "file")
     assert tables.position(file) == Position()
-    assert journal_row(file, 7, NOW, 3, 4) == Position(7, NOW, 3, 4)
+    assert journal_row(file, 7, NOW, 3, 4, "one", None) == Position(7, NOW, 3, 4, "one")
+    assert journal_row(file, 7, NOW, 3, 4, "one", 5.0) == Position(7, NOW, 3, 4, "one", 5.0)
     for row in ((-1, NOW, 3, 4), (7, "x", 3, 4), (7, 1e300, 3, 4), (7, NOW, b"x", 4), (7, NOW, 3, 0.5)):
-        assert journal_row(file, *row) == Position()
+        assert journal_row(file, *row, "one", None) == Position()
+    for more in ((b"x\0", None), ("one", "x"), ("one", 1e300)):
+        assert journal_row(file, 7, NOW, 3, 4, *more) == Position()
     file.close()
 
 

@@ -211,7 +211,8 @@ function draw() {
 
 async function get(path) {
   const reply = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), cache: "no-store" });
-  if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
+  const why = reply.status === 503 ? await reply.text() : "";
+  if (!reply.ok) throw new Error(`${path}: ${reply.status}`, { cause: why.trim() });
   return reply.json();
 }
 
@@ -242,7 +243,7 @@ function reached() {
 
 function unreachable(problem) {
   const since = reachedAt ? ` since ${reachedAt.toLocaleTimeString()}: what is shown is from then` : "";
-  setText("unreachable", `The tracker does not answer${since}. Trying again.`);
+  setText("unreachable", `${problem.cause || "The tracker does not answer"}${since}. Trying again.`);
   at("unreachable").title = String(problem);
   at("lab").classList.add("stale");
   at("status").className = "";

@@ -52,7 +52,10 @@ class Leader:
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """What a replica says of itself. ``through``: the last entry of the journal that it has."""
+    """What a replica says of itself. ``through``: the last entry of the journal that it has.
+
+    ``whole``: whether its history lacks no lease that ended before it came, or while it was away.
+    """
 
     address: tuple[str, int]
     http_port: int
@@ -60,6 +63,7 @@ class ReplicaStatus:
     role: str
     through: int
     since: float  # seconds since 1970 at which it took the role
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,10 @@ class Engine(Protocol):
         0: another leads, or has led.
         """
 
-    async def cut(self, last: int, term: int) -> bool:
-        """Delete the journal's entries behind ``last``, which stand behind a gap. False: another leads."""
+    async def begin(self, last: int, config: dict[str, Any], term: int) -> bool:
+        """Delete the journal's entries behind ``last``, which stand behind a gap, and write what all replicas have
+        alike. False: another leads.
+        """
 
     async def append(self, number: int, data: bytes, term: int) -> bool:
         """Write an entry of the journal. False: another leads. Asking again with the same number changes nothing."""
@@ -121,9 +127,6 @@ class Engine(Protocol):
 
     async def read_snapshot(self, snapshot: Snapshot) -> list[bytes] | None:
         """The pieces of a snapshot; None if a newer one has replaced it meanwhile."""
-
-    async def configure(self, config: dict[str, Any], term: int) -> bool:
-        """Write what all replicas must have alike. False: another leads."""
 
     async def announce(self, replica_id: str, replica: ReplicaStatus) -> None:
         """Say what a replica is and does, for about ten seconds."""

@@ -84,8 +84,10 @@ class EtcdEngine(Engine):
         await self._revoke(lease)  # otherwise a request that is still on its way could win later
         return 0
 
-    async def cut(self, last: int, term: int) -> bool:
-        return await self._write(term, [delete(self._keys.entry(last + 1), behind(self._keys.journal))])
+    async def begin(self, last: int, config: dict[str, Any], term: int) -> bool:
+        keys = self._keys
+        done = [delete(keys.entry(last + 1), behind(keys.journal)), put(keys.config, messages.to_value(config))]
+        return await self._write(term, done)
 
     async def append(self, number: int, data: bytes, term: int) -> bool:
         assert len(data) <= MAX_VALUE
@@ -134,9 +136,6 @@ class EtcdEngine(Engine):
                 raise messages.strange(key, "a piece of the snapshot is missing")
             pieces.append(messages.sized(piece))
         return pieces
-
-    async def configure(self, config: dict[str, Any], term: int) -> bool:
-        return await self._write(term, [put(self._keys.config, messages.to_value(config))])
 
     async def announce(self, replica_id: str, replica: ReplicaStatus) -> None:
         if not await self._keep_alive(self._replica_lease):

@@ -47,7 +47,9 @@ _COUNT = checks.integer(0, checks.MAX_ID)
 _ADDRESS = checks.place(checks.text)
 _ADDRESSED: Mapping[str, Check] = {"address": _ADDRESS, "http_port": checks.port, "version": checks.text}
 _LEADER: Mapping[str, Check] = {**_ADDRESSED, "replica": checks.text, "format": _COUNT}
-_MEMBER: Mapping[str, Check] = {**_ADDRESSED, "role": checks.text, "through": _COUNT, "since": checks.number}
+_MEMBER: Mapping[str, Check] = {
+    **_ADDRESSED, "role": checks.text, "through": _COUNT, "since": checks.number, "whole": checks.flag,
+}  # fmt: skip
 _SNAPSHOT: Mapping[str, Check] = {
     "through": _COUNT,
     "pieces": checks.integer(0, MAX_PIECES),

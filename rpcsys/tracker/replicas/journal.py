@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from rpcsys.tracker import tables
 from rpcsys.tracker.batch import LiveState, bytes_of
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas.engine import MAX_VALUE, Snapshot
+from rpcsys.tracker.tables import Position
 from rpcsys.wire import checks
 
 #: The format of entries and snapshots. Unknown fields of a record are kept, so they need no new one.
@@ -61,6 +62,12 @@ def pieces(records: Iterable[HistoryEntry]) -> Iterator[bytes]:
         del left[:count]
 
 
+def id_in(config: Mapping[str, Any] | None) -> str:
+    """The ID of the journal, by what the engine's ``config`` says; empty where it says none."""
+    found = (config or {}).get("journal")
+    return found if type(found) is str and len(found) <= checks.MAX_TEXT else ""
+
+
 def _packed(records: Sequence[HistoryEntry]) -> bytes:
     plain = [[record.at, record.kind, record.details] for record in records]
     text = json.dumps({"v": FORMAT, "records": plain}, separators=(",", ":"))
@@ -97,13 +104,22 @@ def _record(item: Any) -> HistoryEntry:
 
 @dataclass
 class Fold:
-    """What the journal says up to entry ``through``: the records that hold, and the highest numbers given out."""
+    """What the journal says up to entry ``through``: the records that hold, and the highest numbers given out.
+
+    ``journal``: its ID, by which a replica knows that its entries are the engine's.
+    """
 
     through: int = 0
     at: float = 0.0  # the latest time in it, seconds since 1970
     epoch: int = 0
     arrivals: int = 0
     live: LiveState = field(default_factory=LiveState)
+    journal: str = ""
+
+    @property
+    def position(self) -> Position:
+        """How far it goes."""
+        return Position(self.through, self.at, self.epoch, self.arrivals, self.journal)
 
     def count(self, records: Iterable[HistoryEntry], through: int) -> None:
         """Note the highest numbers of an entry's records. Whoever keeps ``live`` folds them there."""
@@ -126,7 +142,7 @@ class Fold:
         return Snapshot(self.through, len(cut), self.epoch, self.arrivals, self.at), cut
 
     @classmethod
-    def of(cls, snapshot: Snapshot, cut: Iterable[bytes]) -> Fold:
+    def of(cls, snapshot: Snapshot, cut: Iterable[bytes], journal: str = "") -> Fold:
         """What a snapshot says. Raises `ProtocolError`: it is damaged."""
         live = LiveState(record for piece in cut for record in unpack(piece))
-        return cls(snapshot.through, snapshot.at, snapshot.epoch, snapshot.arrivals, live)
+        return cls(snapshot.through, snapshot.at, snapshot.epoch, snapshot.arrivals, live, journal)

@@ -54,9 +54,9 @@ class Ledger(Generic[Output]):
         return self._noted == self._durable and not self._held
 
     @property
-    def held(self) -> int:
-        """How many outputs are held."""
-        return len(self._held)
+    def held(self) -> list[Output]:
+        """The outputs that are held."""
+        return [output for _, output in self._held]
 
     def note(self, record: HistoryEntry) -> None:
         """Add a record of the present turn."""

@@ -2,26 +2,72 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from rpcsys.daemon.http import NoPage, Page, health_page
+from rpcsys.daemon.http import Content, NoPage, Page, health_page
 from rpcsys.link.address import address_text
 from rpcsys.tracker.replicas.engine import Leader
 
 LEADER, REPLICAS = "/leader", "/api/replicas"
+STATE = "/api/"  # pages below it show the tracker's state
+HELD_S = 3.0  # how long a page waits for what it shows to be written; a browser with ours waits 5 s
+#: Holds back what is to be sent to a `AnswerReceiver`; False: it may be sent.
+Hold = Callable[["AnswerReceiver", bytes], bool]
+
+
+class AnswerReceiver(Protocol):
+    """Who gets what was held back."""
+
+    def send_held(self, data: bytes) -> object:
+        """Send it."""
+
+
+class HeldPage:
+    """A page that is held back. Made inside an event loop."""
+
+    def __init__(self) -> None:
+        self.due = asyncio.get_running_loop().create_future()
+
+    def send_held(self, data: bytes) -> None:
+        """Let it go."""
+        if not self.due.done():
+            self.due.set_result(None)
+
+
+def written(page: Page, hold: Hold, why: Callable[[], str]) -> Page:
+    """A page that leaves as an answer does: once the journal has what it may show. ``why``: what keeps it."""
+
+    async def made() -> Content:
+        content = page()
+        kind, body = content if isinstance(content, tuple) else await content
+        held = HeldPage()
+        if hold(held, b""):
+            try:
+                await asyncio.wait_for(held.due, HELD_S)
+            except asyncio.TimeoutError:
+                raise NoPage(503, f"what the tracker decides cannot be written now ({why()})") from None
+        return kind, body
+
+    return made
 
 
 class ReplicaPages(Mapping[str, Page]):
-    """Pages by path. ``led``: the pages of the tracker while it leads, None while it does not."""
+    """Pages by path. ``led``: the pages of the tracker while it leads, None while it does not.
+
+    ``hold``: of the tracker while it leads, for pages with its state; ``engine``: what is wrong with the engine.
+    """
 
     def __init__(
         self, led: Callable[[], Mapping[str, Page] | None], leader: Callable[[], Leader | None],
-        replicas: Callable[[], Any], metrics: Page,
+        replicas: Callable[[], Any], metrics: Page, hold: Callable[[], Hold | None], engine: Callable[[], str],
     ) -> None:  # fmt: skip
         self._led = led
         self._leader = leader
+        self._hold = hold
+        self._engine = engine
         self._own: dict[str, Page] = {
             LEADER: self._whether_it_leads,
             REPLICAS: lambda: ("application/json", json.dumps(replicas()).encode()),
@@ -35,7 +81,8 @@ class ReplicaPages(Mapping[str, Page]):
             return self._own[path]
         if led is None:
             raise NoPage(503, self._elsewhere())
-        return led[path]
+        hold = self._hold()
+        return led[path] if hold is None or not path.startswith(STATE) else written(led[path], hold, self._engine)
 
     def __contains__(self, path: object) -> bool:
         led = self._led()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from rpcsys.errors import ProtocolError
+from rpcsys.link.backoff import Backoff
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import journal, role
 from rpcsys.tracker.replicas.engine import Leader, Look, Snapshot
@@ -26,6 +27,8 @@ AGAIN_S = 0.1  # the pause before a request that has failed is made again
 TRUSTED = 0.9
 #: A snapshot is written after so many entries, or bytes of them.
 SNAPSHOT_ENTRIES, SNAPSHOT_BYTES = 2000, 16 << 20
+#: The first and the longest pause before a snapshot that has failed is written again.
+SNAPSHOT_PAUSES_S = (10.0, 300.0)
 
 
 # Requests to the engine; they are `Engine`'s methods.
@@ -53,10 +56,11 @@ class Campaign:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """`Engine.cut`: delete the entries behind ``last``, which stand behind a gap."""
+class BeginTerm:
+    """`Engine.begin`: delete the entries behind ``last``, which stand behind a gap. ``journal``: the journal's ID."""
 
     last: int
+    journal: str
     term: int
 
 
@@ -78,12 +82,14 @@ class RenewLease:
 
 @dataclass(frozen=True)
 class WriteSnapshot:
-    """`Engine.write_snapshot` of what has been applied."""
+    """`Engine.write_snapshot` of what has been applied, up to entry ``through``, ``size`` bytes after the last one."""
 
     term: int
+    through: int
+    size: int
 
 
-Request = ReadJournal | ReadSnapshot | Campaign | Cut | Append | RenewLease | WriteSnapshot
+Request = ReadJournal | ReadSnapshot | Campaign | BeginTerm | Append | RenewLease | WriteSnapshot
 
 
 # Actions, beside `Follow`, `Lead` and `StepDown` of the role.
@@ -121,7 +127,7 @@ class Say(Generic[Output]):
 
 @dataclass(frozen=True)
 class BeginAnew:
-    """The engine's journal lacks what this replica has: it was restored, or is new. Read it from its beginning."""
+    """The engine's journal is another one, or was restored, or is new. Read it from its beginning."""
 
     through: int  # what this replica has
 
@@ -146,9 +152,12 @@ class ReplicaState(Generic[Output]):
         self.bytes_since = 0  # the last snapshot; of entries that this process has seen
         self._snapshot_through = 0  # the last entry in it
         self._joined = not fold.through  # whether the engine has the last entry of ``fold``
+        self._restored = False  # whether the engine had more of this journal earlier: others may have that, too
+        self._replica = me.replica
         self._reading: Request | None = None  # one of looking, campaigning and the like at a time
         self._look_at = now
         self._renewing = self._snapshooting = False
+        self._snapshots = Backoff(*SNAPSHOT_PAUSES_S)
         self._renew_at = math.inf
         self._valid_until = -math.inf  # as `Ledger.valid_until`, before there is one
         self._again: list[tuple[float, Append]] = []  # appends that failed
@@ -168,16 +177,15 @@ class ReplicaState(Generic[Output]):
         if self.role.stage is RoleStage.STOPPED:
             return actions
         if self._reading is None and now >= self._look_at:
-            cut = self.role.leads and self.ledger is None
+            begins = self.role.leads and self.ledger is None
             after = self.fold.through - (not self._joined)
-            request = Cut(self.fold.through, self.role.term) if cut else ReadJournal(after)
-            actions.append(self._read(request, now))
+            actions.append(self._begin(now) if begins else self._read(ReadJournal(after), now))
         if not self._renewing and now >= self._renew_at:
             self._renewing = True
             actions.append(EngineCall(RenewLease(self.role.term), now))
         due = [append for at, append in self._again if at <= now]
         self._again = [(at, append) for at, append in self._again if at > now]
-        return [*actions, *(EngineCall(append, now) for append in due)]
+        return [*actions, *(EngineCall(append, now) for append in due), *self._snapshot(now)]
 
     def stop(self, now: float) -> list[Action]:
         """Stop for good; a leader gives its term back."""
@@ -211,8 +219,7 @@ class ReplicaState(Generic[Output]):
         if isinstance(request, RenewLease):
             return self._renewed(request, ask.sent_at, answer, now)
         if isinstance(request, WriteSnapshot):
-            self._snapshooting = False
-            return [] if answer else self._decide(role.Deposed(now, request.term), now)
+            return self._snapshot_written(request, answer, now)
         self._reading = None
         if isinstance(request, ReadJournal):
             return self._looked(answer, ask.sent_at, now)
@@ -220,7 +227,7 @@ class ReplicaState(Generic[Output]):
             return self._restart(request.snapshot, answer, now)
         if isinstance(request, Campaign):
             return self._decide(role.Campaigned(now, answer), now)
-        return self._cut(request, answer, now)
+        return self._begun(request, answer, now)
 
     def lost(self, ask: EngineCall, now: float) -> list[Action]:
         """The engine has not answered a request: it may have been carried out."""
@@ -234,6 +241,7 @@ class ReplicaState(Generic[Output]):
                 self._renew_at = now + AGAIN_S
         elif isinstance(request, WriteSnapshot):
             self._snapshooting = False
+            self._snapshots.failed(now)
         else:
             self._reading, self._look_at = None, now + AGAIN_S
             if isinstance(request, Campaign):
@@ -244,6 +252,11 @@ class ReplicaState(Generic[Output]):
         self._reading = request
         return EngineCall(request, now)
 
+    def _begin(self, now: float) -> EngineCall:
+        """Begin the term, with the journal that there is, or with a new one."""
+        term, journal_id = self.role.term, "" if self._restored else self.fold.journal
+        return self._read(BeginTerm(self.fold.through, journal_id or f"{self._replica}-{term}", term), now)
+
     def _decide(self, event: role.Event, now: float) -> list[Action]:
         """Give an event to the role; the actions, with what they mean for the engine."""
         actions: list[Action] = []
@@ -253,7 +266,7 @@ class ReplicaState(Generic[Output]):
             elif isinstance(action, role.CatchUp):
                 self._look_at = self._renew_at = now
             elif isinstance(action, Lead):
-                actions.append(self._read(Cut(self.fold.through, action.term), now))
+                actions.append(self._begin(now))
             elif isinstance(action, StepDown):
                 self.ledger, self._again, self._renew_at, self._valid_until = None, [], math.inf, -math.inf
                 actions.append(action)
@@ -275,10 +288,9 @@ class ReplicaState(Generic[Output]):
     def _follow(self, look: Look, now: float) -> tuple[list[Action], bool]:
         """Apply the journal's next entries; and whether nothing is missing before them."""
         snapshot = look.snapshot
-        if not self._joined:
-            anew = self._join(look, now)
-            if anew:
-                return anew, False
+        anew = self._join(look, now)
+        if anew:
+            return anew, False
         if not look.entries and snapshot is not None and snapshot.through > self.fold.through:  # they are deleted
             return [self._read(ReadSnapshot(snapshot), now)], False
         actions: list[Action] = []
@@ -298,13 +310,16 @@ class ReplicaState(Generic[Output]):
         return actions, True
 
     def _join(self, look: Look, now: float) -> list[Action]:
-        """Find out whether the engine has the last entry that this replica has; begin anew if not."""
-        through, self._joined = self.fold.through, True
-        within = look.snapshot is not None and look.snapshot.through >= through
-        if within or any(number == through for number, _ in look.entries):
+        """See that the engine's journal is the one that this replica has a part of; begin anew if it is not."""
+        fold, journal_id, joined = self.fold, journal.id_in(look.config), self._joined
+        self._joined = True
+        within = look.snapshot is not None and look.snapshot.through >= fold.through
+        has = joined or within or any(number == fold.through for number, _ in look.entries)
+        if journal_id == fold.journal and has:
             return []
-        self.fold, self._look_at = Fold(), now
-        return [BeginAnew(through)]
+        self._restored = journal_id == fold.journal
+        self.fold, self._look_at = Fold(journal=journal_id), now
+        return [BeginAnew(fold.through)] if fold.through else []
 
     def _unreadable(self, error: ProtocolError) -> list[Action]:
         said, self.role.obstacle = self.role.obstacle, str(error)
@@ -315,18 +330,19 @@ class ReplicaState(Generic[Output]):
         if cut is None or self.ledger is not None or snapshot.through <= self.fold.through:
             return []
         try:
-            fold = Fold.of(snapshot, cut)
+            fold = Fold.of(snapshot, cut, self.fold.journal)
         except ProtocolError as error:
             self._look_at = now + TAIL_S
             return self._unreadable(error)
         self.fold = fold
         return [Restart(fold)]
 
-    def _cut(self, request: Cut, done: bool, now: float) -> list[Action]:
+    def _begun(self, request: BeginTerm, done: bool, now: float) -> list[Action]:
         if not done:
             return self._decide(role.Deposed(now, request.term), now)
         if not self.role.leads or request.term != self.role.term:
             return []
+        self.fold.journal, self._restored = request.journal, False
         self.ledger = Ledger(self.fold.through, self._valid_until)
         self._look_at = now + LOOK_S
         return [Lead(request.term)]
@@ -347,12 +363,22 @@ class ReplicaState(Generic[Output]):
         return [*actions, *self.turn_over(now), *self._snapshot(now)]
 
     def _snapshot(self, now: float) -> list[Action]:
-        entries = self.fold.through - self._snapshot_through
-        due = entries >= SNAPSHOT_ENTRIES or self.bytes_since >= SNAPSHOT_BYTES
-        if not due or self._snapshooting:
+        through = self.fold.through
+        due = through - self._snapshot_through >= SNAPSHOT_ENTRIES or self.bytes_since >= SNAPSHOT_BYTES
+        if self.ledger is None or self._snapshooting or not due or not self._snapshots.allows(now):
             return []
-        self._snapshooting, self._snapshot_through, self.bytes_since = True, self.fold.through, 0
-        return [EngineCall(WriteSnapshot(self.role.term), now)]
+        self._snapshooting = True
+        return [EngineCall(WriteSnapshot(self.role.term, through, self.bytes_since), now)]
+
+    def _snapshot_written(self, request: WriteSnapshot, done: bool, now: float) -> list[Action]:
+        self._snapshooting = False
+        if not done:
+            return self._decide(role.Deposed(now, request.term), now)
+        self._snapshots.worked()
+        if request.through > self._snapshot_through:  # a look may have seen it
+            self._snapshot_through = request.through
+            self.bytes_since -= request.size
+        return []
 
     def _renewed(self, request: RenewLease, sent_at: float, seconds: float, now: float) -> list[Action]:
         self._renewing = False

@@ -88,6 +88,7 @@ class Standby:
         self.lab = None  # of a closed one, connections inside TLS are relayed as they are
         self.leader: Address | None = None
         self.term = 0
+        self.why_none = ""  # why it may be that nobody leads, for those who come
         self.lookouts: dict[Lookout, None] = {}
         self.open_connections: dict[PeerConnection, None] = {}
         self.heard: tuple[list[PeerConnection], list[PeerConnection]] = ([], [])
@@ -211,7 +212,8 @@ class Standby:
     # Lookouts.
 
     def _look_out(self, connection: PeerConnection) -> None:
-        connection.send({**welcome(), "role": STANDBY, "leader": self.leader, "term": self.term})
+        why = {"why": self.why_none} if self.why_none else {}
+        connection.send({**welcome(), "role": STANDBY, "leader": self.leader, "term": self.term, **why})
         released = connection.release()
         if released is None:
             return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from rpcsys import logs
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.replicas import etcd as etcd_engine
 from tests import etcd
@@ -62,3 +64,11 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     change()
     return change
+
+
+@pytest.fixture
+def daemons_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process's log is a daemon's until the test ends."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.NOTSET)
+    logs.setup("rpcsys-tracker")

@@ -16,6 +16,7 @@ from tests.etcd import Etcd
 ONE, OTHER = (Leader((f"lab-{name}", 9190), 8080, "1.2", f"id-{name}") for name in "ab")
 SNAPSHOT = Snapshot(through=2, pieces=2, epoch=7, arrivals=9, at=1.5)
 REPLICA = ReplicaStatus(("lab-a", 9190), 8080, "1.2", "follower", 3, 1.5)
+CONFIG = {"max_session": {"rpi4": 600}, "journal": "id-a-1"}
 LATE_S = 15.0  # of a machine that does something else
 _numbers = itertools.count()
 
@@ -39,7 +40,7 @@ async def leading(engine: EtcdEngine, leader: Leader = ONE, last: int = 0) -> in
     seen = await engine.look(last)
     term = await engine.campaign(leader, seen.term)
     assert term > seen.term
-    assert await engine.cut(last, term)
+    assert await engine.begin(last, CONFIG, term)
     return term
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rpcsys.tracker.replicas import replica
@@ -21,7 +22,6 @@ class MemoryEngine(Engine):
         self.full = False
         self.looks = 0
         self.resigned: list[int] = []
-        self.config: dict[str, Any] | None = None
         self.snapshots: list[tuple[Snapshot, list[bytes]]] = []
         self.closed = False
         self._me = me
@@ -30,22 +30,23 @@ class MemoryEngine(Engine):
         if self.fails is not None:
             raise self.fails
         self.stored.now = time.monotonic()
-        assert self._me is not None or isinstance(request, replica.ReadJournal)
+        assert self._me is not None or isinstance(request, (replica.ReadJournal, replica.ReadSnapshot))
         return self.stored.carry_out(request, self._me or Leader(("", 0), 0, "", ""), Fold())
 
     async def look(self, after: int) -> Look:
         seen: Look = self._do(replica.ReadJournal(after))
         self.looks += 1
-        return Look(
-            seen.leader, seen.term, seen.entries, seen.snapshot, self.config, seen.more, dict(self.stored.replicas)
-        )
+        return replace(seen, replicas=dict(self.stored.replicas))
 
     async def campaign(self, leader: Leader, over: int) -> int:
         self._me = leader
         return int(self._do(replica.Campaign(over)))
 
-    async def cut(self, last: int, term: int) -> bool:
-        return bool(self._do(replica.Cut(last, term)))
+    async def begin(self, last: int, config: dict[str, Any], term: int) -> bool:
+        done = bool(self._do(replica.BeginTerm(last, config["journal"], term)))
+        if done:
+            self.stored.config = config
+        return done
 
     async def append(self, number: int, data: bytes, term: int) -> bool:
         if self.full:
@@ -67,12 +68,6 @@ class MemoryEngine(Engine):
     async def read_snapshot(self, snapshot: Snapshot) -> list[bytes] | None:
         found = self._do(replica.ReadSnapshot(snapshot))
         return None if found is None else list(found)
-
-    async def configure(self, config: dict[str, Any], term: int) -> bool:
-        if self.fails is not None:
-            raise self.fails
-        self.config = config
-        return self.stored.term == term
 
     async def announce(self, replica_id: str, status: ReplicaStatus) -> None:
         if self.fails is not None:

@@ -9,10 +9,11 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from rpcsys.tracker.batch import LiveState
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import journal, replica, role
 from rpcsys.tracker.replicas.engine import Leader, Look, ReplicaStatus, Snapshot
@@ -40,6 +41,7 @@ class SimulatedEngine:
     snapshot: tuple[Snapshot, list[bytes]] | None = None
     written_by: dict[int, int] = field(default_factory=dict)  # entry -> term
     replicas: dict[str, ReplicaStatus] = field(default_factory=dict)
+    config: dict[str, Any] | None = None
 
     @property
     def term(self) -> int:
@@ -71,11 +73,12 @@ class SimulatedEngine:
             self.journal[request.number] = data
             self.written_by[request.number] = request.term
             return True
-        if isinstance(request, replica.Cut):
+        if isinstance(request, replica.BeginTerm):
             for number in [number for number in self.journal if number > request.last]:
                 if number <= self.last():
                     raise Broken(f"entry {number} is deleted, which no gap stands before")
                 del self.journal[number]
+            self.config = {"journal": request.journal}
             return True
         if isinstance(request, replica.WriteSnapshot):
             snapshot, pieces = fold.snapshot()
@@ -93,7 +96,7 @@ class SimulatedEngine:
         whole = [*itertools.takewhile(lambda number: number in self.journal, itertools.count(after + 1))]
         entries = [(number, self.journal[number]) for number in whole[:3]]
         more = len(whole) > 3
-        return Look(None if self.leader is None else self.leader[0], term, entries, snapshot, None, more)
+        return Look(None if self.leader is None else self.leader[0], term, entries, snapshot, self.config, more)
 
     def _campaign(self, me: Leader, over: int) -> int:
         if self.term != over:
@@ -168,7 +171,7 @@ class World:
     def _node(self, index: int, fold: Fold) -> Node:
         me = Leader((f"lab-{index}", 9190), 0, "1", f"{index}-{next(self._numbers)}")
         offset, rate = self.random.uniform(-3600, 3600), self.random.uniform(0.98, 1.02)
-        copy = Fold(fold.through, fold.at, fold.epoch, fold.arrivals)
+        copy = replace(fold, live=LiveState())
         return Node(ReplicaState(me, copy, self.now * rate + offset), me, offset, rate, self._holds, fold)
 
     # Time.
@@ -214,6 +217,7 @@ class World:
                 self._ask(index, node, action)
             elif isinstance(action, replica.Apply):
                 node.fold.fold(action.records, action.through)
+                node.fold.journal = node.replica.fold.journal
             elif isinstance(action, replica.Restart):
                 node.fold = action.fold
             elif isinstance(action, replica.Say):
@@ -323,7 +327,7 @@ class World:
             if term:
                 self._refuse(term)
         elif kind == "snapshot" and node.given is not None and node.paused_until <= self.now:
-            self._ask(index, node, EngineCall(replica.WriteSnapshot(node.led), self.clock(node)))
+            self._ask(index, node, EngineCall(replica.WriteSnapshot(node.led, node.fold.through, 0), self.clock(node)))
 
     def _refuse(self, term: int) -> None:
         for index, node in enumerate(self.nodes):

@@ -20,6 +20,7 @@ from rpcsys.wire.http1_requests import make_response, parse_request
 from tests import etcd
 from tests.etcd import Etcd
 from tests.tracker.replicas.engines import (
+    CONFIG,
     ONE,
     OTHER,
     REPLICA,
@@ -56,12 +57,11 @@ def test_a_leader_writes_and_a_follower_reads(one: Etcd) -> None:
             assert await engine.renew(term) >= 1
             for number, data in enumerate((b"one", bytes(range(256)), b""), 1):
                 assert await engine.append(number, data, term)
-            assert await engine.configure({"max_session": {"rpi4": 600}}, term)
             await follower.announce("id-b", REPLICA)
             seen = await follower.look(1)
             assert (seen.leader, seen.term) == (ONE, term)
             assert seen.entries == [(2, bytes(range(256))), (3, b"")]
-            assert seen.config == {"max_session": {"rpi4": 600}}
+            assert seen.config == CONFIG
             assert seen.replicas == {"id-b": REPLICA}
             await follower.announce("id-b", replace(REPLICA, through=4))
             assert (await engine.look(3)).replicas["id-b"].through == 4
@@ -90,10 +90,10 @@ def test_a_deposed_leader_writes_nothing(one: Etcd) -> None:
             assert later > term
             assert not await engine.append(3, b"three", term)
             assert not await engine.write_snapshot(SNAPSHOT, [b"a", b"b"], term)
-            assert not await engine.configure({}, term)
+            assert not await engine.begin(0, {}, term)
             await engine.resign(term)
             seen = await other.look(0)
-            assert (seen.leader, seen.term, seen.snapshot, seen.config) == (OTHER, later, None, None)
+            assert (seen.leader, seen.term, seen.snapshot, seen.config) == (OTHER, later, None, CONFIG)
             assert seen.entries == [(1, b"one"), (2, b"two")]
 
     asyncio.run(run())
@@ -182,8 +182,8 @@ def test_what_stands_behind_a_gap_is_deleted(one: Etcd) -> None:
             seen = await other.look(0)
             assert (seen.entries, seen.more) == ([(1, b"1"), (2, b"2")], False)
             later = await other.campaign(OTHER, term)
-            assert not await engine.cut(2, term)
-            assert await other.cut(2, later)
+            assert not await engine.begin(2, {}, term)
+            assert await other.begin(2, CONFIG, later)
             assert await other.append(3, b"three", later)
             seen = await engine.look(0)
             assert (seen.entries, seen.more) == ([(1, b"1"), (2, b"2"), (3, b"three")], False)
@@ -209,7 +209,7 @@ def test_a_snapshot_takes_the_place_of_the_journal(one: Etcd) -> None:
             assert (await follower.look(2)).entries == []
             keys = one.ask("/v3/kv/range", prefixed(f"{follower._keys.leader[:-6]}", keys_only=True))["kvs"]
             names = {base64.b64decode(row["key"]).decode().removeprefix(follower._keys.leader[:-6]) for row in keys}
-            assert names == {"leader", "snapshot", "snapshot/0000000000000005/0000"}
+            assert names == {"config", "leader", "snapshot", "snapshot/0000000000000005/0000"}
 
     asyncio.run(run())
 

@@ -57,7 +57,7 @@ def test_only_some_entries_are_under_way() -> None:
         made.note(granted(1.0, number, number))
         made.entry()
     made.hold("last", NOW)
-    assert made.held == 1
+    assert made.held == ["last"]
     assert made.written(8, NOW)[1] == []
     assert taken(made) == 8 + MOST_UNDER_WAY  # with all that has gathered
     said = [text for number in range(9, 9 + MOST_UNDER_WAY) for text in made.written(number, NOW)[1]]

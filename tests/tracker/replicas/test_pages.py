@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from rpcsys.daemon.http import NoPage
+from rpcsys.tracker.replicas import pages as pages_module
 from rpcsys.tracker.replicas.engine import Leader
-from rpcsys.tracker.replicas.pages import ReplicaPages
+from rpcsys.tracker.replicas.pages import AnswerReceiver, Hold, ReplicaPages
 
-LED = {"/": lambda: ("text/html", b"page"), "/metrics": lambda: ("text/plain", b"of the tracker alone")}
+LED = {
+    "/": lambda: ("text/html", b"page"),
+    "/api/lab": lambda: ("application/json", b"{}"),
+    "/metrics": lambda: ("text/plain", b"of the tracker alone"),
+}
 
 
-def pages(led: bool, leader: Leader | None = None) -> ReplicaPages:
-    return ReplicaPages(
-        lambda: LED if led else None, lambda: leader, lambda: {"term": 4}, lambda: ("text/plain", b"all")
-    )
+def pages(led: bool, leader: Leader | None = None, hold: Hold = lambda receiver, data: False) -> ReplicaPages:
+    metrics, found = lambda: ("text/plain", b"all"), LED if led else None
+    return ReplicaPages(lambda: found, lambda: leader, lambda: {"term": 4}, metrics, lambda: hold, lambda: "it is full")
 
 
 def body(made: ReplicaPages, path: str) -> bytes:
@@ -53,3 +58,32 @@ def test_a_standby_says_who_leads(path: str, leader: Leader | None, words: str) 
     assert refused.value.args[0] == 503
     assert body(made, "/healthz") == b"ok\n"
     assert body(made, "/metrics") == b"all"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_page_with_the_state_waits_until_it_is_written(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages_module, "HELD_S", 1.0 if late else 60.0)
+    held: list[AnswerReceiver] = []
+
+    def hold(receiver: AnswerReceiver, data: bytes) -> bool:
+        held.append(receiver)
+        return True
+
+    async def ask() -> object:
+        page = asyncio.ensure_future(pages(led=True, hold=hold)["/api/lab"]())
+        await asyncio.sleep(0.1)
+        assert not page.done()
+        if not late:
+            held[0].send_held(b"")
+        return await page
+
+    if late:
+        with pytest.raises(NoPage, match="it is full"):
+            asyncio.run(ask())
+    else:
+        assert asyncio.run(ask()) == ("application/json", b"{}")
+    assert body(pages(led=True, hold=hold), "/") == b"page"  # it has none of the state
+
+
+def test_a_page_that_need_not_wait_does_not() -> None:
+    assert asyncio.run(pages(led=True)["/api/lab"]()) == ("application/json", b"{}")

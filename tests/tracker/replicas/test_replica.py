@@ -12,12 +12,13 @@ from rpcsys.tracker.replicas.journal import Fold
 from rpcsys.tracker.replicas.replica import (
     AGAIN_S,
     LOOK_S,
+    SNAPSHOT_PAUSES_S,
     TAIL_S,
     Append,
     Apply,
     BeginAnew,
+    BeginTerm,
     Campaign,
-    Cut,
     EngineCall,
     JournalUnreadable,
     ReadJournal,
@@ -58,7 +59,7 @@ def leads(made: ReplicaState[str], now: float) -> ReplicaState[str]:
     actions = made.tick(now)
     made.answered(asked(actions, RenewLease), 1.0, now)
     actions = made.answered(asked(actions, ReadJournal), look(ME, 6), now)
-    assert made.answered(asked(actions, Cut), True, now) == [Lead(6)]
+    assert made.answered(asked(actions, BeginTerm), True, now) == [Lead(6)]
     return made
 
 
@@ -92,6 +93,42 @@ def test_a_journal_that_lacks_what_the_replica_has_is_read_from_its_beginning(fo
     assert made.answered(asked(made.tick(10.0), ReadJournal), look(None, 0, **found), 10.1) == [BeginAnew(3)]
     assert made.fold == Fold()
     assert asked(made.tick(10.1), ReadJournal).request == ReadJournal(0)
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["at the start", "later"])
+def test_a_journal_with_another_id_is_read_from_its_beginning(read: bool) -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3, journal="one"), 10.0)
+    found = [(number, entry(number)) for number in (3, 4)]
+    if read:
+        made.answered(asked(made.tick(10.0), ReadJournal), look(entries=found, config={"journal": "one"}), 10.1)
+    at = made.fold.through
+    actions = made.answered(asked(made.tick(11.0), ReadJournal), look(entries=found, config={"journal": "two"}), 11.1)
+    assert actions == [BeginAnew(at)]
+    assert made.fold == Fold(journal="two")
+
+
+def begun(made: ReplicaState[str], config: dict[str, str] | None) -> str:
+    """The ID of the journal with which a replica leads that has found no leader there."""
+    actions = made.answered(asked(made.tick(11.0), ReadJournal), look(None, 0, config=config), 11.0)
+    made.answered(asked(actions, Campaign), 6, 11.0)
+    actions = made.answered(asked(made.tick(11.0), ReadJournal), look(ME, 6, config=config), 11.0)
+    call = asked(actions, BeginTerm)
+    assert isinstance(call.request, BeginTerm)
+    assert made.answered(call, True, 11.0) == [Lead(6)]
+    assert made.fold.journal == call.request.journal
+    return made.fold.journal
+
+
+def test_a_journal_keeps_its_id_and_a_new_one_gets_one() -> None:
+    assert begun(ReplicaState(ME, Fold(), 10.0), {"journal": "one"}) == "one"
+    assert begun(ReplicaState(ME, Fold(), 10.0), None) == "me-6"
+
+
+def test_a_journal_that_was_restored_gets_a_new_id_as_others_may_have_more_of_it() -> None:
+    made: ReplicaState[str] = ReplicaState(ME, Fold(through=3, journal="one"), 10.0)
+    seen = look(None, 0, config={"journal": "one"}, entries=[(2, entry(2))])
+    assert made.answered(asked(made.tick(10.0), ReadJournal), seen, 10.1) == [BeginAnew(3)]
+    assert begun(made, {"journal": "one"}) == "me-6"
 
 
 @pytest.mark.parametrize("through", [3, 9])
@@ -177,10 +214,10 @@ def test_a_cut_that_is_lost_is_made_again_before_anything_is_led() -> None:
     actions = made.answered(asked(made.tick(10.0), ReadJournal), look(None, 0), 10.0)
     made.answered(asked(actions, Campaign), 5, 10.0)
     actions = made.answered(asked(made.tick(10.0), ReadJournal), look(ME, 5), 10.0)
-    cut = asked(actions, Cut)
+    cut = asked(actions, BeginTerm)
     made.lost(cut, 10.1)
     assert made.ledger is None
-    again = asked(made.tick(10.1 + AGAIN_S), Cut)
+    again = asked(made.tick(10.1 + AGAIN_S), BeginTerm)
     assert made.answered(again, True, 10.3) == [Lead(5)]
 
 
@@ -193,12 +230,38 @@ def test_a_snapshot_is_written_from_time_to_time(monkeypatch: pytest.MonkeyPatch
         actions = made.answered(asked(made.turn_over(10.1), Append), True, 10.1)
         snapshots += [action for action in actions if isinstance(action, EngineCall)]
     (first,) = snapshots
-    assert first.request == WriteSnapshot(6)
+    assert isinstance(first.request, WriteSnapshot)
+    assert (first.request.term, first.request.through) == (6, 3)
     assert made.answered(first, True, 10.2) == []
     made.note(granted(1.0, 9, 9))
     actions = made.answered(asked(made.turn_over(10.3), Append), True, 10.3)
     assert asked(actions, WriteSnapshot)
     assert isinstance(made.answered(asked(actions, WriteSnapshot), False, 10.4)[0], StepDown)
+
+
+def test_a_snapshot_that_fails_is_written_again_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "SNAPSHOT_ENTRIES", 1)
+    made = leading()
+    made.note(granted(1.0, 1, 1))
+    call = asked(made.answered(asked(made.turn_over(10.1), Append), True, 10.1), WriteSnapshot)
+    now, first_s = 10.1, SNAPSHOT_PAUSES_S[0]
+    for pause_s in (first_s, 2 * first_s):
+        made.lost(call, now)
+        made.role.contact_at = now + pause_s  # the engine answers all else
+        assert not [each for each in made.tick(now + pause_s - 0.1) if is_snapshot(each)]
+        now += pause_s
+        call = asked(made.tick(now), WriteSnapshot)
+    size = made.bytes_since
+    assert size
+    made.note(granted(1.0, 2, 2))
+    made.answered(asked(made.turn_over(now), Append), True, now)
+    assert made.answered(call, True, now + 0.1) == []
+    assert 0 < made.bytes_since < 2 * size  # of the entry that is not in it
+    assert asked(made.tick(now + 0.2), WriteSnapshot)  # the pauses are over
+
+
+def is_snapshot(action: replica.Action) -> bool:
+    return isinstance(action, EngineCall) and isinstance(action.request, WriteSnapshot)
 
 
 def test_what_earlier_leaders_wrote_counts_for_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,95 +7,22 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rpcsys import logs
 from rpcsys.client.tracker import connect_tracker
-from rpcsys.daemon.acceptor import Acceptor
-from rpcsys.serve import bind
-from rpcsys.tracker.config import TrackerConfig
-from rpcsys.tracker.replicas import journal
-from rpcsys.tracker.replicas import service as service_module
+from rpcsys.tracker.replicas import journal, listing
 from rpcsys.tracker.replicas.engine import EngineLost, EngineRefused
 from rpcsys.tracker.replicas.role import CONTACT_S
-from rpcsys.tracker.replicas.service import ReplicaService, new_leader
-from rpcsys.tracker.store import HistoryStore
-from rpcsys.tracker.tables import Position
-from rpcsys.wire.tracker import MAGIC_BYTES, encode
+from rpcsys.tracker.replicas.service import ReplicaService
+from rpcsys.wire.tracker import MAGIC_BYTES, TrackerFrameReader, decode_json, encode
 from tests.tracker import entries
-from tests.tracker.replicas.memory_engine import MemoryEngine
+from tests.tracker.replicas.running import PUT, REQUEST, SOON_S, Running, run, until
 from tests.tracker.replicas.simulation import SimulatedEngine
 
-SOON_S = 30.0
-REQUEST = encode([4, "rpi4", "", 1])
-PUT = encode([3, "rpi4", [9090, "rpi4:0.1"], None])
-
-
-@pytest.fixture(autouse=True)
-def _logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process's log is a daemon's until the test ends."""
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    monkeypatch.setattr(logging.getLogger(), "level", logging.NOTSET)
-    logs.setup("rpcsys-tracker")
-
-
-async def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + SOON_S
-    while not true():
-        assert time.monotonic() < end, "it does not happen"
-        await asyncio.sleep(0.01)
-
-
-class Running:
-    """A replica that accepts connections."""
-
-    def __init__(self, folder: Path, stored: SimulatedEngine, **flags: object) -> None:
-        listener = bind("127.0.0.1", 0, 1)
-        self.address = listener.getsockname()[:2]
-        self.engine = MemoryEngine(stored)
-        config = TrackerConfig(state_dir=str(folder), **flags)  # type: ignore[arg-type]
-        self.service = ReplicaService(config, self.engine, new_leader(*self.address, 0))
-        self.acceptor = Acceptor(listener, self.service.accept)
-
-    async def close(self) -> None:
-        if not self.engine.closed:
-            self.acceptor.close()
-            await self.service.close()
-
-    @property
-    def leads(self) -> bool:
-        return self.service.tracker is not None
-
-    async def says(self, *frames: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(*self.address)
-        writer.write(MAGIC_BYTES + b"".join(frames))
-        return reader, writer
-
-
-Act = Callable[..., Awaitable[None]]
-
-
-def run(act: Act, tmp_path: Path, count: int = 1, stored: SimulatedEngine | None = None, **flags: object) -> None:
-    @asynccontextmanager
-    async def running() -> AsyncIterator[list[Running]]:
-        engine = stored or SimulatedEngine()
-        made = [Running(tmp_path / str(number), engine, **flags) for number in range(count)]
-        try:
-            yield made
-        finally:
-            for each in made:
-                await each.close()
-
-    async def main() -> None:
-        async with running() as made:
-            await act(*made)
-
-    asyncio.run(main())
+pytestmark = pytest.mark.usefixtures("daemons_log")
 
 
 def test_one_leads_and_its_records_are_the_others(tmp_path: Path) -> None:
@@ -108,7 +35,7 @@ def test_one_leads_and_its_records_are_the_others(tmp_path: Path) -> None:
         service.tracker._note(entries.joined("board", at=time.time()))
         service.tracker.flush()
         await until(lambda: ("joined", "board") in standby.service.store.live_state)
-        assert service.store.position == standby.service.store.position
+        await until(lambda: service.store.position == standby.service.store.position)  # its history is whole, too
         assert service.store.position.through >= 1
         assert standby.service.summary()["leader"] == "{}:{}".format(*leader.address)
         await until(lambda: len(leader.service.summary()["replicas"]) == 2)
@@ -216,6 +143,43 @@ def test_an_engine_that_is_full_is_not_back_before_it_takes_an_entry(
     assert said == ["engine_lost etcd takes no more data", "engine_back"]
 
 
+def test_who_waits_is_told_why_past_all_that_is_held_back(tmp_path: Path) -> None:
+    async def act(one: Running) -> None:
+        await until(lambda: one.leads)
+        told: dict[str, list[str]] = {"before": [], "after": []}
+        board, writer = await one.says(encode([3, "rpi4", [9090, "rpi4:0.1"], None]))
+        assert await board.readexactly(9) == MAGIC_BYTES + encode(0)
+        links = {name: await one.says(encode({"op": "ping", "id": 1})) for name in told}
+
+        async def read(name: str) -> None:
+            frames = TrackerFrameReader()
+            while data := await links[name][0].read(4096):
+                frames.feed(data)
+                while (frame := frames.next()) is not None:
+                    message = decode_json(frame)
+                    told[name].append(message["note"] if message.get("event") == "queued" else "leases" in message)
+
+        reading = [asyncio.ensure_future(read(name)) for name in told]
+        await until(lambda: all(told.values()))
+        links["before"][1].write(encode({"op": "request", "id": 2, "key": "gpu", "wait_for_key": True}))
+        await until(lambda: len(told["before"]) == 2)
+        first = told["before"][1]
+        one.engine.full = True
+        links["after"][1].write(encode({"op": "request", "id": 2, "key": "rpi4"}))  # there is a device
+        await until(lambda: len(told["before"]) == 3 and len(told["after"]) == 2)
+        assert told["before"][2] == told["after"][1] == "etcd takes no more data"
+        one.engine.full = False
+        await until(lambda: told["after"][2:] == [True])  # the lease
+        await until(lambda: told["before"][3:] == [first])
+        for task in reading:
+            task.cancel()
+        for _, each in links.values():
+            each.close()
+        writer.close()
+
+    run(act, tmp_path)
+
+
 def test_a_journal_that_cannot_be_read_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(one: Running) -> None:
         logging.getLogger().addHandler(caplog.handler)
@@ -232,59 +196,8 @@ def test_a_journal_that_cannot_be_read_is_said_once(tmp_path: Path, caplog: pyte
     assert not [record for record in caplog.records if "engine_" in record.getMessage()]
 
 
-def test_a_new_engine_gets_what_the_first_replica_has(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path / "0", history_days=90)
-    store.note(entries.joined("board", at=time.time()), position=Position(7, time.time(), 3, 4))
-    store.close()
-
-    async def act(one: Running) -> None:
-        await until(lambda: one.leads)
-        assert [*one.service.store.live_state] == [("joined", "board")]
-        await until(lambda: one.engine.stored.journal)
-        assert [*one.engine.stored.journal] == [1]
-
-    run(act, tmp_path)
-
-
-def test_another_journal_replaces_what_a_replica_has(tmp_path: Path) -> None:
-    store = HistoryStore(tmp_path / "0", history_days=90)
-    store.note(entries.joined("old", at=time.time()), position=Position(7, time.time(), 3, 4))
-    store.close()
-    stored = SimulatedEngine()
-    stored.journal[1] = journal.pack([entries.joined("new", at=time.time())])[0]
-
-    async def act(one: Running) -> None:
-        await until(lambda: one.leads)
-        assert [*one.service.store.live_state] == [("joined", "new")]
-        assert one.service.store.position.through == 1
-
-    run(act, tmp_path, stored=stored)
-
-
-def test_a_position_comes_back_from_the_file(tmp_path: Path) -> None:
-    stored = SimulatedEngine()
-    seen: list[Position] = []
-
-    async def first(one: Running) -> None:
-        await until(lambda: one.leads)
-        tracker = one.service.tracker
-        assert tracker is not None
-        tracker._note(entries.joined("board", at=time.time()))
-        tracker.flush()
-        await until(lambda: one.service.store.position.through)
-        seen.append(one.service.store.position)
-
-    async def again(one: Running) -> None:
-        assert one.service.replica.fold.through == seen[0].through
-        assert one.service.store.position == seen[0]
-        assert [*one.service.store.live_state] == [("joined", "board")]
-
-    run(first, tmp_path, stored=stored)
-    run(again, tmp_path, stored=stored)
-
-
 def test_a_host_without_an_address_is_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "RESOLVE_AGAIN_S", 1.0)
+    monkeypatch.setattr(listing, "RESOLVE_AGAIN_S", 1.0)
     asked: list[str] = []
 
     async def lookup(host: str, *args: object, **kwargs: object) -> list[object]:
@@ -294,9 +207,9 @@ def test_a_host_without_an_address_is_looked_up_again(tmp_path: Path, monkeypatc
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.9", 0))]
 
     async def act(one: Running) -> None:
-        await until(lambda: one.leads and one.service.others)
+        await until(lambda: one.leads and one.service.listing.others)
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
-        (status,) = one.service.others.values()
+        (status,) = one.service.listing.others.values()
         one.engine.stored.replicas["late"] = replace(status, address=("lab-9", 9190))
         await until(lambda: one.service.tracker and "10.0.0.9" in one.service.tracker.state.records.replicas)
         assert asked == ["lab-9", "lab-9"]
@@ -320,28 +233,49 @@ def test_trouble_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert said == ["engine_lost it is no etcd", "engine_back"]
 
 
-def test_a_single_trackers_history_goes_on_in_its_replicas(tmp_path: Path) -> None:
-    for number, name in enumerate(("first", "second")):
-        store = HistoryStore(tmp_path / str(number), history_days=90)
-        store.note(entries.joined(name, at=time.time()))
-        store.close()
+def test_an_answer_that_is_not_understood_is_as_good_as_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def act(one: Running) -> None:
+        logging.getLogger().addHandler(caplog.handler)
+        one.engine.fails = KeyError("through")
+        await until(lambda: "not understood (KeyError('through'))" in one.service.summary()["engine"])
+        one.engine.fails = None
+        await until(lambda: one.leads)
+        assert not one.service.stopped.is_set()
 
-    async def act(one: Running, other: Running) -> None:
-        await until(lambda: one.leads or other.leads)
-        leader, standby = (one, other) if one.leads else (other, one)
-        (fact,) = [fact for fact in leader.service.store.live_state if fact[0] == "joined"]
-        await until(lambda: [*standby.service.store.live_state] == [fact])
+    run(act, tmp_path)
+    assert any(record.exc_info for record in caplog.records)
 
-    run(act, tmp_path, 2)
+
+def test_a_replica_with_an_error_of_its_own_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(self: object, action: object) -> None:
+        raise ZeroDivisionError
+
+    async def act(one: Running) -> None:
+        await asyncio.wait_for(one.service.stopped.wait(), SOON_S)
+        assert one.service.failed
+
+    stored = SimulatedEngine()
+    stored.journal[1] = journal.pack([entries.joined("board", at=time.time())])[0]
+    monkeypatch.setattr(ReplicaService, "_apply", faulty)
+    run(act, tmp_path, stored=stored)
+
+
+def test_a_replica_whose_timer_fails_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(one: Running) -> None:
+        monkeypatch.setattr(one.service.replica, "tick", None)
+        await asyncio.wait_for(one.service.stopped.wait(), SOON_S)
+        assert one.service.failed
+
+    run(act, tmp_path)
 
 
 def test_a_replica_with_other_limits_says_so_and_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def act(one: Running) -> None:
         logging.getLogger().addHandler(caplog.handler)
-        await until(lambda: one.leads and one.engine.config is not None)
-        assert one.engine.config == {"max_session": {"rpi4": 60.0}}
+        await until(lambda: one.leads)
+        assert one.engine.stored.config is not None
+        assert one.engine.stored.config["max_session"] == {"rpi4": 60.0}
         other = Running(tmp_path / "other", one.engine.stored)
-        other.engine.config = one.engine.config
         await until(lambda: other.service.replica.role.handicap_s)
         await other.close()
 
@@ -388,8 +322,8 @@ def test_the_state_has_the_replicas_in_a_line(tmp_path: Path) -> None:
 
 def test_who_lacks_an_entry_is_behind_since_it_came(tmp_path: Path) -> None:
     async def act(one: Running) -> None:
-        await until(lambda: one.leads and one.service.others)
-        (status,) = one.service.others.values()
+        await until(lambda: one.leads and one.service.listing.others)
+        (status,) = one.service.listing.others.values()
         late = replace(status, address=("10.0.0.9", 9190), through=0)
         one.engine.stored.replicas["late"] = late
         await until(lambda: one.service.counts.behind_s.get("10.0.0.9:9190") == 0.0)
