@@ -186,6 +186,10 @@ def test_nothing_comes_of_a_part_that_is_over() -> None:
     assert {event for row in TRANSITIONS.values() for event in row} == {*PartEvent}
 
 
+#: Mostly all sites.
+SOME = st.just(frozenset(SITES)) | st.frozensets(st.sampled_from(SITES), min_size=1)
+
+
 class Site:
     """A tracker at the other end of a link, which keeps its order. A link that breaks loses what is under way."""
 
@@ -252,18 +256,18 @@ class SeveralSites(RuleBasedStateMachine):
                 for lease in action.message.get("leases", ()):
                     self.holders[lease["lease"]] = action.client
 
-    @rule(client=st.integers(1, 3), wanted=st.sets(st.sampled_from(SITES), min_size=1))
-    def request(self, client: int, wanted: set[str]) -> None:
+    @rule(client=st.integers(1, 3), wanted=SOME)
+    def request(self, client: int, wanted: frozenset[str]) -> None:
         self.ids += 1
         self.open[client, self.ids] = None
         sites = [site for site in SITES if site in wanted]
         self.carry_out(self.state.request(client, Request(self.ids, "rpi4"), sites, {}, id=self.ids))
 
-    @rule(site=st.sampled_from(SITES), count=st.integers(1, 5))
-    def ask(self, site: str, count: int) -> None:
-        there = self.sites[site]
-        for _ in range(min(count, len(there.to))):
-            there.take(there.to.popleft())
+    @rule(sites=SOME, count=st.integers(1, 5))
+    def ask(self, sites: frozenset[str], count: int) -> None:
+        for there in map(self.sites.__getitem__, sorted(sites)):
+            for _ in range(min(count, len(there.to))):
+                there.take(there.to.popleft())
 
     @rule(site=st.sampled_from(SITES), count=st.integers(1, 5))
     def answer(self, site: str, count: int) -> None:
@@ -273,19 +277,23 @@ class SeveralSites(RuleBasedStateMachine):
             taken = self.state.queued if "event" in message else self.state.answered
             self.carry_out(taken(message["id"], message))
 
-    @rule(site=st.sampled_from(SITES), which=st.integers(0, 9), data=st.sampled_from(["grant", "refuse", "news"]))
-    def serve(self, site: str, which: int, data: str) -> None:
-        there = self.sites[site]
-        if not there.waiting:
-            return
-        number = [*there.waiting][which % len(there.waiting)]
-        if data == "grant":
-            there.grant(number)
-        elif data == "refuse":
-            del there.waiting[number]
-            there.back.append({"id": number, "ok": False, "error": "UnknownKey", "message": "no server"})
-        else:
-            there.back.append(queued(number, which, f"{number}@{site}.1"))
+    @rule(sites=SOME, which=st.integers(0, 9))
+    def grant(self, sites: frozenset[str], which: int) -> None:
+        for there in self.serving(sites):
+            there.grant([*there.waiting][which % len(there.waiting)])
+
+    @rule(sites=SOME, which=st.integers(0, 9), refused=st.booleans())
+    def refuse_or_tell_the_place(self, sites: frozenset[str], which: int, refused: bool) -> None:
+        for there in self.serving(sites):
+            number = [*there.waiting][which % len(there.waiting)]
+            if refused:
+                del there.waiting[number]
+                there.back.append({"id": number, "ok": False, "error": "UnknownKey", "message": "no server"})
+            else:
+                there.back.append(queued(number, which, f"{number}@{there.name}.1"))
+
+    def serving(self, sites: frozenset[str]) -> list[Site]:
+        return [self.sites[site] for site in sorted(sites) if self.sites[site].waiting]
 
     @rule(site=st.sampled_from(PEERS))
     def break_or_heal(self, site: str) -> None:
@@ -305,7 +313,7 @@ class SeveralSites(RuleBasedStateMachine):
             self.carry_out(self.state.cancel(client, Cancel(10_000 + self.ids, number)))
             assert (client, number) not in self.open
 
-    @rule(client=st.integers(1, 3))
+    @rule(client=st.integers(1, 9))  # most have come never
     def leave(self, client: int) -> None:
         self.open = {each: None for each in self.open if each[0] != client}
         self.holders = {lease: holder for lease, holder in self.holders.items() if holder != client}
@@ -319,8 +327,8 @@ class SeveralSites(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All that is under way arrives: then a device is out only if a living client knows of it."""
         while any(site.to or site.back for site in self.sites.values()):
+            self.ask(frozenset(SITES), 100)
             for name in SITES:
-                self.ask(name, 100)
                 self.answer(name, 100)
         self.each_is_answered_once()
         out = {lease: client for site in self.sites.values() for lease, client in site.leases.items()}
