@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import rpcsys
+from tests.live import invariant
 from tests.live.daemons import Daemon, Daemons, free_port, wait_until
 
 SOON_S = 60.0
@@ -55,4 +56,5 @@ def sites(daemons: Daemons, *names: str, more: tuple[str, ...] = ()) -> list[Sit
         site.start()
     for site in made:
         site.wait_peers(", ".join(other.name for other in made if other is not site))
+        invariant.running.idle(site.daemon.pid)  # it holds its links
     return made

@@ -116,7 +116,7 @@ def test_guests_stand_behind_a_sites_own_users(daemons: Daemons) -> None:
     first = Waiting(paris, "first", {})
     first.leased()
     guest = Waiting(berlin, "guest", ANYWHERE)
-    assert guest.queued()["holders"][0]["user"] == "first"
+    wait_until(lambda: [holder["user"] for holder in guest.queued()["holders"]] == ["first"], SOON_S, "it waits there")
     own = Waiting(paris, "own", {})
     own.queued()
     first.end()
@@ -139,10 +139,10 @@ def test_a_site_that_is_cut_off_keeps_its_own_and_is_asked_again(daemons: Daemon
     holders = [Waiting(berlin, "here", {}), Waiting(paris, "there", {})]
     for each in holders:
         each.leased()
-    guests = [Waiting(berlin, f"guest{number}", IN_PARIS) for number in range(2)]
-    for number, guest in enumerate(guests):
-        guest.queued()
-        wait_until(lambda number=number: paris.pending() == number + 1, SOON_S, "it waits in Paris")
+    guests: list[Waiting] = []
+    for number in (1, 2):
+        guests.append(Waiting(berlin, f"guest{number}", IN_PARIS))
+        wait_until(lambda number=number: paris.pending() == number, SOON_S, "it waits in Paris")
     if how == "paused":
         os.kill(paris.daemon.pid, signal.SIGSTOP)
     else:

@@ -336,7 +336,7 @@ class SitesState:
         notes = [f"site {part.site} cannot be reached" for part in request.parts.values() if part.state is AWAY]
         best: Mapping[str, Any] = _NO_PLACE
         if found:
-            first = min(found, key=lambda part: int((part.news or best)["ahead"]))
+            first = min(found, key=_standing)
             best = first.news or best
             if best["note"]:
                 notes.insert(0, f"{best['note']} (site {first.site})")
@@ -368,6 +368,12 @@ class SitesState:
     def _number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+
+def _standing(part: Part) -> tuple[bool, int]:
+    """The order of places: a site where nobody has a device that is wanted has none, and comes last."""
+    news = part.news or _NO_PLACE
+    return not news["holders"], int(news["ahead"])
 
 
 def _too_late(request: SiteRequest) -> str:
