@@ -23,7 +23,7 @@ from rpcsys.tracker.connection import PeerConnection
 from rpcsys.tracker.events import Received
 from rpcsys.tracker.sites.guests import HOME, Guest, GuestLink, Guests, guest_of
 from rpcsys.tracker.sites.links import SILENT_S, SiteLink
-from rpcsys.tracker.sites.state import AskSite, Leave, Part, SiteAction, SitesState, Tell
+from rpcsys.tracker.sites.state import AskSite, Leave, SitePart, SiteAction, SitesState, Tell
 from rpcsys.tracker.state import TrackerState
 from rpcsys.wire import control, tracker
 from rpcsys.wire.checks import items
@@ -289,7 +289,7 @@ class SitesService:
                 raise ProtocolError(f"site {site} has granted {len(granted)} devices, which were not asked for")
         self._carry_out(self.state.answered(answer.id, answer.to_json()))
 
-    def _asked(self, site: str, number: int) -> Part | None:
+    def _asked(self, site: str, number: int) -> SitePart | None:
         """What is answered. Raises `ProtocolError`: another site was asked."""
         part = self.state.parts.get(number)
         if part is not None and part.site != site:

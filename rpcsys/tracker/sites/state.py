@@ -60,7 +60,7 @@ class SiteRequest:
     id: int | None
     message: Request
     until: float | None = None  # when it has waited long enough, and its sites should have said so
-    parts: dict[str, Part] = field(default_factory=dict)  # by site
+    parts: dict[str, SitePart] = field(default_factory=dict)  # by site
 
     @property
     def ticket(self) -> str:
@@ -69,7 +69,7 @@ class SiteRequest:
 
 
 @dataclass(eq=False, slots=True)
-class Part:
+class SitePart:
     """What one site is asked for a request, as question ``number``."""
 
     number: int
@@ -144,7 +144,7 @@ class SitesState:
         self.sites = (own, *peers)
         self.cut_off: dict[str, None] = dict.fromkeys(self.sites[1:])
         self.requests: dict[SiteRequest, None] = {}
-        self.parts: dict[int, Part] = {}  # those that are not over, by number
+        self.parts: dict[int, SitePart] = {}  # those that are not over, by number
         self._clients: dict[int, SiteClient] = {}
         self._questions: dict[int, Question] = {}
         self._numbers = 0
@@ -160,7 +160,7 @@ class SitesState:
         self.requests[request] = None
         self._client(client).requests[request] = None
         for site in sites:
-            part = request.parts[site] = Part(self._awaited(client), site, request, tickets.get(site))
+            part = request.parts[site] = SitePart(self._awaited(client), site, request, tickets.get(site))
             self.parts[part.number] = part
         asked = [self._ask(part) for part in request.parts.values() if part.site not in self.cut_off]
         return [*asked, *self._tell_place(request)]
@@ -265,7 +265,7 @@ class SitesState:
 
     # Parts.
 
-    def _ask(self, part: Part) -> AskSite:
+    def _ask(self, part: SitePart) -> AskSite:
         part.move(PartEvent.ASK)
         request = part.request
         return self._to(part.site, request.client, request.message, part.number, request.until, part.ticket)
@@ -294,7 +294,7 @@ class SitesState:
                 actions.append(self._to(part.site, request.client, Cancel(0, part.number), self._number()))
         return actions
 
-    def _granted(self, part: Part, answer: Mapping[str, Any]) -> list[SiteAction]:
+    def _granted(self, part: SitePart, answer: Mapping[str, Any]) -> list[SiteAction]:
         request = part.request
         if request.id is not None:
             told: Any = {**answer, "id": request.id}
@@ -303,7 +303,7 @@ class SitesState:
             told = [SUCCESS, [lease["host"], lease["port"], lease["matchkey"]]]
         return [Tell(request.client, told), *self._withdraw(request)]
 
-    def _give_back(self, part: Part, answer: Mapping[str, Any]) -> list[SiteAction]:
+    def _give_back(self, part: SitePart, answer: Mapping[str, Any]) -> list[SiteAction]:
         """Release what a site has granted when it was wanted no longer."""
         client = part.request.client
         leases = [lease["lease"] for lease in answer["leases"]]
@@ -350,7 +350,7 @@ class SitesState:
         known = self._clients.get(client)
         return next((request for request in known.requests if request.id == id), None) if known else None
 
-    def _forget(self, part: Part) -> None:
+    def _forget(self, part: SitePart) -> None:
         del self.parts[part.number], self._clients[part.request.client].awaited[part.number]
 
     def _settle(self, number: int) -> Question | None:
@@ -370,7 +370,7 @@ class SitesState:
         return self._numbers
 
 
-def _standing(part: Part) -> tuple[bool, int]:
+def _standing(part: SitePart) -> tuple[bool, int]:
     """The order of places: a site where nobody has a device that is wanted has none, and comes last."""
     news = part.news or _NO_PLACE
     return not news["holders"], int(news["ahead"])
