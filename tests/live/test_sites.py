@@ -17,6 +17,7 @@ import pytest
 import rpcsys
 from rpcsys.errors import SessionLost, TrackerError, UnknownKey, WaitTimeout
 from rpcsys.link.link import Link
+from tests import etcd
 from tests.live.daemons import Daemons, wait_until
 from tests.live.networks import DELAY_MS, Namespace, Networks
 from tests.live.probe import TrackerProbe
@@ -233,6 +234,28 @@ def test_a_thousand_requests_for_any_site_are_each_served_once(daemons: Daemons)
         site.wait_free(2)
         assert site.pending() == 0
         assert site.summary()["leases"] == []
+
+
+def test_a_site_with_replicas_is_reached_at_the_one_that_leads(daemons: Daemons, tmp_path: Path) -> None:
+    berlin, one, other = (Site(daemons, name) for name in ("berlin", "paris", "paris"))
+    berlin.flags = ("--peer", f"paris={one.where},{other.where}")
+    berlin.start()
+    with etcd.running() as engine:
+        for number, replica in enumerate((one, other)):
+            replica.flags = ("--replicate", str(engine.place()), "--state-dir", str(tmp_path / f"{number}"))
+            replica.flags = (*replica.flags, "--advertise", replica.where, "--peer", f"berlin={berlin.where}")
+            replica.start()
+            berlin.wait_peers("paris")
+        where = f"{one.where},{other.where}"
+        daemons.server(KEY, "--tracker", where)
+        with rpcsys.connect_tracker(berlin.where, user="ann") as ann:
+            for leader in (one, other):
+                with ann.request(KEY, labels=IN_PARIS, wait_for_key=True, wait_timeout=SOON_S) as session:
+                    session.ping(30)
+                    assert session.lease["lease"].startswith("paris.")
+                if leader is one:
+                    one.daemon.kill()
+        assert other.daemon.terminate() == 0
 
 
 @pytest.mark.slow

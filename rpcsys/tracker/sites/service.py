@@ -23,7 +23,7 @@ from rpcsys.tracker.connection import PeerConnection
 from rpcsys.tracker.events import Received
 from rpcsys.tracker.sites.guests import HOME, Guest, GuestLink, Guests, guest_of
 from rpcsys.tracker.sites.links import SILENT_S, SiteLink
-from rpcsys.tracker.sites.state import AskSite, Leave, SitePart, SiteAction, SitesState, Tell
+from rpcsys.tracker.sites.state import ASKED, AskSite, Leave, SiteAction, SitePart, SitesState, Tell
 from rpcsys.tracker.state import TrackerState
 from rpcsys.wire import control, tracker
 from rpcsys.wire.checks import items
@@ -287,6 +287,9 @@ class SitesService:
             granted = _leases(answer.fields.get("leases"), "leases")
             if len(granted) != part.request.message.count:
                 raise ProtocolError(f"site {site} has granted {len(granted)} devices, which were not asked for")
+            if site != self.state.own and part.state is ASKED:
+                for lease in granted:
+                    log.info("site %s has granted lease %s", site, lease.lease)
         self._carry_out(self.state.answered(answer.id, answer.to_json()))
 
     def _asked(self, site: str, number: int) -> SitePart | None:
