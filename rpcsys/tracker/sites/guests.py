@@ -54,7 +54,7 @@ class Guests:
     def ask(self, link: int, guest: Guest, message: Any) -> None:
         """Give a guest's message to the state. Raises `ValueError`: too many guests."""
         of = self.links[link]
-        if guest.number not in of.numbers and len(of.numbers) >= MAX_GUESTS:
+        if of.site and guest.number not in of.numbers and len(of.numbers) >= MAX_GUESTS:
             raise ValueError(f"{MAX_GUESTS} clients of site {of.site} are known here already")
         number = of.numbers.get(guest.number) or self._welcome(of, guest)
         if of.site and isinstance(message, control.Request):

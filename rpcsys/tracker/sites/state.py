@@ -61,11 +61,12 @@ class SiteRequest:
     message: Request
     until: float | None = None  # when it has waited long enough, and its sites should have said so
     parts: dict[str, SitePart] = field(default_factory=dict)  # by site
+    tickets: dict[str, str] = field(default_factory=dict)  # by site, in the order in which they came
 
     @property
     def ticket(self) -> str:
-        """The tickets of all parts in one; those that come later stand behind."""
-        return join_tickets([part.ticket for part in self.parts.values() if part.ticket])
+        """The tickets of all sites in one, which only grows: its client would take another for a lost place."""
+        return join_tickets([*self.tickets.values()])
 
 
 @dataclass(eq=False, slots=True)
@@ -75,7 +76,6 @@ class SitePart:
     number: int
     site: str
     request: SiteRequest
-    ticket: str | None = None
     state: PartState = AWAY
     news: Mapping[str, Any] | None = None  # the site's last `control.Queued`
     refusal: Mapping[str, Any] | None = None
@@ -156,11 +156,11 @@ class SitesState:
         *, id: int | None, until: float | None = None,
     ) -> list[SiteAction]:  # fmt: skip
         """Ask ``sites`` for a client. ``tickets``: of an earlier connection, by site."""
-        request = SiteRequest(client, id, message, until)
+        request = SiteRequest(client, id, message, until, tickets={**tickets})
         self.requests[request] = None
         self._client(client).requests[request] = None
         for site in sites:
-            part = request.parts[site] = SitePart(self._awaited(client), site, request, tickets.get(site))
+            part = request.parts[site] = SitePart(self._awaited(client), site, request)
             self.parts[part.number] = part
         asked = [self._ask(part) for part in request.parts.values() if part.site not in self.cut_off]
         return [*asked, *self._tell_place(request)]
@@ -244,7 +244,9 @@ class SitesState:
         part = self.parts.get(number)
         if part is None or part.state is not ASKED:
             return []
-        part.news, part.ticket = event, event.get("ticket") or part.ticket
+        part.news = event
+        if event.get("ticket"):
+            part.request.tickets[part.site] = event["ticket"]
         return self._tell_place(part.request)
 
     def answered(self, number: int, answer: Mapping[str, Any]) -> list[SiteAction]:
@@ -268,7 +270,8 @@ class SitesState:
     def _ask(self, part: SitePart) -> AskSite:
         part.move(PartEvent.ASK)
         request = part.request
-        return self._to(part.site, request.client, request.message, part.number, request.until, part.ticket)
+        ticket = request.tickets.get(part.site)
+        return self._to(part.site, request.client, request.message, part.number, request.until, ticket)
 
     def _to(
         self, site: str, client: int, message: Any, number: int, until: float | None = None, ticket: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -103,6 +104,23 @@ def test_the_best_place_is_told_with_the_tickets_of_all(state: SitesState) -> No
     (event,) = told(state.cut("paris"))
     assert (event["ahead"], event["note"]) == (4, "taken by mo (site berlin); site paris cannot be reached")
     assert event["ticket"] == "1@berlin.1+2@paris.1"
+
+
+def test_the_ticket_of_a_request_only_grows(state: SitesState) -> None:
+    numbers = begin(state)
+    tickets = []
+    for site in ("rome", OWN, "paris", "rome"):
+        (event,) = told(state.queued(numbers[site], queued(numbers[site], 3, f"7@{site}.1")))
+        tickets.append(event["ticket"])
+    assert all(later.startswith(earlier) for earlier, later in pairwise(tickets))
+    assert tickets[-1] == "7@rome.1+7@berlin.1+7@paris.1"
+
+
+def test_a_site_where_nobody_has_a_device_is_no_better_place(state: SitesState) -> None:
+    numbers = begin(state, (OWN, "paris"))
+    state.queued(numbers[OWN], queued(numbers[OWN], 0, "1@berlin.1"))
+    there = {**queued(numbers["paris"], 5, "2@paris.1"), "holders": [{"user": "jo"}]}
+    assert told(state.queued(numbers["paris"], there))[0]["ahead"] == 5
 
 
 def test_a_site_that_is_healed_is_asked_again_with_its_ticket(state: SitesState) -> None:
