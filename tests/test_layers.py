@@ -31,7 +31,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "graph._cut": ("graph._ir",),
     "graph._ir": ("module",),
     "graph.samples": ("wire",),
-    "tracker": ("daemon", "tracker.state"),
+    "tracker": ("daemon", "tracker.state", "tracker.sites.state"),
+    # What decides about other sites.
+    "tracker.sites.state": ("wire",),
     # The tracker's state, without sockets and files. From the top down.
     "tracker.state": ("tracker.servers", "tracker.restore"),
     "tracker.servers": ("tracker.peers", "tracker.heartbeats", "tracker.admissions"),

@@ -52,6 +52,7 @@ LATER = checks.partial(
     gone=rows(record(name=sentence, key=sentence, reason=sentence, since_s=span)),
     clear=rows(record(address=sentence, user=sentence, server=sentence, allowed=flag)),
     replicas=sentence,
+    sites=sentence,
 )
 _REPLICA = dict.fromkeys(("http_port", "through", "behind"), count)
 REPLICAS = record(

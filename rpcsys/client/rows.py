@@ -113,6 +113,7 @@ class TrackerSummary(_Queues, total=False):
     gone: List[GoneRow]
     clear: List[ClearRow]
     replicas: str
+    sites: str
 
 
 class ReplicaRow(TypedDict):

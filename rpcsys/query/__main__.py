@@ -85,8 +85,9 @@ def _look(tracker: Tracker, as_json: bool, watch: bool) -> None:
     if watch:
         click.clear()  # does nothing without a terminal
     say(text)
-    if summary.get("replicas"):
-        say(f"\n{summary['replicas']}")
+    for line in (summary.get("replicas"), summary.get("sites")):
+        if line:
+            say(f"\n{line}")
     reports.print_boards(summary)
     reports.print_clear(summary)
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any
 
+from rpcsys.errors import ConfigError
 from rpcsys.link import admission
-from rpcsys.link.address import host_and_port
+from rpcsys.link.address import DEFAULT_TRACKER, host_and_port, parse_tracker
 from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, end_of_ports, not_empty, number_of, port_end, port_number
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-tracker"
+_SITE, _ANY_SITE = re.compile("[A-Za-z0-9_-]{1,32}"), "any"
 _PORTS = 9  # TVM's default range is 9190 to 9198
 
 
@@ -43,6 +46,8 @@ class TrackerConfig:
     replicate_cert: str | None = None  # this tracker's own one,
     replicate_key: str | None = None  # and its key
     advertise: str | None = None  # this tracker's HOST or HOST:PORT for its replicas and their peers
+    site: str | None = None  # the name of this tracker's site; None: it knows no others
+    peers: tuple[tuple[str, tuple[str, int]], ...] = ()  # the other sites, with the addresses of their trackers
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
@@ -78,14 +83,19 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add("--replicate-cert", **files, help="this tracker's certificate for etcd")
     add("--replicate-key", **files, help="its key (default: in the certificate's file)")
     add("--advertise", type=not_empty, metavar="HOST", help="where the other trackers, clients and servers reach this")
+    own = "the name of this tracker's site, whose clients may ask other sites, too (docs/sites.md)"
+    add("--site", type=_site, metavar="NAME", help=own)
+    other = "the tracker of another site, or all of its replicas; each names the other; repeatable"
+    add("--peer", dest="peers", action="append", type=_peer, metavar="NAME=HOST:PORT,…", help=other)
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
-    parser.set_defaults(**{**vars(TrackerConfig()), "port": None, "port_end": None, "limits": [], "proxy_from": []})
+    several: dict[str, Any] = {"limits": [], "proxy_from": [], "peers": []}
+    parser.set_defaults(**{**vars(TrackerConfig()), "port": None, "port_end": None, **several})
     flags = vars(parser.parse_args(arguments))
     default = TrackerConfig()
     flags["host"], flags["port"] = host_and_port(flags["host"] or default.host, flags["port"], default.port)
     flags["limits"] = tuple(dict(flags["limits"]).items())
-    flags["proxy_from"] = tuple(flags["proxy_from"])
+    flags["proxy_from"], flags["peers"] = tuple(flags["proxy_from"]), tuple(flags["peers"])
     if flags["lab"] is not None and flags["stop_key"] is not None:
         parser.error("--stop-key is no secret (ps shows it): the tracker of a lab is stopped by a signal")
     if flags["http_key"] is not None and flags["http_cert"] is None:
@@ -93,6 +103,7 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     if flags["http_cert"] is not None and not flags["http_port"]:
         parser.error("--http-cert is for the page: give --http-port N, too")
     _check_replicas(parser, flags)
+    _check_sites(parser, flags)
     if flags["port_end"] is None:
         flags["port_end"] = end_of_ports(flags["port"], _PORTS)
     return TrackerConfig(**flags)
@@ -109,6 +120,33 @@ def _check_replicas(parser: Parser, flags: dict[str, Any]) -> None:
         parser.error("a tracker with replicas keeps its history itself: give --state-dir DIR, too")
     if flags["lab"] is not None:
         parser.error("a closed lab has one tracker: its members' secrets are in the folder of --lab, on one machine")
+
+
+def _check_sites(parser: Parser, flags: dict[str, Any]) -> None:
+    peers = [site for site, _ in flags["peers"]]
+    if flags["site"] is None:
+        if peers:
+            parser.error("--peer is for a tracker whose site has a name: give --site NAME, too")
+        return
+    if flags["lab"] is not None:
+        parser.error("the members of a closed lab are known to its own tracker alone: --site is for open ones")
+    if len({flags["site"], *peers}) <= len(peers):
+        parser.error("two sites have one name: each --peer is another site than --site, and than the other peers")
+
+
+def _site(text: str) -> str:
+    if not _SITE.fullmatch(text) or text == _ANY_SITE:
+        problem = f"{text!r} is no name of a site: 1 to 32 letters, digits, dashes and underscores, and not {_ANY_SITE}"
+        raise argparse.ArgumentTypeError(problem)
+    return text
+
+
+def _peer(text: str) -> tuple[str, tuple[str, int]]:
+    name, _, addresses = text.partition("=")
+    try:
+        return _site(name), parse_tracker(addresses, DEFAULT_TRACKER[1])
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(f"{error} (NAME=HOST:PORT)") from None
 
 
 def _network(text: str) -> str:

@@ -125,6 +125,14 @@ class ReplicasChanged:
 
 
 @dataclass(slots=True)
+class SitesChanged:
+    """Other sites can be reached, or can be reached no longer: ``text`` is a line about all of them for people."""
+
+    at: float
+    text: str
+
+
+@dataclass(slots=True)
 class Received:
     """A well-formed message has arrived."""
 
@@ -196,5 +204,6 @@ class StopTracker:
 
 
 OfLab = Authenticated | LabChanged | Revoked
-Event = TrackerStarted | Restored | Connected | OfLab | ReplicasChanged | Received | Disconnected | TimePassed
+OfOthers = ReplicasChanged | SitesChanged
+Event = TrackerStarted | Restored | Connected | OfLab | OfOthers | Received | Disconnected | TimePassed
 Action = Send | Close | Refused | Allowed | StopTracker | HistoryEntry

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from rpcsys.wire.control import QUESTION, Answer, Request
+from rpcsys.wire.control import QUESTION, Answer, Ask, Request
 from rpcsys.wire.membership import TO_TRACKER
 from rpcsys.wire.tracker import GetPending, Put, ToTracker, TvmRequest, TvmSummary, decode_json, parse_to_tracker
 
@@ -27,9 +27,10 @@ _OTHER, _OTHER_ID = "0-another", 987_654
 
 
 class MessageCache:
-    """Parses the frames of all connections."""
+    """Parses the frames of all connections. ``known``: the questions of ours, by op."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: dict[str, type[Ask]] = TO_TRACKER) -> None:
+        self._known = known
         self._repeated: dict[bytes, ToTracker] = {}
         #: By the bytes before and behind the part that changes: an offer without it, or a request's other fields.
         self._alike: dict[tuple[bytes, bytes], Put | tuple[Any, ...]] = {}
@@ -40,7 +41,7 @@ class MessageCache:
         Raises `ProtocolError`: it is not JSON; `BadMessage`: as `rpcsys.wire.tracker.parse_to_tracker`.
         """
         if len(frame) > MAX_REMEMBERED_BYTES:
-            return _parse(frame)
+            return self._parse(frame)
         message = self._repeated.get(frame)
         if message is not None:
             return message
@@ -51,7 +52,7 @@ class MessageCache:
                 return Request(int(changes[1]), *known)
             if type(known) is Put:
                 return Put(known.key, known.port, known.match_key + changes[1].decode(), known.address)
-        message = _parse(frame)
+        message = self._parse(frame)
         if isinstance(message, _REPEATED) or message == _ALIVE:
             _remember(self._repeated, frame, message)
         elif changes is not None:
@@ -70,12 +71,11 @@ class MessageCache:
             known, text, other = tuple(rest), str(_OTHER_ID), Request(_OTHER_ID, *rest)
         else:
             return
-        if _parse(head + text.encode() + tail) == other:  # the part may be in an address
+        if self._parse(head + text.encode() + tail) == other:  # the part may be in an address
             _remember(self._alike, (head, tail), known)
 
-
-def _parse(frame: bytes) -> ToTracker:
-    return parse_to_tracker(decode_json(frame), TO_TRACKER)
+    def _parse(self, frame: bytes) -> ToTracker:
+        return parse_to_tracker(decode_json(frame), self._known)
 
 
 def _remember(table: dict[Any, Any], name: object, what: object) -> None:

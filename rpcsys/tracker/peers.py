@@ -19,6 +19,7 @@ from rpcsys.tracker.events import (
     ReplicasChanged,
     Revoked,
     Send,
+    SitesChanged,
     StopTracker,
 )
 from rpcsys.tracker.health import ServerHealth
@@ -118,6 +119,11 @@ class Peers:
     def replicas_changed(self, event: ReplicasChanged) -> list[Action]:
         """Note where the replicas of this tracker are."""
         self.records.replicas, self.records.replicas_text = event.addresses, event.text
+        return []
+
+    def sites_changed(self, event: SitesChanged) -> list[Action]:
+        """Note which other sites can be reached."""
+        self.records.sites_text = event.text
         return []
 
     def _believes(self, peer: Peer) -> bool:

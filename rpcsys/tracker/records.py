@@ -96,6 +96,7 @@ class Records:
         self.proxy_networks = ProxyNetworks.of(started.proxy_from)
         self.replicas: tuple[str, ...] = ()  # the addresses of the tracker's replicas, which may relay
         self.replicas_text = ""  # and these in a line for people
+        self.sites_text = ""  # the other sites, in a line for people
         self.term = started.term
         self.instance = started.instance
         self.stop_key = started.stop_key

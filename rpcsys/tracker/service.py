@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rpcsys.daemon.acceptor import raise_descriptor_limit
 from rpcsys.daemon.guard import Guard
@@ -35,6 +35,9 @@ from rpcsys.tracker.views.summary import SummaryText
 from rpcsys.wire import control, membership, page_body, tracker
 from rpcsys.wire.control import Answer
 from rpcsys.wire.tracker import Put
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.sites.service import SitesService
 
 log = logging.getLogger(__name__)
 SWEEP_S = 1.0  # how often connections are checked for silence
@@ -74,8 +77,11 @@ class TrackerService:
         view = None
         if self.lab is not None:
             view, self.counts.lab = self.lab.view, self.lab.counts
+        instance = os.urandom(4).hex()
+        if config.site is not None:
+            instance = f"{config.site}.{instance}"  # so that the names of leases and tickets say where they are
         started = events.TrackerStarted(
-            self.now(), os.urandom(4).hex(), config.stop_key, dict(config.limits), config.proxy_from, view,
+            self.now(), instance, config.stop_key, dict(config.limits), config.proxy_from, view,
             os.urandom(32).hex(), 0 if leading is None else leading.term,
         )  # fmt: skip
         self.state = TrackerState(started)
@@ -90,7 +96,15 @@ class TrackerService:
         records = self.state.records
         self.admission = PeerLimit(most, records.proxy_networks, self.now, lambda: records.replicas)
         self.perform(events.Restored(started.at, self.observer.restored(), last.epoch, last.arrivals))
+        self.sites = None if config.site is None else self._begin_sites(config)
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
+
+    def _begin_sites(self, config: TrackerConfig) -> SitesService:
+        from rpcsys.tracker.sites.service import SitesService  # a tracker of one site loads nothing of it
+        from rpcsys.wire.sites import TO_TRACKER
+
+        self._messages = MessageCache(TO_TRACKER)
+        return SitesService(self, config)
 
     def now(self) -> float:
         """Seconds since 1970, by a clock that never runs backwards."""
@@ -131,9 +145,14 @@ class TrackerService:
         """
         if connection.refusal or connection.number:
             return connection.number or REFUSED
+        number = self.number()
+        self.connections[number] = connection
+        self.perform(events.Connected(self.now(), number, connection.address, connection.local))
+        return number
+
+    def number(self) -> int:
+        """A number for a connection of the state."""
         self._numbers += 1
-        self.connections[self._numbers] = connection
-        self.perform(events.Connected(self.now(), self._numbers, connection.address, connection.local))
         return self._numbers
 
     def encrypted(self, connection: PeerConnection) -> None:
@@ -156,24 +175,12 @@ class TrackerService:
         if (connection.refusal or not connection.known) and not self._meets(connection, message):
             return
         kind = type(message)
-        if self.lab is not None and kind in _NOT_THE_STATES and self._forbids(self.lab, connection, message):
-            return
-        if kind is tracker.TvmSummary:
-            viewer = self.state.records.peers[connection.number]
-            text = self._summary.text(self.state.records, self.now(), viewer)
-            connection.send(tracker.frame(text))
-            return
-        if isinstance(message, (control.History, control.Usage)):  # the history is not part of the state
-            self.begin(self._answer(connection, message))
-            return
-        if isinstance(message, membership.ReadPage):
-            self.begin(self._answer_page(connection, message))
-            return
-        if self.lab is not None and isinstance(message, membership.MESSAGES):
-            self.begin(self.lab.answer(connection, message))
+        if kind in _NOT_THE_STATES and self._answers(connection, message):
             return
         if kind is Put:
             connection.serves = True
+        if self.sites is not None and self.sites.takes(connection, message):
+            return
         self.perform(Received(self._clock_offset + time.monotonic(), connection.number, message))
 
     def _meets(self, connection: PeerConnection, message: tracker.ToTracker) -> bool:
@@ -183,6 +190,24 @@ class TrackerService:
         if connection.refusal:
             self._refuse(connection, message)
         return False
+
+    def _answers(self, connection: PeerConnection, message: tracker.ToTracker) -> bool:
+        """Answer a question that is not for the state; whether it is answered."""
+        if self.lab is not None and self._forbids(self.lab, connection, message):
+            return True
+        if isinstance(message, tracker.TvmSummary):
+            viewer = self.state.records.peers[connection.number]
+            text = self._summary.text(self.state.records, self.now(), viewer)
+            connection.send(tracker.frame(text))
+        elif isinstance(message, (control.History, control.Usage)):  # the history is not part of the state
+            self.begin(self._answer(connection, message))
+        elif isinstance(message, membership.ReadPage):
+            self.begin(self._answer_page(connection, message))
+        elif self.lab is not None and isinstance(message, membership.MESSAGES):
+            self.begin(self.lab.answer(connection, message))
+        else:
+            return False
+        return True
 
     def _forbids(self, lab: LabService, connection: PeerConnection, message: tracker.ToTracker) -> bool:
         """Refuse a question that the state does not answer, if its peer may not ask it; whether it is refused."""
@@ -226,6 +251,8 @@ class TrackerService:
         """Give the end of a connection to the state."""
         if self.connections.pop(connection.number, None) is not None:
             self.perform(events.Disconnected(self.now(), connection.number))
+            if self.sites is not None:
+                self.sites.left(connection.number)
             self.flush()
 
     # Actions.
@@ -237,6 +264,8 @@ class TrackerService:
                 connection = self.connections.get(action.conn)
                 if connection is not None:
                     connection.send(action.message)
+                elif self.sites is not None:
+                    self.sites.told(action.conn, action.message)
             elif type(action) is HistoryEntry:
                 self._note(action)
             elif type(action) is Refused or type(action) is Allowed:
@@ -294,6 +323,8 @@ class TrackerService:
         ``deposed``: nothing more is said.
         """
         self._sweeper.cancel()
+        if self.sites is not None:
+            self.sites.close()
         for connection in [*self.open_connections] if deposed else ():
             connection.cut()
         for task in self._asking:

@@ -24,6 +24,7 @@ from rpcsys.tracker.events import (
     Restored,
     Revoked,
     Send,
+    SitesChanged,
     TimePassed,
     TrackerStarted,
 )
@@ -66,6 +67,7 @@ class TrackerState:
             Revoked: peers.revoked,
             LabChanged: self._lab_changed,
             ReplicasChanged: peers.replicas_changed,
+            SitesChanged: peers.sites_changed,
             Restored: restore.restored,
             TimePassed: self._tick,
         }

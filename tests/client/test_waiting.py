@@ -60,6 +60,12 @@ def test_a_place_that_the_tracker_has_lost_is_a_warning(caplog):
     assert [message for message in caplog.messages if "back" in message] == [lost]
 
 
+def test_the_place_in_one_more_site_is_no_lost_place(caplog):
+    links = [FakeLink((queued("t"), queued("t+u"), TrackerLost("gone"))), FakeLink(({"leases": [LEASE]},))]
+    wait(links.pop(0), WANTED, None, None, lambda timeout: links.pop(0))
+    assert [message for message in caplog.messages if "back" in message] == []
+
+
 def test_a_request_reconnects_and_keeps_its_place(monkeypatch):
     monkeypatch.setattr(module, "_PAUSE_S", (0.001, 0.002))
     first = FakeLink((queued("t1"), TrackerLost("gone")))

@@ -161,8 +161,11 @@ class Networks:
         run(*namespace.inside("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"))
         return namespace
 
-    def link(self, one: Namespace, other: Namespace, *, impaired: bool = False) -> Link:
-        """A link with its own subnet; namespace ``one`` has the address 10.77.N.1, the other 10.77.N.2."""
+    def link(self, one: Namespace, other: Namespace, *, impaired: bool = False, loss: float = LOSS_PERCENT) -> Link:
+        """A link with its own subnet; namespace ``one`` has the address 10.77.N.1, the other 10.77.N.2.
+
+        ``loss``: the per cent of packets that an impaired one loses.
+        """
         self._links += 1
         number = self._links
         ends = (f"c{number}a", f"c{number}b")
@@ -170,14 +173,14 @@ class Networks:
         link = Link((one, other), ends, hosts)
         one.ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1], "netns", other.name)
         if impaired:
-            link.impaired_by = self._impair(link)
+            link.impaired_by = self._impair(link, loss)
         for namespace, end, host in zip(link.namespaces, ends, hosts, strict=True):
             namespace.ip("address", "add", host + "/24", "dev", end)
             namespace.ip("link", "set", end, "up")
         return link
 
-    def _impair(self, link: Link) -> str:
-        how = ("netem", "delay", f"{DELAY_MS}ms", "loss", f"{LOSS_PERCENT}%")
+    def _impair(self, link: Link, loss: float) -> str:
+        how = ("netem", "delay", f"{DELAY_MS}ms", "loss", f"{loss}%")
         try:
             for namespace, end in zip(link.namespaces, link.ends, strict=True):
                 run(*namespace.inside("tc", "qdisc", "add", "dev", end, "root", *how))
@@ -185,7 +188,7 @@ class Networks:
         except OSError:
             pass  # this kernel has no netem
         link.namespaces[0].ip("link", "del", link.ends[0])
-        self._carriers.append(carry(link.namespaces, link.ends, DELAY_MS, LOSS_PERCENT))
+        self._carriers.append(carry(link.namespaces, link.ends, DELAY_MS, loss))
         return "a process that forwards the packets (this kernel has no netem)"
 
     def close(self) -> None:

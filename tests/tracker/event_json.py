@@ -15,7 +15,7 @@ KINDS: dict[str, type[Any]] = {
     for kind in (
         *(events.TrackerStarted, events.Restored, events.Connected, events.Received, events.Disconnected),
         *(events.TimePassed, events.Send, events.Close, events.StopTracker, events.HistoryEntry),
-        events.ReplicasChanged,
+        *(events.ReplicasChanged, events.SitesChanged),
     )
 }
 

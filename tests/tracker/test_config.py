@@ -5,6 +5,7 @@ import re
 import pytest
 
 from rpcsys.errors import ConfigError, UsageError
+from rpcsys.link.address import each_address
 from rpcsys.tracker.config import parse
 
 REPLICA = ["--replicate", "etcd://lab-1/lab", "--state-dir", "/d"]
@@ -31,6 +32,36 @@ def test_the_flags_of_a_tracker_with_replicas():
     ],
 )
 def test_flags_that_replicas_cannot_have(flags, problem):
+    with pytest.raises(UsageError, match=problem):
+        parse(flags)
+
+
+def test_the_flags_of_a_site():
+    assert (parse([]).site, parse([]).peers) == (None, ())
+    peers = ["--peer", "paris=10.2.0.1:9300,tracker.paris", "--peer", "rome=[fd00::1]:9190"]
+    found = parse(["--site", "berlin", *peers])
+    assert found.site == "berlin"
+    (paris, first), (rome, other) = found.peers
+    assert (paris, each_address(first)) == ("paris", (("10.2.0.1", 9300), ("tracker.paris", 9190)))
+    assert (rome, other) == ("rome", ("fd00::1", 9190))
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--peer", "paris=10.2.0.1"], "--peer is for a tracker whose site has a name: give --site NAME, too"),
+        (["--site", "berlin", "--lab", "/lab"], "the members of a closed lab are known to its own tracker alone"),
+        (["--site", "berlin", "--peer", "berlin=10.2.0.1"], "two sites have one name"),
+        (["--site", "b", "--peer", "p=10.2.0.1", "--peer", "p=10.2.0.2"], "two sites have one name"),
+        (["--site", "any"], "'any' is no name of a site"),
+        (["--site", "a.b"], "'a.b' is no name of a site: 1 to 32 letters"),
+        (["--site", "s" * 33], "is no name of a site"),
+        (["--site", "berlin", "--peer", "paris"], "'' has no host|NAME=HOST:PORT"),
+        (["--site", "berlin", "--peer", "paris=10.2.0.1:x"], "NAME=HOST:PORT"),
+        (["--site", "berlin", "--peer", "10.2.0.1:9190"], "is no name of a site"),
+    ],
+)
+def test_flags_that_a_site_cannot_have(flags, problem):
     with pytest.raises(UsageError, match=problem):
         parse(flags)
 

@@ -24,6 +24,7 @@ EVENTS = st.one_of(
     st.builds(events.Restored, times, st.lists(RECORDS, max_size=3).map(tuple)),
     RECORDS,
     st.builds(events.ReplicasChanged, times, st.lists(texts, max_size=3).map(tuple)),
+    st.builds(events.SitesChanged, times, texts),
     st.builds(events.Connected, times, conns, texts, texts),
     st.builds(events.Received, times, conns, TO_TRACKER),
     st.builds(events.Disconnected, times, conns),

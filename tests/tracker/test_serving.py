@@ -18,6 +18,14 @@ from rpcsys import logs
 from rpcsys.errors import ConfigError
 from rpcsys.tracker import config, serving
 
+#: What a tracker alone does without.
+OF_SEVERAL = ("rpcsys.tracker.replicas", "rpcsys.tracker.sites", "rpcsys.wire.sites")
+
+
+def of_several() -> set[str]:
+    """Modules of trackers that are not alone."""
+    return {name for name in sys.modules if name.startswith(OF_SEVERAL)}
+
 
 @pytest.fixture(autouse=True)
 def _logs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,9 +49,9 @@ def test_it_says_where_it_is_and_stops_at_a_signal(capfd: pytest.CaptureFixture[
             socket.create_connection(("127.0.0.1", port))
         return status
 
-    before = {name for name in sys.modules if name.startswith("rpcsys.tracker.replicas")}
+    before = of_several()
     assert asyncio.run(run()) == 0
-    assert {name for name in sys.modules if name.startswith("rpcsys.tracker.replicas")} == before
+    assert of_several() == before
 
 
 def test_a_replica_with_a_wrong_place_does_not_start(tmp_path: Path) -> None:
@@ -52,9 +60,9 @@ def test_a_replica_with_a_wrong_place_does_not_start(tmp_path: Path) -> None:
         asyncio.run(serving.serve(config.parse(flags)))
 
 
-def test_a_tracker_alone_loads_nothing_of_replicas() -> None:
+def test_a_tracker_alone_loads_nothing_of_replicas_and_sites() -> None:
     code = (
         "import sys; from rpcsys.tracker import serving;"
-        "sys.exit(any(name.startswith('rpcsys.tracker.replicas') for name in sys.modules))"
+        f"sys.exit(any(name.startswith({OF_SEVERAL}) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -202,6 +202,9 @@ function draw() {
   at("replicas").hidden = !lab.replicas;
   at("replicas").className = lab.replicas.includes(" behind") || lab.replicas.includes(" missing") ? "banner mild" : "";
   setText("replicas", lab.replicas);
+  at("sites").hidden = !lab.sites;
+  at("sites").className = lab.sites.includes(" (cut off)") ? "banner mild" : "";
+  setText("sites", lab.sites);
   setText("more-keys", lab.more_keys ? `and ${lab.more_keys} more keys` : "");
   setText("version", `rpcsys ${lab.version}`);
   boards();

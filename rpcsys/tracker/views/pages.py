@@ -99,6 +99,7 @@ def lab(records: Records, at: float) -> dict[str, Any]:
         "started": records.started_at,
         "settling": records.settling is not None,
         "replicas": records.replicas_text,
+        "sites": records.sites_text,
         "totals": _totals(records),
         "keys": [_queue(records, at, queue) for queue in queues[:MAX_KEYS]],
         "servers": [rows.server_on_page(records, at, peer) for peer in peers[:MAX_SERVERS]],

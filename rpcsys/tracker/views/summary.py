@@ -45,11 +45,13 @@ _dense = json.JSONEncoder(separators=(",", ":")).encode
 def page(records: Records, at: float, viewer: Peer, begin: PageStart) -> tuple[Page, PageStart | None]:
     """A page from ``begin`` on, and where the next page begins, None after the last. A page is TVM's summary with the
     ``servers`` by name, the running ``leases``, the servers that are ``gone``, if there are any, in an open lab who has
-    come in the ``clear``, and ``replicas``, a line about the tracker's own, if it has any.
+    come in the ``clear``, and ``replicas`` and ``sites``, lines about the tracker's own, if it has any.
     """
     found: Page = {part: {} if part == "queue_info" else [] for part in PARTS}
     if records.replicas_text:
         found["replicas"] = records.replicas_text
+    if records.sites_text:
+        found["sites"] = records.sites_text
     section, after = begin
     taken = 0
     for number in range(section, len(_SECTIONS)):
