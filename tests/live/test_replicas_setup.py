@@ -149,9 +149,15 @@ def test_the_compose_files_trackers_take_over_from_each_other(daemons: Daemons, 
     goes_on(StartedLab(daemons, [Started(daemons, ["rpcsys", *command]) for command in trackers]))
 
 
-def test_the_compose_files_image_is_that_of_the_containerfile() -> None:
-    build = COMPOSE["x-tracker"]["build"]
+@pytest.mark.parametrize(
+    ("service", "what"),
+    [
+        ("x-tracker", ('ENTRYPOINT ["rpcsys"]', "VOLUME /var/lib/rpcsys")),
+        ("x-etcd", ('ENTRYPOINT ["etcd"]', "VOLUME /var/lib/etcd")),
+    ],
+)
+def test_the_compose_files_images_are_those_of_the_containerfiles(service: str, what: tuple[str, ...]) -> None:
+    build = COMPOSE[service]["build"]
     folder = (data.folder("packaging") / build["context"]).resolve()
     containerfile = (folder / build["dockerfile"]).read_text()
-    assert 'ENTRYPOINT ["rpcsys"]' in containerfile
-    assert "VOLUME /var/lib/rpcsys" in containerfile
+    assert all(line in containerfile.splitlines() for line in what)
