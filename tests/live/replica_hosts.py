@@ -37,8 +37,6 @@ import sys, time
 right, place = time.time, sys.argv.pop(1)
 time.time = lambda: right() + float(open(place).read())
 from rpcsys.tracker import __main__
-from rpcsys.tracker.replicas import service
-service.SNAPSHOT_AFTER_S = 60.0
 sys.exit(__main__.main())
 """
 

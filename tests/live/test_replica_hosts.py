@@ -1,12 +1,11 @@
 """Three hosts with a tracker and a member of etcd each, under load: faults of all kinds, then eight rules are judged.
 
-`RPCSYS_REPLICAS_SEED` repeats a run, except for its timing.
+`RPCSYS_REPLICAS_SEED` chooses other faults than the usual ones, each time the same, except for their timing.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
 from collections import Counter
@@ -24,7 +23,7 @@ from tests.live.replica_history import Granted, Healed, History, Known, Table, T
 from tests.live.replica_hosts import SOON_S, Hosts
 from tests.live.replica_peers import Load
 
-SEED = int(os.environ.get("RPCSYS_REPLICAS_SEED", "0")) or random.randrange(1, 10**6)
+SEED = int(os.environ.get("RPCSYS_REPLICAS_SEED", "77"))
 KNOWN_S = 10.0  # in which a leader's file has what its clients were told
 
 pytestmark = pytest.mark.open_lab("a closed lab has one tracker")

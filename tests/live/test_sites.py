@@ -258,29 +258,67 @@ def test_a_site_with_replicas_is_reached_at_the_one_that_leads(daemons: Daemons,
         assert other.daemon.terminate() == 0
 
 
+class Distant:
+    """Berlin and the sites that it knows, each in a network namespace of its own, 50 ms away each way."""
+
+    def __init__(self, daemons: Daemons, networks: Networks, *others: str) -> None:
+        self._daemons = daemons
+        self.berlin = networks.namespace("berlin")
+        spaces = {name: networks.namespace(name) for name in others}
+        self.links = {name: networks.link(self.berlin, spaces[name], impaired=True, loss=0.0) for name in others}
+        peers = [("--peer", f"{name}={link.hosts[1]}:9190") for name, link in self.links.items()]
+        self._start(self.berlin, "rpcsys.tracker", "--site", "berlin", *(word for peer in peers for word in peer))
+        for name, link in self.links.items():
+            self._start(spaces[name], "rpcsys.tracker", "--site", name, "--peer", f"berlin={link.hosts[0]}:9190")
+            self._start(spaces[name], "rpcsys.server", "--key", KEY, "--tracker", "127.0.0.1:9190", "--tvm", "off")
+
+    def _start(self, namespace: Namespace, module: str, *flags: str) -> None:
+        port = "9190" if module == "rpcsys.tracker" else "0"
+        command = namespace.inside(sys.executable, "-m", module, "--port", port, *flags)
+        self._daemons.launch(module, command).await_ready_line()
+
+    def turn(self, name: str, how: str) -> None:
+        """Have the link to a site "down" or "up"."""
+        self.berlin.ip("link", "set", self.links[name].ends[0], how)
+
+    def client(self) -> Link:
+        """A client in Berlin."""
+        return Link.open(("127.0.0.1", 9190), user="ann")
+
+    def lease(self, client: Link) -> tuple[dict[str, Any], float]:
+        """A device anywhere, and after how many seconds."""
+        begin = time.monotonic()
+        answer = client.ask("request", timeout=SOON_S, key=KEY, labels=ANYWHERE, wait_for_key=True)
+        return answer["leases"][0], time.monotonic() - begin
+
+
 @pytest.mark.slow
-def test_a_device_elsewhere_is_granted_within_four_round_trips(daemons: Daemons) -> None:
-    """With 50 ms on the way between two sites, each way."""
+@pytest.mark.parametrize("others", [("paris",), ("paris", "rome")])
+def test_a_device_elsewhere_is_granted_within_four_round_trips(daemons: Daemons, others: tuple[str, ...]) -> None:
     with Networks() as networks:
-        one, other = networks.namespace("berlin"), networks.namespace("paris")
-        link = networks.link(one, other, impaired=True, loss=0.0)
-        berlin, paris = (f"{host}:9190" for host in link.hosts)
-
-        def start(namespace: Namespace, module: str, *flags: str) -> None:
-            daemon = daemons.launch(module, namespace.inside(sys.executable, "-m", module, *flags))
-            daemon.await_ready_line()
-
-        start(one, "rpcsys.tracker", "--port", "9190", "--site", "berlin", "--peer", f"paris={paris}")
-        start(other, "rpcsys.tracker", "--port", "9190", "--site", "paris", "--peer", f"berlin={berlin}")
-        start(other, "rpcsys.server", "--port", "0", "--key", KEY, "--tracker", "127.0.0.1:9190", "--tvm", "off")
-        times = []
-        with one.entered(), Link.open((link.hosts[0], 9190), user="ann") as client:
+        distant, times = Distant(daemons, networks, *others), []
+        with distant.berlin.entered(), distant.client() as client:
             for _ in range(5):
-                begin = time.monotonic()
-                answer = client.ask("request", timeout=SOON_S, key=KEY, labels=ANYWHERE, wait_for_key=True)
-                times.append(time.monotonic() - begin)
-                (lease,) = answer["leases"]
-                assert lease["host"] == link.hosts[1], "its client can reach it"
+                lease, took = distant.lease(client)
+                times.append(took)
+                assert lease["host"] in {link.hosts[1] for link in distant.links.values()}, "its client can reach it"
                 client.ask("release", timeout=SOON_S, lease=lease["lease"])
         assert min(times) >= 2 * DELAY_MS / 1000
         assert min(times) < 4 * 2 * DELAY_MS / 1000
+
+
+@pytest.mark.slow
+def test_of_three_sites_one_is_cut_off_and_healed(daemons: Daemons) -> None:
+    with Networks() as networks:
+        distant = Distant(daemons, networks, "paris", "rome")
+        with distant.berlin.entered(), distant.client() as client:
+            first, _ = distant.lease(client)
+            client.ask("release", timeout=SOON_S, lease=first["lease"])
+            distant.turn("paris", "down")
+            left, _ = distant.lease(client)
+            assert left["lease"].startswith("rome."), "Rome lends while Paris is cut off"
+            healing = threading.Timer(1.0, distant.turn, ("paris", "up"))
+            healing.start()
+            other, _ = distant.lease(client)
+            healing.join()
+            assert other["lease"].startswith("paris."), "and Paris when it is back"
