@@ -281,6 +281,7 @@ def test_the_folder_of_a_single_tracker_becomes_the_first_replicas(
     wait_until(lambda: [row["lease"] for row in history(lab.where)] == [later, earlier], SOON_S, "the history goes on")
     standby = lab.standby()
     wait_until(lambda: ("drained", "old0") in standby.present(), SOON_S, "it knows of the drain")
+    lab.wait_same_history(2)  # also what ended before there were replicas
     leader.daemon.kill()
     lab.leads_beside(leader)
 
