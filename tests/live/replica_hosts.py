@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rpcsys.tracker.batch import LEASES
 from tests.etcd import Member
 from tests.live.daemons import Daemon, Daemons, wait_until
 from tests.live.networks import Link, Namespace, Networks
@@ -24,14 +25,13 @@ COUNT = 3
 PORT, WEB, CLIENT, PEER = 9190, 8190, 2379, 2380
 SOON_S = 60.0
 DISK = "size=400M"  # of a member: etcd allocates two files of 64 MB ahead
-TABLE = "SELECT * FROM leases ORDER BY id"
+TABLE = f"SELECT {', '.join(LEASES)} FROM leases ORDER BY epoch"  # the id is each file's own
 SERVERS = """
 SELECT server FROM leases
 UNION ALL SELECT json_extract(details, '$.server') FROM present WHERE kind = 'granted'
 """
 KNOWN = "SELECT lease FROM leases UNION SELECT about FROM present WHERE kind = 'granted'"
-# The time of day is wrong by what a file says. A replica that was away must find the journal: what is said for a
-# snapshot is not what these tests are about.
+# The time of day is wrong by what a file says.
 _TRACKER = """
 import sys, time
 right, place = time.time, sys.argv.pop(1)

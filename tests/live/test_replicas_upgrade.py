@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
