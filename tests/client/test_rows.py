@@ -47,7 +47,12 @@ def test_rows_of_the_summary(scene: Scene) -> None:
     scene.request(scene.client("ann"))
     (answer,) = scene.ask(scene.client("bob"), "summary", 9)
     summary = answer["summary"]
-    assert set(summary) == fields(rows.TrackerSummary) - {"gone", "clear", "replicas", "sites"}  # there is none of these
+    assert set(summary) == fields(rows.TrackerSummary) - {
+        "gone",
+        "clear",
+        "replicas",
+        "sites",
+    }  # there is none of these
     assert rows.TrackerSummary.__required_keys__ == {"queue_info", "server_info"}
     assert set(summary["queue_info"]["rpi4"]) == fields(rows.QueueCounts)
     for part, kind in (("server_info", rows.ServerPlace), ("servers", rows.ServerRow), ("leases", rows.LeaseRow)):
