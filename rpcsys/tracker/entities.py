@@ -128,6 +128,7 @@ class LeaseRecord:
     reason: str = ""
     identity: str = ""  # its server's, "" for unknown
     told: int = 0  # the number of the message that announced it to the server
+    arrival: int = 0  # its request's
 
     def move(self, event: LeaseEvent) -> None:
         """Change the state by an event."""

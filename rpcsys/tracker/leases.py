@@ -48,6 +48,8 @@ class Leases:
         """End a lease: remove it, write it to the history, and judge its server's health."""
         now = self.records.now
         self.records.remove_lease(lease)
+        if outcome != outcomes.UNUSED:
+            self.records.unheard.pop(lease.arrival, None)
         details = {
             **lease.identified(),
             "since": lease.since,
@@ -73,6 +75,7 @@ class Leases:
         if lease is None or lease.opened:
             return [peer.done(message.id)]
         lease.move(OPENED)
+        self.records.unheard.pop(lease.arrival, None)
         lease.started_at = self.records.now
         limit_s = least(lease.limit_s, message.limit_s)
         if lease.reason == _LEFT:
@@ -188,6 +191,7 @@ class Leases:
         lease = self._own(peer, message.lease)
         if lease is None:
             return [peer.done(message.id)]
+        self.records.unheard.pop(lease.arrival, None)
         server = self._server(lease)
         knows = server is not None and server.heard >= lease.told
         blamed = message.problem and not lease.opened and knows

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from rpcsys.tracker.addresses import ProxyNetworks
 from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer, Queue, Server, SlotOffer, WaitingRequest
@@ -31,6 +31,7 @@ STEP_S, STEPS = 600.0, 3  # a request's effective priority rises by one every ST
 #: The most milliseconds by which an epoch of another run may be above this clock: the clock was set back by a day.
 #: Higher epochs are refused: epochs that rise from there would exceed the wire's numbers, and servers refuse those.
 EPOCHS_AHEAD = 86_400_000
+MAX_UNHEARD = 4096  # grants that are kept until their clients have opened a session
 
 
 @dataclass
@@ -88,6 +89,13 @@ def _add_last(table: dict[str, Any], name: str, value: object) -> None:
         del table[next(iter(table))]
 
 
+class Unheard(NamedTuple):
+    """A grant of which its client may not have heard: no session was opened with it."""
+
+    user: str
+    at: float
+
+
 class Records:
     """All records, as of ``now``, the time of the last event. Two are equal when all their records are equal."""
 
@@ -125,7 +133,7 @@ class Records:
         self.modules: dict[str, dict[int, DeployedModule]] = {}
         self.places = Places()
         self.tickets: dict[str, WaitingRequest] = {}
-        self.unheard: dict[int, str] = {}  # arrivals of requests whose leases the last run left -> their users
+        self.unheard: dict[int, Unheard] = {}  # grants of requests that had tickets, by arrival
         self.unrecorded: dict[int, None] = {}  # arrivals of TVM's requests that wait, and that the history lacks
         self.memory = WaitingMemory()
         self.free_offers = OfferIndex()
@@ -277,6 +285,12 @@ class Records:
         """Whether a server's condition lets it be offered."""
         condition = self.condition(peer)
         return condition is None or condition.open
+
+    def note_unheard(self, arrival: int, user: str) -> None:
+        """Note that a request was granted, until its client opens a session. The first of many are forgotten."""
+        self.unheard[arrival] = Unheard(user, self.now)
+        if len(self.unheard) > MAX_UNHEARD:
+            del self.unheard[next(iter(self.unheard))]
 
     # Queues.
 

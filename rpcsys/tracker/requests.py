@@ -194,22 +194,18 @@ class Requests:
         return self.records.places.take(ticket)
 
     def _lost_place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
-        """A place that the last run's history lacks: of its last second, or of a grant its client has not heard."""
+        """A place that the last run's history lacks, or that of a grant of which its client has not heard."""
         records, digits = self.records, ticket.partition("@")[0]
         if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
             return None
         arrival, settling = int(digits), records.settling
-        unheard = records.unheard.get(arrival) == peer.who
+        granted = records.unheard.get(arrival)
+        unheard = granted is not None and granted.user == peer.who and records.now <= granted.at + TICKET_S
         late = settling is not None and settling.arrival < arrival < int(records.started_at * 1000)
         if not (unheard or late) or arrival in records.waiting:
             return None
         records.unheard.pop(arrival, None)
         return QueuePlace(ticket, arrival, min(records.now, arrival / 1000), peer.who, wants)
-
-    def forget_unheard(self) -> list[Action]:
-        """Take the grants of the last run for heard."""
-        self.records.unheard.clear()
-        return []
 
     def _take_over(self, peer: Peer, wants: Wants, ticket: str) -> list[Action]:
         """Cancel a ticket's request on an old connection, the end of which the tracker has not seen yet."""

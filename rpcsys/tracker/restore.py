@@ -52,15 +52,13 @@ class Restore:
         records.arrivals = max(records.arrivals, settling.arrival, event.arrivals)
         for lease in records.leases.values():
             records.deadlines.set(("away", lease.lease), records.now + AWAY_S)
-        if records.unheard:
-            records.deadlines.set(("unheard",), records.now + TICKET_S)
         records.deadlines.set(("settle",), records.now + SETTLE_S)
         return [*actions, *self.scheduler.settle_if_complete()]
 
     def _granted(self, entry: HistoryEntry) -> None:
         details = entry.details
-        if "arrival" in details:
-            self.records.unheard[details["arrival"]] = details["user"]
+        arrival = details.get("arrival", 0)
+        self.records.note_unheard(arrival, details["user"])
         if details["how"] != OURS:
             return  # TVM's servers do not report whether it goes on
         self.records.allow_epoch(details["epoch"])
@@ -68,7 +66,7 @@ class Restore:
         since = min(entry.at, self.records.now)
         user, address, limit_s = details["user"], details["address"], details["limit_s"]
         lease = LeaseRecord(name, epoch, key, None, server, None, user, address, since, limit_s)
-        lease.identity, lease.state = details.get("identity", ""), GRANTED_AWAY
+        lease.identity, lease.state, lease.arrival = details.get("identity", ""), GRANTED_AWAY, arrival
         self.records.add_lease(lease)
 
     def _changed(self, entry: HistoryEntry) -> None:
@@ -76,6 +74,7 @@ class Restore:
         if lease is not None and entry.kind == "limited":
             lease.limit_s = entry.details["limit_s"]
         elif lease is not None:
+            self.records.unheard.pop(lease.arrival, None)
             lease.move(OPENED)
             lease.started_at = min(entry.at, self.records.now)
 

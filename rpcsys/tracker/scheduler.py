@@ -101,6 +101,8 @@ class Scheduler:
         actions: list[Action] = []
         granted = []
         records = self.records
+        if request.recorded and request.id is not None:
+            records.note_unheard(request.arrival, request.user)
         for offer in offers:
             records.withdraw(offer)
             server = records.peers[offer.conn]
@@ -152,6 +154,7 @@ class Scheduler:
                 lease.limit_s = least(lease.limit_s, records.limits.get(offer.key))
         else:
             lease.how = INFERRED if server.is_tvm_proxy else SILENT
+        lease.arrival = request.arrival
         records.add_lease(lease)
         return lease
 

@@ -108,7 +108,6 @@ class TrackerState:
             "positions": requests.tell_positions,
             "ticket": requests.lose_place,
             "record": requests.record_waits,
-            "unheard": requests.forget_unheard,
             "rest": scheduler.rest,
             "wake": scheduler.wake,
             "settle": scheduler.settle,

@@ -360,6 +360,44 @@ def test_an_invalid_ticket_keeps_no_place(scene, why):
     assert scene.request(again, 2, **fields)["position"] == 2
 
 
+@pytest.mark.parametrize(
+    ("then", "position"),
+    [("nothing", 1), ("lost", 1), ("unused", 1), ("late", 2), ("opened", 2), ("released", 2), ("closed", 2)],
+)
+def test_a_grant_of_which_its_client_has_not_heard_costs_no_place(scene, then, position):
+    """Its connection was lost before; what the client did with its lease shows that it has heard."""
+    server, first, second = scene.server(), scene.client("ann"), scene.client("ann")
+    ticket = scene.request(first)["ticket"]
+    scene.wait(1)
+    scene.request(second)
+    scene.put(server, "rpi4:1")
+    lease = {name: scene.recorded("granted")[0][name] for name in ("lease", "epoch")}
+    if then == "lost":
+        scene.leave(first)
+    elif then == "released":
+        scene.ask(first, "release", 2, lease=lease["lease"], problem="")
+    elif then == "opened":
+        scene.ask(server, "lease_started", **lease, peer="10.0.0.5:1")
+    elif then in ("closed", "unused"):
+        scene.ask(server, "lease_ended", **lease, outcome=then)
+    scene.wait(TICKET_S + 1 if then == "late" else 1)
+    assert scene.request(scene.client("ann"), ticket=ticket)["position"] == position
+    assert scene.request(scene.client("ann"), ticket=ticket)["position"] == (1 if position == 1 else 3)
+    assert scene.replayed() == scene.state
+
+
+def test_grants_of_which_no_client_has_heard_are_bounded(monkeypatch):
+    from rpcsys.tracker import records
+
+    monkeypatch.setattr(records, "MAX_UNHEARD", 3)
+    scene = Scene()
+    server = scene.server(slots=9)
+    for number in range(6):
+        scene.request(scene.client())
+        scene.put(server, f"rpi4:{number}")
+    assert len(scene.state.records.unheard) == 3
+
+
 def test_a_ticket_replaces_the_request_of_its_old_connection(scene):
     scene.server()
     old, new = scene.client("ann"), scene.client("ann")
