@@ -142,3 +142,14 @@ class Scene:
         (answer,) = self.ask(viewer, "summary")
         self.leave(viewer)
         return answer["summary"]
+
+
+def order(scene: Scene, server: int, clients: list[int], key: str = "rpi4") -> list[int]:
+    """The indices of ``clients`` in the order in which they are served."""
+    for client in clients:
+        scene.hear(client)
+    served = []
+    for number in range(len(clients)):
+        scene.put(server, f"{key}:order{number}")
+        served += [index for index, client in enumerate(clients) if scene.granted(client)]
+    return served
