@@ -28,13 +28,14 @@ Fact = tuple[str, str]  # a kind of record, and the lease, ticket or server that
 #: Entries that hold until another entry ends them, and the field with the lease, ticket or server.
 _BEGINS: Mapping[str, str] = {
     **dict.fromkeys(("granted", "begun", "limited"), "lease"),
-    "waiting": "ticket",
+    **dict.fromkeys(("waiting", "absent"), "ticket"),
     **dict.fromkeys(("joined", "set_aside", "drained"), "server"),
 }
 #: Entries that end others, with the same field and the kinds that they end.
 _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "over": ("lease", ("granted", "begun", "limited")),
-    "waited": ("ticket", ("waiting",)),
+    "waited": ("ticket", ("waiting", "absent")),
+    "back": ("ticket", ("absent",)),
     "gone": ("server", ("joined",)),
     "trusted": ("server", ("set_aside",)),
     "enabled": ("server", ("drained", "set_aside")),

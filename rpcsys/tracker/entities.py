@@ -105,6 +105,7 @@ class QueuePlace:
     user: str
     wants: Wants
     sender: Sender | None = None  # of a request of TVM's
+    absent: bool = False  # whether the settling after a restart has ended without its client
 
 
 @dataclass(slots=True)

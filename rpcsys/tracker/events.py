@@ -48,6 +48,7 @@ class HistoryEntry:
                    only if it waits for a moment
     ``waited``     its ticket has no place any more: ticket, waited_s, why (``granted``, ``cancelled``,
                    ``timeout``, ``unknown``, ``left``)
+    ``absent``     its client was not back when the settling after a restart ended: ticket; ``back``: ticket
     ``joined``     a server has registered: server, key, address, port, slots, labels, how (``ours``, ``silent``)
     ``gone``       its connection has ended: server, reason
     ``set_aside``  sessions in a row failed: server, reason, failures, pause_s, until (seconds since 1970)

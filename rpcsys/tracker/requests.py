@@ -50,13 +50,14 @@ class Requests:
         if full:
             return [Send(peer.conn, [tracker.FAIL, full])]
         place = self._tvm_place(peer, message) if records.places.of_senders else None
+        actions = self._back(place)
         request = self._new(peer, None, wants, message.priority, place)
         if records.lab is not None:
             request.limit_s = longest(records, peer, wants.key)
         if offer is not None:
-            actions = [*self.scheduler.grant(peer, request, [offer]), *self.scheduler.waited(request, "granted")]
+            granted = self.scheduler.grant(peer, request, [offer])
+            actions += [*granted, *self.scheduler.waited(request, "granted")]
         else:
-            actions = []
             records.add_request(peer, request)
             records.note_move(request.key)
             if place is None:
@@ -103,6 +104,7 @@ class Requests:
         if message.ticket is not None:
             actions = self._take_over(peer, wants, message.ticket)
             place = self._place(peer, wants, message.ticket)
+            actions += self._back(place)
         offer = self.scheduler.find(message.priority, wants) if message.count == 1 else None
         known_until = None
         if offer is None and place is None and not message.wait_for_key:
@@ -192,6 +194,11 @@ class Requests:
     def _take(self, ticket: str) -> QueuePlace:
         self.records.deadlines.drop(("ticket", ticket))
         return self.records.places.take(ticket)
+
+    def _back(self, place: QueuePlace | None) -> list[Action]:
+        if place is None or not place.absent:
+            return []
+        return [HistoryEntry(self.records.now, "back", {"ticket": place.ticket})]
 
     def _lost_place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
         """A place that the last run's history lacks, or that of a grant of which its client has not heard."""

@@ -92,15 +92,19 @@ class Restore:
     def _places(self, entries: Iterable[HistoryEntry]) -> None:
         """Keep the places, in their order: whoever has several in TVM's protocol gets the first one first."""
         waiting = [entry.details for entry in entries if entry.kind == "waiting"]
+        absent = {entry.details["ticket"] for entry in entries if entry.kind == "absent"}
         for details in sorted(waiting, key=itemgetter("arrival")):
-            self._keep(_place(details, self.records.now))
+            place = _place(details, self.records.now)
+            place.absent = place.ticket in absent
+            self._keep(place)
 
     def _keep(self, place: QueuePlace) -> None:
         records, settling = self.records, self.records.settling
         assert settling is not None
         records.places.keep(place)
         records.deadlines.set(("ticket", place.ticket), records.now + (TVM_TICKET_S if place.sender else TICKET_S))
-        settling.wait_for(place.ticket, place.wants)
+        if not place.absent:
+            settling.wait_for(place.ticket, place.wants)
         settling.arrival = max(settling.arrival, place.arrival)
 
     def _joined(self, entry: HistoryEntry) -> None:

@@ -181,7 +181,14 @@ class Scheduler:
         assert settling is not None
         records.deadlines.drop(("settle",))
         records.note_devices(records.queues)
-        return self._offer_again(settling.reserved.all())
+        return [*self._note_absent(settling.absent), *self._offer_again(settling.reserved.all())]
+
+    def _note_absent(self, tickets: list[str]) -> list[Action]:
+        """Reserve nothing for these after the next restart: some clients have never heard of their ticket."""
+        places = [self.records.places[ticket] for ticket in tickets if ticket in self.records.places]
+        for place in places:
+            place.absent = True
+        return [HistoryEntry(self.records.now, "absent", {"ticket": place.ticket}) for place in places]
 
     def _offer_again(self, reserved: list[SlotOffer]) -> list[Action]:
         for offer in reserved:

@@ -24,6 +24,11 @@ class Settling:
         """Whether all are back."""
         return not (self.servers or self._tickets)
 
+    @property
+    def absent(self) -> list[str]:
+        """The tickets that are not back."""
+        return [*self._tickets]
+
     def wait_for(self, ticket: str, wants: Wants) -> None:
         """Reserve what fits a ticket. Of more than `MAX_BESIDE` sets of labels beside each other, the first count."""
         if wants not in self._counts:

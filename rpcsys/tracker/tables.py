@@ -187,6 +187,7 @@ _PRESENT: Mapping[str, Mapping[str, Check]] = {
     "begun": {"lease": _text},
     "limited": {"lease": _text, "limit_s": _limit},
     "waiting": {**dict.fromkeys(("ticket", "key", "user"), _text), "arrival": _count, "labels": _labels, "since": _at},
+    "absent": {"ticket": _text},
     "joined": {"server": _text},
     "set_aside": {"server": _text, "reason": _text, "failures": _count, "pause_s": checks.seconds, "until": _at},
     "drained": {"server": _text},
@@ -211,7 +212,7 @@ _RECORDS: Mapping[str, Mapping[str, Check]] = {
         **{name: check for name, check in _LEASE.items() if name not in _OF_OTHERS},
         "cleaned": checks.mapping(lambda value, name: value),
     },
-    "waited": {"ticket": _text},
+    **{kind: {"ticket": _text} for kind in ("waited", "back")},
     **{kind: {"server": _text} for kind in ("gone", "trusted", "enabled", "forgotten")},
 }
 #: The fields of a past lease that a start needs, beside its end.

@@ -8,10 +8,18 @@ from rpcsys.tracker import events
 from tests.tracker import event_json
 from tests.tracker.transcripts import Scene
 
-_BEGINS = {"granted": "lease", "waiting": "ticket", "joined": "server", "set_aside": "server", "drained": "server"}
+_BEGINS = {
+    "granted": "lease",
+    "waiting": "ticket",
+    "absent": "ticket",
+    "joined": "server",
+    "set_aside": "server",
+    "drained": "server",
+}
 _ENDS = {
     "over": [("granted", "lease")],
-    "waited": [("waiting", "ticket")],
+    "waited": [("waiting", "ticket"), ("absent", "ticket")],
+    "back": [("absent", "ticket")],
     "gone": [("joined", "server")],
     "trusted": [("set_aside", "server")],
     "enabled": [("set_aside", "server"), ("drained", "server")],

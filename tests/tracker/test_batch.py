@@ -121,7 +121,7 @@ def test_written_batches_leave_no_memory(tmp_path) -> None:
 names = st.sampled_from("ab")
 kinds = {
     **dict.fromkeys(("granted", "begun", "limited", "over"), "lease"),
-    **dict.fromkeys(("waiting", "waited"), "ticket"),
+    **dict.fromkeys(("waiting", "waited", "absent", "back"), "ticket"),
     **dict.fromkeys(("joined", "gone", "set_aside", "trusted", "drained", "enabled", "healthy"), "server"),
 }
 record = st.builds(
@@ -155,6 +155,7 @@ def holding(records) -> list[HistoryEntry]:
         "begun": ("over",),
         "limited": ("over",),
         "waiting": ("waited",),
+        "absent": ("waited", "back"),
         "joined": ("gone",),
         "set_aside": ("trusted", "enabled"),
         "drained": ("enabled",),

@@ -98,6 +98,28 @@ def test_the_return_of_the_last_ticket_serves_all_who_wait(before):
     assert scene.request(scene.client("eve"), ticket=other, labels={"rev": "2"})["leases"][0]["matchkey"] == "rpi4:two"
 
 
+def test_an_absent_ticket_holds_up_one_restart_alone(before):
+    """Its client may never have heard of it; once that is back, it counts again."""
+    before.server()
+    ticket = before.request(before.client("ann"))["ticket"]
+    scene = again(before)
+    scene.wait(SETTLE_S)
+    scene = again(scene)
+    scene.put(scene.server(), "rpi4:1")
+    assert scene.request(scene.client("new"))["leases"], "nothing is reserved"
+    ann, new = scene.client("ann"), scene.client("new")
+    assert scene.request(new)["position"] == 1
+    assert scene.request(ann, ticket=ticket)["position"] == 1, "it has kept its place"
+    scene = again(scene)
+    scene.put(scene.server(), "rpi4:2")
+    other = scene.client("other")
+    assert scene.request(other)["position"] == 1, "nothing is free: it is reserved for ann and new"
+    scene.wait(SETTLE_S)
+    assert scene.granted(other) == ["rpi4:2"]
+    assert [entry["ticket"] for entry in scene.recorded("absent")][:1] == [ticket]
+    assert scene.replayed() == scene.state
+
+
 def test_a_ticket_that_comes_with_other_wishes_is_still_absent(before):
     before.server()
     ticket = before.request(before.client("ann"))["ticket"]

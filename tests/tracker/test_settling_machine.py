@@ -32,6 +32,7 @@ class Place:
     address: str
     until: float = 0.0  # without a connection: when it is lost
     reserving: bool = False
+    missed: bool = False  # a whole settling, since it was last there: it reserves nothing after the next restart
 
 
 class SettlingMachine(RuleBasedStateMachine):
@@ -81,7 +82,7 @@ class SettlingMachine(RuleBasedStateMachine):
         fields = {"ticket": place.ticket} if place.ticket else {}
         labels = place.wants.labels
         heard = self.scene.ask(conn, "request", key=place.wants.key, labels=labels, wait_for_key=True, **fields)
-        self.waiting[conn] = place
+        self.waiting[conn], place.missed = place, False
         place.ticket = next((message["ticket"] for message in heard if "ticket" in message), "granted at once")
         self.scene.heard[conn] = heard
         self.look()
@@ -95,7 +96,7 @@ class SettlingMachine(RuleBasedStateMachine):
         else:
             self.away.remove(place)
         conn = self.scene.connect(address)
-        self.waiting[conn] = place
+        self.waiting[conn], place.missed = place, False
         self.scene.heard[conn] = self.scene.say(conn, [4, key, "ann", 1])
         self.look()
 
@@ -128,11 +129,13 @@ class SettlingMachine(RuleBasedStateMachine):
         self.waiting, self.servers = {}, {}
         for place in self.away:
             place.until = self.scene.now + (TICKET_S if place.ticket else TVM_TICKET_S)
-            place.reserving = True
+            place.reserving = not place.missed
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 8.0]))
     def time_passes(self, seconds):
         self.scene.wait(seconds)
+        for place in self.away:
+            place.missed |= place.reserving and self.scene.now >= self.settled_at
         self.away = [place for place in self.away if place.until > self.scene.now]
         self.look()
 
