@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.peers.trackers import KEY, MAGIC, PUT, frame, frames
-from rpcsys.wire import replicas
+from rpcsys.wire import control, replicas
 
 PING = 1
+ASKED = control.Keepalive(control.QUESTION).to_json()
+ALIVE = frame(control.Answer(control.QUESTION, True).to_json())
 AGAIN_S = 0.2  # until a tracker is tried again
 READ = 1 << 16
 WANTED = "wanted"  # a key without a device: its clients wait
@@ -38,6 +40,11 @@ class Peer:
         self.lookout: Connection | None = None
         self.settled = False
 
+    @property
+    def capabilities(self) -> list[str]:
+        """What its hello says."""
+        return [replicas.REPLICAS, control.KEEPALIVE]
+
     def opening(self) -> Sequence[Any]:
         """What it says once it is welcome."""
         registration = {"op": "register", "id": 1, "key": KEY, "name": self.name, "port": 9090}
@@ -55,6 +62,10 @@ class Client(Peer):
         super().__init__(number, name)
         self.ticket: str | None = None
         self.position = 0
+
+    @property
+    def capabilities(self) -> list[str]:
+        return [replicas.REPLICAS]
 
     def opening(self) -> Sequence[Any]:
         return ({"op": "request", "id": 1, "key": WANTED, "wait_for_key": True, "ticket": self.ticket},)
@@ -88,7 +99,7 @@ class Connection:
         """Say the magic and the hello; also when the tracker leads from now on."""
         self.welcome: dict[str, Any] | None = None
         self._magic, self._buffer = True, b""
-        hello = {"op": "hello", "version": "0", "user": self.peer.name, "capabilities": [replicas.REPLICAS]}
+        hello = {"op": "hello", "version": "0", "user": self.peer.name, "capabilities": self.peer.capabilities}
         self.socket.sendall(MAGIC + frame([PING, hello]))
 
     def receive(self) -> list[Any]:
@@ -197,6 +208,8 @@ class Peers:
                 self._leads(connection)
         elif connection is peer.lookout:
             self._take_news(connection, message)
+        elif message == ASKED:
+            connection.socket.sendall(ALIVE)
         elif peer.settles(message):
             self._heard = time.monotonic()
             if not peer.settled:

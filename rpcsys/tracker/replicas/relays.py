@@ -33,15 +33,26 @@ DIALS = 32  # connections to the leader that are made at once
 PAUSES_S = (0.05, 2.0)  # first and longest pause after a connection to the leader failed
 KEPT = 64 << 10  # bytes that are kept for a peer that waits, at most
 KEPT_ALL = 64 << 20  # for all of them together
-TURN = 256  # items of many that are handled before the loop goes on with other work
+TURN = 128  # items of many that are handled before the loop goes on with other work
+#: That work takes a turn of the loop, or as many as it has much to do in, up to so many.
+SHORT_TURN_S, MOST_TURNS = 0.002, 32
 
 
 async def in_turns(do: Callable[[Item], object], items: Iterable[Item]) -> None:
-    """Do it with each of many items, and let the loop do other work now and then."""
+    """Do it with each of many items. Between some and the next, the loop does the other work that it has by then."""
     for number, item in enumerate([*items], 1):
         do(item)
         if number % TURN == 0:
-            await asyncio.sleep(0)
+            await _other_work()
+
+
+async def _other_work() -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(MOST_TURNS):
+        begun = loop.time()
+        await asyncio.sleep(0)
+        if loop.time() - begun < SHORT_TURN_S:
+            return
 
 
 @dataclass(eq=False, slots=True)

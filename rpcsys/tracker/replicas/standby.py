@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from rpcsys.daemon.acceptor import raise_descriptor_limit
@@ -27,7 +28,7 @@ from rpcsys.tracker.peer_limit import PeerLimit
 from rpcsys.tracker.peers import welcome
 from rpcsys.tracker.replicas.relays import KEPT, Address, Adopt, Relays, WaitingPeer, in_turns
 from rpcsys.tracker.views.metrics import FrameCounts
-from rpcsys.wire.control import Via
+from rpcsys.wire.control import KEEPALIVE, Via
 from rpcsys.wire.replicas import REPLICAS, STANDBY, Leads
 from rpcsys.wire.tracker import Ping, ToTracker, decode_json, encode, parse_to_tracker
 
@@ -60,13 +61,19 @@ def comer(message: ToTracker | None) -> Comer:
     return Comer.STANDBY if isinstance(message, Via) and message.proxy is None else Comer.RELAYED
 
 
+def serves(message: ToTracker | None) -> bool:
+    """Whether one of our servers says this first: these alone answer heartbeats."""
+    return isinstance(message, Ping) and message.hello is not None and KEEPALIVE in message.hello.capabilities
+
+
 @dataclass(eq=False, slots=True)
 class Lookout:
-    """A connection that is told who leads."""
+    """A connection that is told who leads. ``serves``: it is a server's; those of clients are told first."""
 
     standby: Standby
     sock: socket.socket
     place: Place
+    serves: bool
 
     def ready(self, _found: int) -> None:
         """End: its peer has ended it, or says something, which no lookout does."""
@@ -120,7 +127,7 @@ class Standby:
         self.leader, self.term, self._adopt = leader, term, None
         self.relays.follow(leader)
         frame = encode(Leads(self.term, self.leader))
-        self._begin(in_turns(lambda lookout: self._tell(lookout, frame), self.lookouts))
+        self._begin(in_turns(lambda lookout: self._tell(lookout, frame), self._clients_first()))
 
     def give_over(self, leader: Address, term: int, adopt: Adopt) -> None:
         """This tracker itself leads now, at ``leader``: ``adopt`` gets all connections but those that were relayed."""
@@ -150,7 +157,7 @@ class Standby:
         await in_turns(self._let_go, self.open_connections)
         await self.relays.hand_over(adopt)
         frame = encode(Leads(self.term, self.leader, True))
-        await in_turns(lambda lookout: self._hand_over(lookout, frame, adopt), self.lookouts)
+        await in_turns(lambda lookout: self._hand_over(lookout, frame, adopt), self._clients_first())
 
     # Connections before their first frame: what `PeerConnection` needs of its owner.
 
@@ -172,7 +179,7 @@ class Standby:
         if came is Comer.STANDBY:
             connection.drop("a standby relays it, and this tracker does not lead")
         elif came is Comer.LOOKOUT and self._adopt is None and not self._closed_lab:
-            self._look_out(connection)
+            self._look_out(connection, serves(message))
         else:
             self._let_go(connection, len(frame).to_bytes(_LENGTH_BYTES, "little") + frame)
 
@@ -211,14 +218,18 @@ class Standby:
 
     # Lookouts.
 
-    def _look_out(self, connection: PeerConnection) -> None:
+    def _clients_first(self) -> list[Lookout]:
+        """All lookouts. Thousands of servers take seconds to register; those who wait need not wait for all of them."""
+        return sorted(self.lookouts, key=attrgetter("serves"))
+
+    def _look_out(self, connection: PeerConnection, serves: bool) -> None:
         why = {"why": self.why_none} if self.why_none else {}
         connection.send({**welcome(), "role": STANDBY, "leader": self.leader, "term": self.term, **why})
         released = connection.release()
         if released is None:
             return
         sock, rest = released
-        lookout = Lookout(self, sock, (connection.address, connection.local))
+        lookout = Lookout(self, sock, (connection.address, connection.local), serves)
         self.lookouts[lookout] = None
         try:
             self.sockets.add(sock.fileno(), lookout.ready)

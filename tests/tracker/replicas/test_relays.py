@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import socket
 import struct
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -38,6 +40,33 @@ def via_of(sock):
     sock.sendall(MAGIC)
     (size,) = struct.unpack("<i", exactly(sock, 4))
     return Via.from_json(decode_json(exactly(sock, size)))
+
+
+# --- many items -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [5, 10**9])
+def test_much_other_work_comes_between_some_items_and_the_next(rounds):
+    """What those that were told say is handled first; endless work does not keep the rest from being told."""
+    left, found = rounds, []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def other() -> None:
+            nonlocal left
+            time.sleep(0.003)
+            left -= 1
+            if left and len(found) <= 2 * relays.TURN:
+                loop.call_soon(other)
+
+        loop.call_soon(other)
+        await relays.in_turns(lambda _: found.append(left), range(2 * relays.TURN + 1))
+
+    asyncio.run(run())
+    assert found[: relays.TURN] == [rounds] * relays.TURN
+    assert found[relays.TURN] == max(0, rounds - relays.MOST_TURNS)
+    assert len(found) == 2 * relays.TURN + 1
 
 
 # --- what reaches the leader ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rpcsys.link.admission import Admission
 from rpcsys.tracker import connection
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.replicas.standby import Comer, comer, message_in
-from rpcsys.wire.control import Hello, Via
+from rpcsys.wire.control import KEEPALIVE, Hello, Via
 from rpcsys.wire.replicas import REPLICAS
 from rpcsys.wire.tracker import Ping, encode
 from tests.live.daemons import wait_until
@@ -134,6 +134,25 @@ def test_lookouts_begin_anew_at_the_tracker_that_leads_here(site):
     assert site.counts() == (0, 0, 0)
     assert len(leader.peers()) == len(probes)
     assert site.probe().ask(HELLO)["role"] == "leader"
+
+
+def test_clients_that_look_out_are_told_before_servers(site):
+    server = [1, {**HELLO[1], "capabilities": [REPLICAS, KEEPALIVE]}]
+    kinds = [server, HELLO, server, server, HELLO]
+    ports = []
+    for kind in kinds:
+        probe = site.probe()
+        assert probe.ask(kind)["role"] == "standby"
+        ports.append(probe.socket.getsockname()[1])
+    given: list[int] = []
+
+    def adopt(sock, *_):
+        given.append(sock.getpeername()[1])
+        sock.close()
+
+    site.ask(lambda: site.standby.give_over(LEADER, 5, adopt))
+    site.until(lambda: len(given) == len(ports), "all are given over")
+    assert given == [ports[number] for number in (1, 4, 0, 2, 3)]
 
 
 def test_a_tracker_that_is_no_replica_has_no_role(site):
