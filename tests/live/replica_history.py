@@ -153,6 +153,7 @@ class Seen:
         for event in events:
             self.all[type(event)].append(event)
         self.granted = self.of(Granted)
+        self.offered = {offer.key: offer for offer in self.of(Offered)}
         self.taken = {taken.key: taken for taken in self.of(Taken)}
         self.asked = {asked.request: asked for asked in self.of(Asked)}
         self.late = [*self._late()]
@@ -200,11 +201,10 @@ def _to_an_open_request(seen: Seen) -> Iterator[str]:
 
 def _within_the_offer(seen: Seen) -> Iterator[str]:
     """A grant is within the life of its offer, as its server saw it."""
-    offered = {offer.key: offer.at for offer in seen.of(Offered)}
     withdrawn = {withdrawn.key: withdrawn.at for withdrawn in seen.of(Withdrawn)}
     for grant in seen.granted:
-        since, until = offered.get(grant.key, grant.at + 1), withdrawn.get(grant.key, grant.at)
-        if grant.at < since:
+        offer, until = seen.offered.get(grant.key), withdrawn.get(grant.key, grant.at)
+        if offer is None or grant.at < offer.at:
             yield f"{grant.key} was granted before it was offered"
         elif seen.whole_s(until, grant.at) > FLIGHT_S:
             yield f"{grant.key} was granted {grant.at - until:.1f} s after its server gave it up"
@@ -235,7 +235,8 @@ class _Wait:
     asked: float
     queued: float  # when it first was
     back: float  # when it was since the last loss of its connection
-    granted: float
+    offered: float  # what it was granted: the decision came later than this,
+    granted: float  # and earlier than this
     epoch: int
 
 
@@ -250,7 +251,9 @@ def _waits(seen: Seen) -> Iterator[_Wait]:
             last = lost.get(grant.request, 0.0)
             back = next((at for at in told if at > last), grant.at)
             first = told[0] if told else grant.at
-            yield _Wait(grant.request, asked.queue, asked.at, first, back, grant.at, grant.epoch)
+            offered = seen.offered[grant.key].at if grant.key in seen.offered else 0.0
+            granted = min(grant.at, seen.taken[grant.key].at) if grant.key in seen.taken else grant.at
+            yield _Wait(grant.request, asked.queue, asked.at, first, back, offered, granted, grant.epoch)
 
 
 def _in_order(seen: Seen) -> Iterator[str]:
@@ -259,7 +262,8 @@ def _in_order(seen: Seen) -> Iterator[str]:
     for number, wait in enumerate(waits):
         for later in itertools.islice(waits, number + 1, number + BESIDE):
             waited = later.queue == wait.queue and later.queued < wait.asked
-            if waited and later.back + FLIGHT_S < wait.granted:
+            there = later.back < wait.offered or seen.whole_s(later.back, wait.granted) > FLIGHT_S
+            if waited and there:
                 yield f"{wait.request} was served before {later.request}, which was in the queue before it"
 
 
@@ -269,8 +273,8 @@ def _known_to_the_next(seen: Seen) -> Iterator[str]:
         told = {seen.lease(grant).lease for grant in seen.granted if grant.at < known.at}
         for lease in sorted(told - known.leases - {""}):
             yield f"the leader of term {known.term} does not know the lease {lease}"
-    servers = {offer.key: offer.server for offer in seen.of(Offered)}
-    used = collections.Counter(servers.get(grant.key, "") for grant in seen.granted)  # where no name is told, by number
+    offers = [seen.offered[grant.key] for grant in seen.granted if grant.key in seen.offered]
+    used = collections.Counter(offer.server for offer in offers)  # where no name is told, by number
     del used[""]
     for table in seen.of(Table):
         for server, missing in (used - collections.Counter(table.servers)).items():

@@ -89,8 +89,17 @@ def test_each_rule_finds_what_breaks_it(rule: int, changed: dict[str, Event | No
 def test_who_was_away_may_be_passed() -> None:
     changed = {**PASSED, "lost": Lost(4.0, "b")}
     assert broken(**changed) == []
+    changed["third_offer"] = Offered(4.0, "board:3")
     assert broken(**changed, back=Queued(4.5, "b")) == []
     assert len(broken(**changed, back=Queued(4.05, "b"))) == 1
+    assert broken(**changed, back=Queued(4.05, "b"), taken_first=Taken(5.0, "board:3", "l3", 2, 20)) == []
+
+
+def test_a_grant_that_was_late_was_decided_before() -> None:
+    """It was decided when its device was offered, or later."""
+    late: dict[str, Event] = {"trouble": Troubled(2.0, "lossy", True), "healed": Healed(4.0, 2.5)}
+    assert broken(**PASSED, **late, third_offer=Offered(3.0, "board:3")) == []
+    assert len(broken(**PASSED, **late, third_offer=Offered(4.0, "board:3"))) == 1
 
 
 def test_messages_are_late_where_the_network_is_and_no_longer() -> None:

@@ -1,8 +1,7 @@
 """From one tracker of an earlier version to three replicas of this one, and a new version on these, under load.
 
 The ends of the earlier version and TVM's know one address. No client has an error, but for one: a client of the earlier
-version that connects in the moment in which nothing listens at its one address, or in which the listener closes, is told so,
-and asks again.
+version that connects when nothing listens at its one address, or while the listener closes, is told so, and asks again.
 """
 
 from __future__ import annotations
