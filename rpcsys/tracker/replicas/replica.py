@@ -164,6 +164,8 @@ class ReplicaState(Generic[Output]):
 
     def deadline(self) -> float:
         """When the next `tick` is due."""
+        if self.role.stage is RoleStage.STOPPED:
+            return math.inf
         due = [at for at, _ in self._again]
         if self._reading is None:
             due.append(self._look_at)

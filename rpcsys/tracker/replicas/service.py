@@ -42,6 +42,7 @@ from rpcsys.tracker.tables import Position
 from rpcsys.wire.tracker import encode
 
 log = logging.getLogger(__name__)
+CANCEL_AGAIN_S = 0.1  # until a task that goes on is cancelled again
 ANNOUNCE_S = 2.0  # how often a replica says that it is there
 SIZE_S = 10.0  # how often the engine is asked for its size
 HANDICAP_S = 5.0  # how long a replica with other flags than the last leader's leaves the place to the others
@@ -109,12 +110,9 @@ class ReplicaService:
         led, term = self.replica.role.owns_term, self.replica.role.term
         self._watch.close()
         self._carry_out(self.replica.stop(time.monotonic()))
+        await self._end_tasks()
         if self._timer is not None:
             self._timer.cancel()
-        under_way = [*self._tasks]
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
         if led:
             try:
                 await self._engine.resign(term)
@@ -123,6 +121,13 @@ class ReplicaService:
         self.standby.close()
         await self._engine.close()
         self.store.close()
+
+    async def _end_tasks(self) -> None:
+        """Cancel until all have ended: before Python 3.12, `asyncio.wait_for` may swallow a cancellation as it ends."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=CANCEL_AGAIN_S)
 
     def summary(self) -> dict[str, Any]:
         """Who leads, and which replicas there are, as plain JSON. Times are seconds since 1970."""

@@ -63,6 +63,13 @@ def leads(made: ReplicaState[str], now: float) -> ReplicaState[str]:
     return made
 
 
+def test_one_that_has_stopped_has_nothing_to_do() -> None:
+    made = leading()
+    made.stop(11.0)
+    assert made.deadline() == math.inf
+    assert made.tick(1000.0) == []
+
+
 def test_a_follower_reads_on_where_it_is_and_applies() -> None:
     made: ReplicaState[str] = ReplicaState(ME, Fold(through=3), 10.0)
     call = asked(made.tick(10.0), ReadJournal)

@@ -117,6 +117,29 @@ def test_one_that_is_closed_has_no_task_and_no_timer(tmp_path: Path) -> None:
     run(act, tmp_path, 2)
 
 
+def test_one_that_is_closed_ends_a_task_that_swallows_its_cancellation(tmp_path: Path) -> None:
+    async def act(one: Running) -> None:
+        await until(lambda: one.leads)
+        swallowed = []
+
+        async def deaf() -> None:
+            while True:
+                try:
+                    await asyncio.sleep(SOON_S)
+                except asyncio.CancelledError:
+                    if swallowed:
+                        raise
+                    swallowed.append(True)
+
+        one.service._begin(deaf())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(one.close(), SOON_S)
+        assert swallowed
+        assert one.engine.resigned
+
+    run(act, tmp_path)
+
+
 def test_an_engine_that_is_full_is_not_back_before_it_takes_an_entry(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
