@@ -25,6 +25,7 @@ ALIVE = frame(control.Answer(control.QUESTION, True).to_json())
 AGAIN_S = 0.2  # until a tracker is tried again
 READ = 1 << 16
 WANTED = "wanted"  # a key without a device: its clients wait
+ANSWER_S = 10.0
 QUIET_S = 3.0  # without news, before what is known is reported
 HOSTS = 100
 IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h
@@ -61,7 +62,6 @@ class Client(Peer):
     def __init__(self, number: int, name: str) -> None:
         super().__init__(number, name)
         self.ticket: str | None = None
-        self.position = 0
 
     @property
     def capabilities(self) -> list[str]:
@@ -73,8 +73,14 @@ class Client(Peer):
     def settles(self, message: Any) -> bool:
         if type(message) is not dict or message.get("event") != "queued":
             return False
-        self.ticket, self.position = message["ticket"], message["position"]
+        self.ticket = message["ticket"]
         return True
+
+    def position(self) -> int:
+        """Its position in the queue, which the tracker tells by itself only where it has changed by a tenth."""
+        assert self.main is not None
+        position: int = self.main.ask({"op": "why", "id": 2, "request": 1})["why"]["position"]
+        return position
 
 
 class Connection:
@@ -118,6 +124,16 @@ class Connection:
         messages, self._buffer = frames(self._buffer)
         return messages
 
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a question; what comes before it is not looked at. Raises OSError: there is none."""
+        self.socket.settimeout(ANSWER_S)
+        self.socket.sendall(frame(question))
+        while True:
+            for message in self.receive():
+                if type(message) is dict and message.get("id") == question["id"]:
+                    self.socket.setblocking(False)
+                    return message
+
 
 class Peers:
     """All of a process."""
@@ -150,7 +166,7 @@ class Peers:
 
     def _report(self) -> None:
         self._reported = True
-        positions = [each.position for each in self.peers if isinstance(each, Client)]
+        positions = [each.position() for each in self.peers if isinstance(each, Client)]
         print(json.dumps({"at": self._at, "begun": self._begun, "positions": positions}), flush=True)
 
     def _try(self, peer: Peer, pause_s: float) -> None:
