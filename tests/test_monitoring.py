@@ -13,7 +13,7 @@ import yaml
 from rpcsys.data import folder
 from rpcsys.server.supervisor.http import HELP
 from rpcsys.tracker.replicas.metrics import ReplicaCounts, ReplicaMetrics
-from rpcsys.tracker.views.metrics import FrameCounts, Metrics
+from rpcsys.tracker.views.metrics import FrameCounts, Metrics, SiteCounts
 from tests.device_files import ROOT
 from tests.tracker.transcripts import Scene
 
@@ -34,7 +34,7 @@ def expressions() -> Iterator[str]:
 def known() -> set[str]:
     """The names of all metrics: the tracker's from its collector, the server's from its table."""
     scene = Scene()
-    counts = FrameCounts({}, frames_in=0, frames_out=0)
+    counts = FrameCounts({}, frames_in=0, frames_out=0, sites=SiteCounts({"paris": False}))
     tracker = Metrics(scene.state.records, lambda: scene.now, counts, lambda: None, lambda: True)
     names = {f"rpcsys_server_{name}" for name in HELP}
     names |= {metric.name for metric in tracker.collect()}

@@ -104,7 +104,9 @@ class TrackerService:
         from rpcsys.wire.sites import TO_TRACKER
 
         self._messages = MessageCache(TO_TRACKER)
-        return SitesService(self, config)
+        made = SitesService(self, config)
+        self.counts.sites = made.counts
+        return made
 
     def now(self) -> float:
         """Seconds since 1970, by a clock that never runs backwards."""

@@ -71,6 +71,7 @@ REPLICAS = {
         {"engine_bytes": "51x20", "engine_quota_bytes": "0x20"},  # etcd does not say
         "15m",
     ),
+    "SiteCutOff": ({"site_reached": "0x20"}, {"site_reached": "0x3 1x20"}, "6m"),
 }
 
 

@@ -11,6 +11,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from rpcsys.tracker.sites.guests import HOME, Guest, GuestLink, Guests, guest_of
 from rpcsys.tracker.sites.links import SILENT_S, SiteLink
 from rpcsys.tracker.sites.state import ASKED, AskSite, Leave, SiteAction, SitePart, SitesState, Tell
 from rpcsys.tracker.state import TrackerState
+from rpcsys.tracker.views.metrics import SiteCounts
 from rpcsys.wire import control, tracker
 from rpcsys.wire.checks import items
 from rpcsys.wire.control import Answer
@@ -73,6 +75,7 @@ class SitesService:
     def __init__(self, own: OwnTracker, config: TrackerConfig) -> None:
         assert config.site is not None, "a tracker without a name has no sites"
         self.state = SitesState(config.site, (site for site, _ in config.peers))
+        self.counts = SiteCounts({site: False for site, _ in config.peers})
         self._own = own
         self._guests = Guests(own.perform, own.number, own.now)
         self._guests.links[HOME] = GuestLink("", self._from_home)
@@ -192,9 +195,14 @@ class SitesService:
             if number != connection.number and number in self._own.connections:
                 self._own.connections[number].drop(f"site {message.site} has another link now")
         self._heard[connection.number] = Heard(message.site, self._own.loop.time())
-        self._guests.links.setdefault(connection.number, GuestLink(message.site, connection.send))
+        answer = partial(self._answer_guest, connection, message.site)
+        self._guests.links.setdefault(connection.number, GuestLink(message.site, answer))
         connection.send(Answer(message.id, True, fields={"site": self.state.own}).to_json())
         return True
+
+    def _answer_guest(self, connection: PeerConnection, site: str, message: Any) -> None:
+        self.counts.lent[site] += len(message.get("leases", ()))
+        connection.send(message)
 
     def _why_not(self, connection: PeerConnection, site: str) -> str:
         """Why a connection may not speak for a site; "" if it may."""
@@ -288,6 +296,7 @@ class SitesService:
             if len(granted) != part.request.message.count:
                 raise ProtocolError(f"site {site} has granted {len(granted)} devices, which were not asked for")
             if site != self.state.own and part.state is ASKED:
+                self.counts.borrowed[site] += len(granted)
                 for lease in granted:
                     log.info("site %s has granted lease %s", site, lease.lease)
         self._carry_out(self.state.answered(answer.id, answer.to_json()))
@@ -343,6 +352,7 @@ class SitesService:
 
     def _note(self) -> None:
         """Have the tracker's state know which sites can be reached, for people."""
+        self.counts.reached = {site: site not in self.state.cut_off for site in self.state.sites[1:]}
         texts = [f"{site} (cut off)" if site in self.state.cut_off else site for site in self.state.sites[1:]]
         text = f"site {self.state.own}; peers: {', '.join(texts) or 'none'}"
         self._own.perform(events.SitesChanged(self._own.now(), text))

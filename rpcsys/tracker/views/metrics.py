@@ -68,6 +68,15 @@ class LabCounts:
 
 
 @dataclass(slots=True)
+class SiteCounts:
+    """Counts of a tracker's peer sites, by site."""
+
+    reached: dict[str, bool]  # whether it can be reached now
+    lent: Counter[str] = field(default_factory=Counter)  # leases of this site that its clients were granted
+    borrowed: Counter[str] = field(default_factory=Counter)  # leases of it that clients of this site were granted
+
+
+@dataclass(slots=True)
 class FrameCounts:
     """Counts of frames, and the open connections."""
 
@@ -75,6 +84,7 @@ class FrameCounts:
     frames_in: int = 0
     frames_out: int = 0
     lab: LabCounts | None = None
+    sites: SiteCounts | None = None
 
 
 class Metrics(Collector):
@@ -151,6 +161,8 @@ class Metrics(Collector):
         yield GaugeMetricFamily("rpcsys_tracker_connections", "Open connections.", len(counts.connections))
         if counts.lab is not None:
             yield from _of_lab(counts.lab)
+        if counts.sites is not None:
+            yield from _of_sites(counts.sites)
         text = "How late the event loop runs a timer, measured twice a second."
         lag = HistogramMetricFamily("rpcsys_tracker_loop_lag_seconds", text)
         lag.add_metric([], self.lag.buckets(), self.lag.sum)
@@ -207,6 +219,16 @@ def _of_lab(counts: LabCounts) -> Iterator[Metric]:
     handshakes = {(outcome,): counts.handshakes[outcome] for outcome in HANDSHAKES}
     yield _counter("handshakes", "TLS handshakes, by their outcome.", ["outcome"], handshakes)
     yield GaugeMetricFamily("rpcsys_tracker_tls_connections", "Open connections inside TLS.", counts.encrypted)
+
+
+def _of_sites(counts: SiteCounts) -> Iterator[Metric]:
+    family = GaugeMetricFamily("rpcsys_tracker_site_reached", "1 while a peer site can be reached.", labels=["site"])
+    for site, reached in counts.reached.items():
+        family.add_metric([site], reached)
+    yield family
+    lent, borrowed = ({(site,): each[site] for site in counts.reached} for each in (counts.lent, counts.borrowed))
+    yield _counter("site_lent", "Leases of this site that a peer site's clients were granted.", ["site"], lent)
+    yield _counter("site_borrowed", "Leases of a peer site that clients were granted.", ["site"], borrowed)
 
 
 def _by_key(name: str, text: str, table: dict[str, Histogram]) -> Metric:

@@ -17,12 +17,13 @@ from rpcsys.serve import bind
 from rpcsys.tracker.config import parse
 from rpcsys.tracker.service import TrackerService
 from rpcsys.tracker.sites import service as sites
-from tests.tracker.sites.scripted import FramesPeer, Script, ScriptedSite, paris, until
+from tests.tracker.sites.scripted import RAW, FramesPeer, Script, ScriptedSite, paris, until
 
 LEASE = {"lease": "paris.1-1", "epoch": 1, "key": "rpi4", "host": "10.2.0.9", "port": 9090, "matchkey": "rpi4:a"}
 PLACE = {"event": "queued", "position": 1, "ahead": 0, "ticket": "7@paris.1"}
 REQUEST = {"op": "request", "id": 3, "key": "rpi4", "labels": {"site": "paris"}}
 HERE = "127.0.0.1"
+PARIS = {"site": "paris"}
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +44,11 @@ class Berlin:
     @property
     def line(self) -> str:
         return self.service.state.records.sites_text
+
+    def metrics(self) -> dict[str, float]:
+        """What a scrape has of the peer."""
+        samples = (sample for family in self.service.observer.metrics.collect() for sample in family.samples)
+        return {sample.name.partition("_site_")[2]: sample.value for sample in samples if sample.labels == PARIS}
 
     async def connect(self) -> FramesPeer:
         made = await FramesPeer.connect(self.port)
@@ -100,8 +106,26 @@ def test_a_grant_of_the_peer_is_the_clients() -> None:
         assert berlin.asked("release")[0]["lease"] == "paris.1-1"
         client.close()
         await until(lambda: berlin.peer.heard[-1]["op"] == "guest_left")
+        assert berlin.metrics() == {"reached": 1, "lent_total": 0, "borrowed_total": 1}
+        berlin.peer.script = lambda message: RAW
+        await until(lambda: not berlin.metrics()["reached"])
 
     run(test, answering(lambda ask: {"id": ask["id"], "ok": True, "leases": [LEASE]}))
+
+
+def test_what_guests_are_granted_is_counted() -> None:
+    async def test(berlin: Berlin) -> None:
+        board, link = await berlin.connect(), await berlin.connect()
+        assert await board.ask([3, "rpi4", [9090, "rpi4:1"], None]) == 0
+        await link.ask(INTRODUCTION)
+        answer = await link.ask({**GUEST, "ask": {**REQUEST, "id": 5, "labels": {}}})
+        assert [lease["matchkey"] for lease in answer["leases"]] == ["rpi4:1"]
+        assert (await link.ask({**GUEST, "ask": {**REQUEST, "id": 6, "labels": {}}}))["event"] == "queued"
+        assert berlin.metrics()["lent_total"] == 1
+        board.close()
+        link.close()
+
+    run(test)
 
 
 def test_a_client_of_tvm_says_the_site_behind_its_key() -> None:
