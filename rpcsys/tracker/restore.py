@@ -57,8 +57,9 @@ class Restore:
 
     def _granted(self, entry: HistoryEntry) -> None:
         details = entry.details
-        arrival = details.get("arrival", 0)
-        self.records.note_unheard(arrival, details["user"])
+        arrival = details.get("arrival", 0)  # earlier versions wrote none
+        if arrival:
+            self.records.note_unheard(arrival, details["user"])
         if details["how"] != OURS:
             return  # TVM's servers do not report whether it goes on
         self.records.allow_epoch(details["epoch"])

@@ -149,6 +149,28 @@ def test_a_grant_of_which_its_client_has_not_heard_costs_no_place(before, how):
     assert scene.request(scene.client("eve"), ticket=first)["ticket"] != first
 
 
+def test_a_grant_whose_session_was_opened_was_heard(before):
+    server = before.server()
+    first = before.request(before.client("ann"))["ticket"]
+    before.put(server, "rpi4:1")
+    (granted,) = before.recorded("granted")
+    before.ask(server, "lease_started", lease=granted["lease"], epoch=granted["epoch"], peer="10.0.0.5:1")
+    before.wait(1)
+    before.request(before.client("bob"))  # the history has all places up to this one
+    scene = again(before)
+    assert scene.request(scene.client("ann"), ticket=first, wait_for_key=True)["ticket"] != first
+
+
+def test_a_grant_without_an_arrival_has_no_place(before):
+    """An earlier version has written it."""
+    before.request(before.client("ann"), wait_for_key=True)
+    before.put(before.server(), "rpi4:1")
+    (granted,) = [entry for entry in before.entries if entry.kind == "granted"]
+    del granted.details["arrival"]
+    scene = again(before)
+    assert scene.request(scene.client("ann"), ticket="0@run", wait_for_key=True)["ticket"] != "0@run"
+
+
 def test_a_grant_of_an_earlier_run_is_heard_after_a_while(before):
     before.server()
     first = before.request(before.client("ann"))["ticket"]
