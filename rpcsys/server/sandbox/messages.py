@@ -229,9 +229,16 @@ def send_json(sock: socket.socket, descriptor: int | None = None, **fields: Any)
 
 
 def receive(sock: socket.socket) -> tuple[bytes, int | None]:
-    """Receive one message and its descriptor; ``b""`` when the peer is closed. Raises OSError."""
+    """Receive one message and its descriptor; ``b""`` when the peer is closed. Raises OSError.
+
+    A peer that ends without having read all that it was sent resets the socket once, before its last messages.
+    """
     descriptors = array.array("i")
-    data, beside, _, _ = sock.recvmsg(MAX_BYTES, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC)
+    asked = MAX_BYTES, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC
+    try:
+        data, beside, _, _ = sock.recvmsg(*asked)
+    except ConnectionResetError:
+        data, beside, _, _ = sock.recvmsg(*asked)
     for level, kind, payload in beside:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])

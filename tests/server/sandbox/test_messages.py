@@ -40,6 +40,16 @@ def test_a_message_carries_a_descriptor():
     there.close()
 
 
+def test_the_last_message_of_a_peer_that_has_not_read_all_arrives():
+    here, there = messages.pair()
+    messages.send_json(here, renewed=1)
+    messages.send_json(there, outcome="closed")
+    there.close()
+    with here:
+        assert messages.receive(here) == (as_message({"outcome": "closed"}), None)
+        assert messages.receive(here) == (b"", None)
+
+
 def test_a_received_descriptor_is_not_inherited():
     here, there = messages.pair()
     messages.send_json(here, 0, spawn=1)
