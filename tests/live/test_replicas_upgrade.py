@@ -1,7 +1,8 @@
 """From one tracker of an earlier version to three replicas of this one, and a new version on these, under load.
 
 The ends of the earlier version and TVM's know one address. No client has an error, but for one: a client of the earlier
-version that connects when nothing listens at its one address, or while the listener closes, is told so, and asks again.
+version that connects when nothing listens at its one address, or while the listener closes, or whose request is under
+way as its tracker stops, is told so, and asks again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TVMS_KEY = "tvms"
 LEASES = """
 import os, sys, time
 import rpcsys
-from rpcsys.errors import TrackerUnreachable
+from rpcsys.errors import TrackerLost, TrackerUnreachable
 where, key, over = sys.argv[1:]
 with rpcsys.connect_tracker(where, user="earlier") as tracker:
     while not os.path.exists(over):
@@ -41,6 +42,8 @@ with rpcsys.connect_tracker(where, user="earlier") as tracker:
         except TrackerUnreachable as error:
             assert "(Connection refused)" in str(error) or "(Connection reset by peer)" in str(error), error
             time.sleep(0.1)
+            continue
+        except TrackerLost:
             continue
         with session:
             session.ping(30)
