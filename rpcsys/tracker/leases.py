@@ -49,7 +49,7 @@ class Leases:
         now = self.records.now
         self.records.remove_lease(lease)
         if outcome != outcomes.UNUSED:
-            self.records.unheard.pop(lease.arrival, None)
+            self.records.note_heard(lease)
         details = {
             **lease.identified(),
             "since": lease.since,
@@ -75,7 +75,7 @@ class Leases:
         if lease is None or lease.opened:
             return [peer.done(message.id)]
         lease.move(OPENED)
-        self.records.unheard.pop(lease.arrival, None)
+        self.records.note_heard(lease)
         lease.started_at = self.records.now
         limit_s = least(lease.limit_s, message.limit_s)
         if lease.reason == _LEFT:
@@ -191,7 +191,7 @@ class Leases:
         lease = self._own(peer, message.lease)
         if lease is None:
             return [peer.done(message.id)]
-        self.records.unheard.pop(lease.arrival, None)
+        self.records.note_heard(lease)
         server = self._server(lease)
         knows = server is not None and server.heard >= lease.told
         blamed = message.problem and not lease.opened and knows

@@ -292,6 +292,10 @@ class Records:
         if len(self.unheard) > MAX_UNHEARD:
             del self.unheard[next(iter(self.unheard))]
 
+    def note_heard(self, lease: LeaseRecord) -> None:
+        """Note that a lease's client knows of it."""
+        self.unheard.pop(lease.arrival, None)
+
     # Queues.
 
     def queue(self, key: str) -> Queue:

@@ -75,7 +75,7 @@ class Restore:
         if lease is not None and entry.kind == "limited":
             lease.limit_s = entry.details["limit_s"]
         elif lease is not None:
-            self.records.unheard.pop(lease.arrival, None)
+            self.records.note_heard(lease)
             lease.move(OPENED)
             lease.started_at = min(entry.at, self.records.now)
 

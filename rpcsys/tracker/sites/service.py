@@ -75,7 +75,7 @@ class SitesService:
     def __init__(self, own: OwnTracker, config: TrackerConfig) -> None:
         assert config.site is not None, "a tracker without a name has no sites"
         self.state = SitesState(config.site, (site for site, _ in config.peers))
-        self.counts = SiteCounts({site: False for site, _ in config.peers})
+        self.counts = SiteCounts()
         self._own = own
         self._guests = Guests(own.perform, own.number, own.now)
         self._guests.links[HOME] = GuestLink("", self._from_home)

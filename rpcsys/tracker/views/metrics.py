@@ -71,7 +71,7 @@ class LabCounts:
 class SiteCounts:
     """Counts of a tracker's peer sites, by site."""
 
-    reached: dict[str, bool]  # whether it can be reached now
+    reached: dict[str, bool] = field(default_factory=dict)  # whether it can be reached now
     lent: Counter[str] = field(default_factory=Counter)  # leases of this site that its clients were granted
     borrowed: Counter[str] = field(default_factory=Counter)  # leases of it that clients of this site were granted
 
