@@ -14,6 +14,7 @@ from rpcsys.module import elf, registry, tree
 from rpcsys.module.layout import FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
+from rpcsys.wire.device_names import parse
 
 if TYPE_CHECKING:
     from rpcsys.module.container import Container
@@ -23,34 +24,38 @@ SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so"
 _NAMED = 12  # functions that a message names
 
 
-def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = False) -> Module:
+def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = False, device: str = "") -> Module:
     """Load a model from a file, with all modules that it imports: a library (``.so``) or an ONNX model (``.onnx``).
 
+    ``device``: where it runs, such as ``"opencl:0"``; by default where the file says, else on the CPU.
     ``allow_pickle``: whether to load Python functions in the file (kind ``rpcsys.python``); they can run any code.
     Raises `UsageError` if the file does not exist, `ModelError`, in one line, if it cannot be loaded.
     """
     text = os.fspath(path)
     if not os.path.isfile(text):
         raise UsageError(f"{text}: there is no such file")
-    return load_file(text, os.path.basename(text), allow_pickle=allow_pickle)
+    return load_file(text, os.path.basename(text), allow_pickle=allow_pickle, device=device)
 
 
-def load_file(path: str, name: str, *, allow_pickle: bool = False) -> Module:
-    """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line."""
-    path = _absolute(path)
+def load_file(path: str, name: str, *, allow_pickle: bool = False, device: str = "") -> Module:
+    """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line.
+
+    Raises `UsageError` for a ``device`` that is no name of one.
+    """
+    path, device = _absolute(path), str(parse(device)) if device else ""
     if path.endswith(".onnx"):
         try:
             from rpcsys.module.kinds import onnx
         except ImportError as error:
             why = f"onnxruntime on the device, and it cannot be imported ({error}); pip install onnxruntime there"
             raise ModelError(f"{name} needs {why}") from None
-        return onnx.load(path, name)
+        return onnx.load(path, name, device)
     if path.endswith(".so"):
-        return load_library(path, name, allow_pickle=allow_pickle)
+        return load_library(path, name, allow_pickle=allow_pickle, device=device)
     raise ModelError("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
 
 
-def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
+def load_library(path: str, name: str, *, allow_pickle: bool = False, device: str = "") -> Module:
     """`load_file` for a shared library, whatever the ending of its path."""
     from rpcsys.module import container
     from rpcsys.module.kinds import native
@@ -64,9 +69,9 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False) -> Module:
     if inside.older:
         _check_older(inside, name)
     elif set(inside.kinds).isdisjoint(registry.known()):  # TVM loads files whose kinds are all unknown here
-        return native.load(path, name, inside.kinds)
+        return native.load(path, name, inside.kinds, device)
     native.check(inside.elf, name)
-    context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file)
+    context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file, device)
     return tree.load(inside.records, context)
 
 

@@ -6,8 +6,9 @@ import contextlib
 import threading
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
+from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError
 from rpcsys.wire.by_name import inputs_by_name, output_names
+from rpcsys.wire.device_names import CPU, parse
 
 Function = Callable[..., Any]
 _NAMED = 20  # functions that a message names
@@ -20,6 +21,8 @@ class Module:
     order. Calling the module runs ``main``. It is a context manager that closes the module.
     """
 
+    #: Where its functions run, such as ``"opencl:0"``; "" on the CPU, in the thread that calls.
+    device = ""
     #: Functions that are methods, by name. A module does not store bound methods, since these would refer to it: so its
     #: memory is freed at once when the last reference to it is dropped.
     METHODS: ClassVar[Mapping[str, str]] = {}
@@ -49,6 +52,11 @@ class Module:
         """All names of functions: its own, then those of the modules it imports."""
         names = {name: None for module in walk(self) for name in module.names()}
         return list(names)
+
+    @property
+    def devices(self) -> Tuple[str, ...]:
+        """The devices on which its functions run, and those of the modules it imports; none for the CPU alone."""
+        return tuple(dict.fromkeys(module.device for module in walk(self) if module.device))
 
     def names(self) -> List[str]:
         """Names of its own functions."""
@@ -133,6 +141,16 @@ class Module:
         """Import these modules, instead of any others."""
         self.imports = tuple(imports)
 
+    def place(self, device: str) -> None:
+        """Run on ``device``, with all modules that it imports; called after `attach` and before `link`.
+
+        A kind that runs on more than the CPU overrides this. Raises `ModelError` for a device that it cannot run on.
+        """
+        if self.names() and parse(device) != CPU:
+            raise ModelError(f"a module of kind {self.kind} runs on the CPU alone, not on {device}")
+        for module in self.imports:
+            module.place(device)
+
     def link(self) -> None:
         """Called when all imports are attached and linked; a kind that needs its imports reads them here."""
 
@@ -174,6 +192,10 @@ class _RunningCall(threading.local):
     #: Functions that stop this thread's call, called by other threads; None where nobody would call them. Each part of
     #: a call that can be stopped adds its own, and removes it at its end.
     stops: Optional[List[Callable[[], None]]] = None
+    #: The call's number among those of its session, by which devices order calls, and its place in the queue of the
+    #: first one, where it has one already (`rpcsys.module.placement`).
+    order: Optional[int] = None
+    turn: Any = None
 
     @contextlib.contextmanager
     def stopped_by(self, stop: Callable[[], None]) -> Iterator[None]:

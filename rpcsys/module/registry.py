@@ -49,6 +49,7 @@ class Context(NamedTuple):
     library: Callable[[], Module]  # makes a module of the library's own functions (kind ``_lib``), a new one each time
     allow_pickle: bool = False  # whether Python code in the file may run
     file: Optional[File] = None  # the mapped file, if the bytes are views of one
+    device: str = ""  # where the model is to run, "" for where it says itself
 
 
 class Kind(Protocol):

@@ -43,6 +43,9 @@ def load(records: Sequence[Record], context: Context) -> Module:
                 made.append(registry.find(kind).load_from_bytes(record.data, context))
         for module, record in zip(made, records):
             module.attach(made[number] for number in record.imports)
+        kind = made[0].kind
+        if context.device:
+            made[0].place(context.device)
         for number in in_order(records):
             kind = made[number].kind
             made[number].link()

@@ -6,19 +6,34 @@ It needs the standard library alone, if its stages do. Several threads may call 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    ContextManager,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 from rpcsys.errors import ModelError, ProtocolError, RemoteArgumentError, RemoteFunctionError, UsageError
-from rpcsys.module import packed
+from rpcsys.module import packed, placement
 from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.params import params as params_module
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module, walk
+from rpcsys.module.module import Module, running_call, walk
 from rpcsys.module.registry import Context
-from rpcsys.wire import dtypes
+from rpcsys.wire import device_names, dtypes
 from rpcsys.wire.memory import Pool
 from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
@@ -26,6 +41,7 @@ KIND = "rpcsys.graph"
 Value = Dict[str, Any]
 Extent = Union[int, str]
 
+_AT_ONCE: ContextManager[Any] = contextlib.nullcontext()
 #: Declared types of arrays that the graph checks; other types ("seq(tensor(float))") are checked by the stages.
 _CHECKED = {*dtypes.ITEM_BYTES, "strings"}
 
@@ -40,6 +56,8 @@ class GraphStage(NamedTuple):
     function: str = "main"  # its name in the module
     #: For a native function, which writes into its outputs: dtypes and shapes of the arrays to pass for them.
     makes: Sequence[Tuple[str, Sequence[Extent]]] = ()
+    #: Where it runs; "" where its module does.
+    device: str = ""
 
 
 Stage = GraphStage  # its public name
@@ -49,6 +67,7 @@ class _Step(NamedTuple):
     stage: Dict[str, Any]
     call: Callable[..., Any]
     drops: Sequence[str]  # tensors that no later step needs
+    device: str  # where it runs, "" for the CPU
 
 
 class GraphModule(Module):
@@ -61,6 +80,7 @@ class GraphModule(Module):
         super().__init__(KIND, imports=imports, inputs=graph["inputs"], outputs=graph["outputs"])
         self.graph = graph
         self._steps: List[_Step] = []
+        self._several = False  # whether its stages run on several devices: then each waits for its turn on its own
         self._weights: Dict[str, Any] = {}
 
     def save_graph_json(self, path: Union[str, os.PathLike[str]]) -> None:
@@ -103,14 +123,43 @@ class GraphModule(Module):
         self._weights = {name: as_array(tensors[name]) for name in self.graph["weights"]}
         last = {name: number for number, stage in enumerate(self.graph["stages"]) for name in stage["inputs"]}
         kept = {value["name"] for value in self.outputs}
+        devices = [self._device(stage) for stage in self.graph["stages"]]
+        self._several = len({device or placement.HOST for device in devices}) > 1
         self._steps = [
-            _Step(stage, self._function(stage), [name for name in set(stage["inputs"]) - kept if last[name] == number])
-            for number, stage in enumerate(self.graph["stages"])
+            _Step(
+                stage, self._function(stage), [name for name in set(stage["inputs"]) - kept if last[name] == number], on
+            )
+            for number, (stage, on) in enumerate(zip(self.graph["stages"], devices))
         ]
 
     def release(self) -> None:
         super().release()
         self._steps, self._weights = [], {}
+
+    @property
+    def devices(self) -> Tuple[str, ...]:
+        """The devices of its stages, in the order of the stages; the CPU is one of them where others are."""
+        found = [self._device(stage) for stage in self.graph["stages"]]
+        return tuple(dict.fromkeys(device or placement.HOST for device in found)) if any(found) else ()
+
+    def attach(self, imports: Iterable[Module]) -> None:
+        super().attach(imports)
+        for stage in self.graph["stages"]:
+            if stage.get("device") and stage["module"] < len(self.imports):
+                self.imports[stage["module"]].place(stage["device"])
+
+    def place(self, device: str) -> None:
+        """Run all stages there that name no device of their own."""
+        for stage in self.graph["stages"]:
+            if not stage.get("device"):
+                self.imports[stage["module"]].place(device)
+
+    def _device(self, stage: Dict[str, Any]) -> str:
+        """Where a stage runs: "" for the CPU. Raises `ModelError` for one whose own stages run on several devices."""
+        devices = self.imports[stage["module"]].devices
+        if len(devices) > 1:
+            raise ModelError(f"stage {stage['name']!r} runs on {', '.join(devices)}; a stage runs on one device")
+        return devices[0] if devices else ""
 
     def _function(self, stage: Dict[str, Any]) -> Callable[..., Any]:
         module = self.imports[stage["module"]]
@@ -132,29 +181,42 @@ class GraphModule(Module):
         extents = _extents(self.inputs, args)
         values = dict(self._weights)
         values.update((value["name"], arg) for value, arg in zip(self.inputs, args))
-        for step in self._steps:
-            _run(step, values, extents)
+        if self._several:
+            with placement.in_order() if running_call.order is None else _AT_ONCE:
+                for step in self._steps:
+                    _run(step, values, extents, placement.turn_on(step.device or placement.HOST))
+        else:
+            for step in self._steps:
+                _run(step, values, extents)
         results = [values[value["name"]] for value in self.outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
 
-def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int]) -> None:
-    """Run one stage: take its inputs from ``values``, store its outputs there."""
+def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int], turn: ContextManager[Any] = _AT_ONCE) -> None:
+    """Run one stage in its ``turn``: take its inputs from ``values``, store its outputs there."""
     stage = step.stage
     args = [values[name] for name in stage["inputs"]]
-    if "makes" in stage:
-        made = [_array(value, extents) for value in stage["makes"]]
-        step.call(*args, *made)
-        results = [as_array(tensor) for tensor in made]
-    else:
-        result = step.call(*args)
-        results = list(result) if isinstance(result, (tuple, list)) and len(stage["outputs"]) != 1 else [result]
-        if len(results) != len(stage["outputs"]):
-            wanted = ", ".join(stage["outputs"])
-            raise ModelError(f"stage {stage['name']!r} gave {len(results)} outputs, and the graph wants {wanted}")
+    with turn:
+        results = _results(step, args, extents)
     values.update(zip(stage["outputs"], results))
     for name in step.drops:
         values.pop(name, None)
+
+
+def _results(step: _Step, args: List[Any], extents: Dict[str, int]) -> List[Any]:
+    stage = step.stage
+    if not step.device:
+        args = placement.on_host(args)
+    if "makes" in stage:
+        made = [_array(value, extents) for value in stage["makes"]]
+        step.call(*args, *made)
+        return [as_array(tensor) for tensor in made]
+    result = step.call(*args)
+    results = list(result) if isinstance(result, (tuple, list)) and len(stage["outputs"]) != 1 else [result]
+    if len(results) != len(stage["outputs"]):
+        wanted = ", ".join(stage["outputs"])
+        raise ModelError(f"stage {stage['name']!r} gave {len(results)} outputs, and the graph wants {wanted}")
+    return results
 
 
 def _array(value: Value, extents: Mapping[str, int]) -> Tensor:
@@ -219,6 +281,8 @@ def graph(
 def _described(stage: Stage, module: int) -> Dict[str, Any]:
     described: Dict[str, Any] = {"name": stage.name, "module": module, "function": stage.function}
     described.update(inputs=list(stage.inputs), outputs=list(stage.outputs))
+    if stage.device:
+        described["device"] = stage.device
     if stage.makes:
         described["makes"] = [{"dtype": dtype, "shape": list(shape)} for dtype, shape in stage.makes]
     return described
@@ -286,7 +350,8 @@ def checked(described: Any) -> Dict[str, Any]:
                      {"name": "network", "module": 1, "function": "main", "inputs": ["x"], "outputs": ["prob"]}]}
 
     ``module`` is an index into the imports. A stage takes inputs of the graph, outputs of earlier stages, and weights
-    of an import of kind ``rpcsys.params``. An extent in ``makes`` is a number, or the name of an input's extent.
+    of an import of kind ``rpcsys.params``. A stage may have a ``"device"`` to run on. An extent in ``makes`` is a
+    number, or the name of an input's extent.
     """
     if not isinstance(described, dict) or not set(described) >= {"inputs", "outputs", "weights", "imports", "stages"}:
         raise FormatError("is broken (it has no inputs, outputs, weights, imports or stages)")
@@ -321,6 +386,11 @@ def _check_stage(stage: Any, imports: int, extents: Any) -> None:
     module = stage.get("module")
     if type(module) is not int or not 0 <= module < imports:
         raise FormatError(f"is broken (stage {stage['name']!r} belongs to no module)")
+    if "device" in stage:
+        try:
+            device_names.parse(stage["device"])
+        except UsageError as error:
+            raise FormatError(f"is broken (stage {stage['name']!r}: {error})") from None
     if "makes" in stage:
         _check_makes(stage, extents)
 

@@ -51,7 +51,7 @@ class NativeModule(Module):
         return found
 
 
-def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
+def load(path: str, name: str, inside: Sequence[str] = (), device: str = "") -> NativeModule:
     """Load the library at ``path``, with modules of the kinds ``inside`` in it. Raises `ModelError`, in one line."""
     with _explained(name):
         file = elf.read(path)

@@ -157,7 +157,7 @@ class OnnxModule(Module):
         return [name for name in model.shared if name not in found]
 
 
-def load(path: str, name: str) -> OnnxModule:
+def load(path: str, name: str, device: str = "") -> OnnxModule:
     """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line."""
     runner = _first(name, path, lambda: onnx_session.of_file(path, {}), lambda: part(_REFERENCE).of_file(path))
     return OnnxModule(lambda: part(_MODEL).parts(path), runner=runner, name=name)
