@@ -78,8 +78,8 @@ def _first(made: Path) -> Iterator[None]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables with which PoCL runs on one core and keeps what it compiles in ``folder``."""
-    return {"POCL_CACHE_DIR": str(folder), "POCL_MAX_PTHREAD_COUNT": "1"}
+    """Variables with which PoCL has 1 GiB of memory and one core, and keeps what it compiles in ``folder``."""
+    return {"POCL_CACHE_DIR": str(folder), "POCL_MAX_PTHREAD_COUNT": "1", "POCL_MEMORY_LIMIT": "1"}
 
 
 # ---------------------------------------------------------------- programs
@@ -92,6 +92,7 @@ class Programs:
         self.addone = folder / "addone.so"  # addone(x, y): y = x + 1 over 1024 float32
         self.relax = folder / "relax.so"  # a Relax program: main(x) = relu(x @ `weights`), x (4, 8) float32
         self.wrong = folder / "wrong.so"  # addone, with a kernel that does not compile
+        self.scale = folder / "scale.so"  # scale(x, factor, y): y = x * factor, x and y (n,) float32 for any n
         self.large = folder / "large.so"  # addone, in groups of more work items than a device takes
 
 
@@ -121,6 +122,7 @@ def compile_all(made: Programs) -> None:
     addone = _addone(256)
     addone.export_library(str(made.addone))
     made.wrong.write_bytes(made.addone.read_bytes().replace(b"1.000000e+00f", b"no_number_now"))
+    _scale().export_library(str(made.scale))
     _addone(1 << 20).export_library(str(made.large))
 
 
@@ -131,18 +133,31 @@ def _target() -> Any:
 
 
 def _addone(group: int) -> Any:
-    """``addone`` in groups of so many work items, of which those beyond the array do nothing."""
-    import tvm
+    """``addone`` in groups of so many work items; what is beyond the array does nothing."""
     from tvm import te
 
     x = te.placeholder((LENGTH,), "float32", name="x")
-    y = te.compute((LENGTH,), lambda i: x[i] + 1.0, name="y")
-    schedule = tvm.s_tir.Schedule(te.create_prim_func([x, y]).with_attr("global_symbol", "addone"))
+    return _compiled("addone", [x], te.compute((LENGTH,), lambda i: x[i] + 1.0, name="y"), group)
+
+
+def _scale() -> Any:
+    from tvm import te, tirx
+
+    length, factor = tirx.Var("n", "int32"), tirx.Var("factor", "float32")
+    x = te.placeholder((length,), "float32", name="x")
+    return _compiled("scale", [x, factor], te.compute((length,), lambda i: x[i] * factor, name="y"), 32)
+
+
+def _compiled(name: str, arguments: list[Any], y: Any, group: int) -> Any:
+    import tvm
+    from tvm import te
+
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([*arguments, y]).with_attr("global_symbol", name))
     (loop,) = schedule.get_loops(schedule.get_sblock("y"))
     outer, inner = schedule.split(loop, [None, group])
     schedule.bind(outer, "blockIdx.x")
     schedule.bind(inner, "threadIdx.x")
-    return tvm.compile(tvm.IRModule({"addone": schedule.mod["main"]}), target=_target())
+    return tvm.compile(tvm.IRModule({name: schedule.mod["main"]}), target=_target())
 
 
 def _compile_relax(path: Path) -> None:

@@ -115,13 +115,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the whole run, the same for all processes of a parallel run."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-
-
-@pytest.fixture(scope="session")
 def artefacts(shared: Path) -> Artefacts:
     """Compiled libraries, shared by the processes of a parallel run."""
     return compiled(shared)
