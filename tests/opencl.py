@@ -12,8 +12,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def missing() -> str:
     return f"no OpenCL here; type: sudo apt-get install {' '.join(lacking)}" if lacking else ""
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def library() -> Path:
     """libtvm_opencl.so. Skips the test where something is missing that it is made of."""
     pytest.importorskip("tvm")
@@ -116,14 +116,11 @@ def weights() -> Any:
 
 def compile_all(made: Programs) -> None:
     """Compile the programs, the last one at the end."""
-    import tvm
-
     _compile_relax(made.relax)
-    addone = _addone(256)
-    addone.export_library(str(made.addone))
+    addone(256).export_library(str(made.addone))
     made.wrong.write_bytes(made.addone.read_bytes().replace(b"1.000000e+00f", b"no_number_now"))
     _scale().export_library(str(made.scale))
-    _addone(1 << 20).export_library(str(made.large))
+    addone(1 << 20).export_library(str(made.large))
 
 
 def _target() -> Any:
@@ -132,7 +129,7 @@ def _target() -> Any:
     return tvm.target.Target({"kind": "opencl"}, host="llvm")
 
 
-def _addone(group: int) -> Any:
+def addone(group: int) -> Any:
     """``addone`` in groups of so many work items; what is beyond the array does nothing."""
     from tvm import te
 

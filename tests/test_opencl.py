@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from rpcsys.module import container
 from rpcsys.module.registry import File
+from tests import opencl
 from tests.opencl import LENGTH, Programs, weights
 
 tvm = pytest.importorskip("tvm")
@@ -88,10 +89,10 @@ def test_memory_is_counted(device: Any) -> None:
 
 def test_a_full_device_says_what_was_asked_for_and_what_is_free(device: Any) -> None:
     before = device.available_global_memory
-    kept = [tvm.runtime.empty((50 << 20,), "float32", device) for _ in range(4)]
+    kept = [tvm.runtime.empty((50 << 20,), "float32", device) for _ in range(before // (200 << 20))]
+    free = device.available_global_memory
     with pytest.raises(MemoryError) as error:
-        kept += [tvm.runtime.empty((50 << 20,), "float32", device) for _ in range(4)]
-    free = before - len(kept) * (200 << 20)
+        tvm.runtime.empty((50 << 20,), "float32", device)
     assert f"{200 << 20} bytes are asked for, {free} of {MEMORY} are free" in one_line(error)
     kept.clear()
     assert device.available_global_memory == before
@@ -196,25 +197,18 @@ def load(data: bytes) -> Any:
     return tvm.get_global_func("ffi.Module.load_from_bytes.opencl")(data)
 
 
-def test_a_module_is_saved_as_it_was_compiled(device: Any, opencl_programs: Programs, tmp_path: Path) -> None:
-    """The programs were compiled without the plug-in, whose modules TVM's compiler saves where it is loaded."""
-    for path in (opencl_programs.addone, opencl_programs.relax):
-        data = payload(path)
-        module = load(data)
-        assert module.kind == "opencl"
-        assert "// Function: " in module.inspect_source()
-        assert tvm.get_global_func("ffi.ModuleSaveToBytes", allow_missing=True) is None or True
-
-
-def test_a_module_that_was_just_compiled_runs(device: Any, tmp_path: Path) -> None:
-    from tests import opencl
-
-    compiled = opencl._addone(64)
-    compiled.export_library(str(tmp_path / "again.so"))
-    for module in (compiled, tvm.runtime.load_module(str(tmp_path / "again.so"))):
-        y = tvm.runtime.empty((LENGTH,), "float32", device)
-        module["addone"](tvm.runtime.tensor(NUMBERS, device), y)
-        np.testing.assert_array_equal(y.numpy(), NUMBERS + 1)
+def test_a_module_that_was_just_compiled_runs_and_is_saved(
+    device: Any, opencl_programs: Programs, tmp_path: Path
+) -> None:
+    """The plug-in makes it, since it is loaded here; the other library was compiled without it."""
+    compiled = opencl.addone(256)
+    assert compiled.imports[0].kind == "opencl"
+    assert "// Function: addone_kernel" in compiled.imports[0].inspect_source()
+    y = tvm.runtime.empty((LENGTH,), "float32", device)
+    compiled["addone"](tvm.runtime.tensor(NUMBERS, device), y)
+    np.testing.assert_array_equal(y.numpy(), NUMBERS + 1)
+    compiled.export_library(str(tmp_path / "saved.so"))
+    assert payload(tmp_path / "saved.so") == payload(opencl_programs.addone)
 
 
 @settings(max_examples=200)
@@ -226,8 +220,8 @@ def test_broken_bytes_are_refused(device: Any, opencl_programs: Programs, data: 
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
         module = load(bytes(damaged))
-    except (ValueError, UnicodeDecodeError) as error:
-        assert "\n" not in str(error) or bytes(damaged) != whole
+    except ValueError as error:
+        assert "\n" not in str(error)
     else:
         assert module.kind == "opencl"
 

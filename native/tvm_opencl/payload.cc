@@ -5,6 +5,7 @@
 
 #include "payload.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "opencl.h"
@@ -31,33 +32,41 @@ public:
         return {take(size), size};
     }
 
+    // Text that stands in messages: no byte outside of ASCII, no end of line.
+    std::string name()
+    {
+        std::string text = string();
+        if (!std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= ' ' && c <= '~'; })) refuse();
+        return text;
+    }
+
     template <typename T> std::vector<T> numbers()
     {
         uint64_t count = number();
-        if (count > left_ / sizeof(T)) cut_off();
+        if (count > left_ / sizeof(T)) refuse();
         std::vector<T> values(count);
         if (count) std::memcpy(values.data(), take(count * sizeof(T)), count * sizeof(T));
         return values;
     }
 
-    std::vector<std::string> strings()
+    std::vector<std::string> names()
     {
         std::vector<std::string> values;
-        for (uint64_t left = number(); left; left--) values.push_back(string());
+        for (uint64_t left = number(); left; left--) values.push_back(name());
         return values;
     }
 
 private:
     const char *take(uint64_t size)
     {
-        if (size > left_) cut_off();
+        if (size > left_) refuse();
         const char *start = data_;
         data_ += size;
         left_ -= size;
         return start;
     }
 
-    [[noreturn]] static void cut_off() { fail("ValueError", "a module of kind opencl is cut off or broken"); }
+    [[noreturn]] static void refuse() { fail("ValueError", "a module of kind opencl is cut off or broken"); }
 
     const char *data_;
     size_t left_;
@@ -111,13 +120,13 @@ Payload decode(const char *data, size_t size)
 {
     Reader from(data, size);
     Payload payload;
-    payload.format = from.string();
+    payload.format = from.name();
     for (uint64_t left = from.number(); left; left--) {
-        std::string key = from.string();
+        std::string key = from.name();
         KernelInfo kernel;
-        kernel.name = from.string();
+        kernel.name = from.name();
         kernel.arguments = from.numbers<DLDataType>();
-        kernel.launch_tags = from.strings();
+        kernel.launch_tags = from.names();
         kernel.extra_tags = from.numbers<int32_t>();
         payload.kernels[key] = std::move(kernel);
     }

@@ -29,7 +29,7 @@ struct Payload
 
 std::string encode(const Payload &payload);
 
-// Every length is checked against the bytes that are left. Raises a ValueError.
+// Every length is checked against the bytes that are left. Raises a ValueError of one line.
 Payload decode(const char *data, size_t size);
 
 }  // namespace rpcsys
