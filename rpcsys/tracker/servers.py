@@ -95,8 +95,9 @@ class Servers:
             actions.append(HistoryEntry(now, "gone", {"server": earlier, "reason": f"it is {name} now"}))
             actions += self.health.leave(earlier)
         labels = dict(message.labels)
-        facts = facts_of(message.key, name, labels, message.loads)
-        server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
+        loads, devices = message.loads, message.devices
+        facts = facts_of(message.key, name, labels, loads, devices)
+        server = Server(name, message.key, message.slots, host, port, labels, loads, devices, facts)
         server.identity, server.pin = identity, message.pin
         self.records.describe(peer, server)
         self.records.note_back(server)

@@ -16,6 +16,10 @@ KINDS: Mapping[str, Optional[int]] = {
 #: The kind whose devices have OpenVINO's own names behind the colon.
 OPENVINO = "openvino"
 
+#: The most devices that a board announces, and the characters of a name.
+MAX_DEVICES = 32
+MAX_NAME = 64
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 _OPENVINO = re.compile(r"[A-Z][A-Z0-9_]{0,15}(\.[A-Z0-9_]{1,15}){0,2}", re.ASCII)
 _FORMS = "devices of a board are written KIND:NUMBER such as opencl:0 (KIND: {}), or openvino:NAME such as openvino:CPU"

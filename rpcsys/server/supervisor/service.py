@@ -30,6 +30,7 @@ from rpcsys.server.supervisor import session_keys
 from rpcsys.server.supervisor.children import Spawner
 from rpcsys.server.supervisor.cleaning import Cleaner
 from rpcsys.server.supervisor.clients import Clients
+from rpcsys.server.supervisor.device_search import DeviceSearch
 from rpcsys.server.supervisor.health import CHECK, RECOVER
 from rpcsys.server.supervisor.health_commands import HealthCommands
 from rpcsys.server.supervisor.http import ServerMetrics, Web, counted, gauges
@@ -87,8 +88,11 @@ class DeviceServer:
                 self._loop, trackers, self._card(), make_key, proxies=bool(config.proxies), lab=config.lab
             )
         self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
-        self._state = DeviceServerState(_policy(config, self._deployed_key))
+        self._devices = DeviceSearch(self._loop, config)
+        self._devices.on_found = self._describe
+        self._state = DeviceServerState(_policy(config, self._deployed_key, self._devices.needed))
         self._options = _session_options(config)
+        self._describe()
         self._on_action = self._actions()
         about = {"rpcsys": __version__, **versions()} if page else {}
         self._metrics = ServerMetrics(config.key, lambda: gauges(self._state), about, counted(self._state))
@@ -112,6 +116,7 @@ class DeviceServer:
             serve.notify("STOPPING=1")
         finally:
             self._commands.kill()
+            self._devices.close()
             self._spawner.leave()
             if self._tracker is not None:
                 self._tracker.finish()
@@ -124,6 +129,13 @@ class DeviceServer:
         if self._why:
             raise ConfigError(self._why)
         return 0
+
+    def _describe(self) -> None:
+        """Note the devices, for sessions and for the tracker."""
+        found = self._devices.found
+        self._options["devices"] = found
+        if self._tracker is not None:
+            self._tracker.introduce(devices=found.names)
 
     def _read_secrets(self) -> None:
         """Read the standing key, make the front's; a credential is read later, by each connection to a tracker.
@@ -146,7 +158,7 @@ class DeviceServer:
             records.policy = dataclasses.replace(
                 records.policy, front=front.name, front_seed=seed, deployed_key=self._deployed_key
             )
-            self._tracker.introduce(front.pin)
+            self._tracker.introduce(pin=front.pin)
 
     def _settings(self) -> dict[str, Any]:
         """The settings of a zygote and its children."""
@@ -237,6 +249,7 @@ class DeviceServer:
             do.Extend: lambda child, until: spawner.send_json(child, {"until": until}),
             do.Start: self._start,
             do.Finish: self._finish,
+            do.FindDevices: self._devices.start,
             do.RunCommand: self._commands.run,
             do.Refuse: clients.refuse,
             do.Drop: clients.drop,
@@ -388,7 +401,7 @@ def _holds(folder: str, paths: list[str]) -> bool:
     return any(os.path.commonpath((real, os.path.realpath(path))) == real for path in paths if path)
 
 
-def _policy(config: ServerConfig, deployed_key: str) -> Policy:
+def _policy(config: ServerConfig, deployed_key: str, search: bool) -> Policy:
     return Policy(
         config.key,
         config.slots,
@@ -403,6 +416,7 @@ def _policy(config: ServerConfig, deployed_key: str) -> Policy:
         deploy=bool(config.deploy),
         pinned=bool(config.lab or config.standing_key),
         in_lab=bool(config.lab),
+        search=search,
         deployed_key=deployed_key,
         proxies=tuple("{}:{}".format(*proxy) for proxy in config.proxies),
     )
