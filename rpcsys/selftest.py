@@ -259,8 +259,8 @@ _SERVE = (
     "from rpcsys.server.__main__ import main; sys.exit(main())"
 )
 _CHECKS: Tuple[Callable[[Sequence[str]], Iterator[Finding]], ...] = (
-    _board, _standard_library, _folder, _memory, _system, _tls, _speedups, _tvm, _drivers, _devices, _packages, _tracker,
-    _session,
+    _board, _standard_library, _folder, _memory, _system, _tls, _speedups, _tvm, _drivers, _devices, _packages,
+    _tracker, _session,
 )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def _print_devices(servers: Sequence[Mapping[str, Any]]) -> None:
     rows = [row for row in servers if len(row.get("devices", ())) > 1]
     if rows:
         click.echo("\nDevices")
-        columns = {"name": "name", "devices": lambda row: ", ".join(row["devices"])}
+        columns: dict[str, Any] = {"name": "name", "devices": lambda row: ", ".join(row["devices"])}
         print_rows(sorted(rows, key=lambda row: str(row["name"])), columns)
 
 

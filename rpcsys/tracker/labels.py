@@ -1,7 +1,7 @@
 """The facts of devices, and the wants of requests.
 
-A device's facts are pairs of label and value; a label may have several values (``loads``, ``device``: of the board's
-devices by name and by kind). A request wants exact pairs, and compares other labels (``{"cores": ">=4", "onnxruntime": ">=1.22,<2"}``).
+A device's facts are pairs of label and value; a label may have several values (``loads``, ``device``). A request wants
+exact pairs, and compares other labels (``{"cores": ">=4", "onnxruntime": ">=1.22,<2"}``).
 
 Two values compare as numbers if both are plain numbers, else as versions if both are versions with the same word
 before them, else as texts, which are only equal or not. The labels in `VERSIONS` are never plain numbers: 1.9 < 1.22.

@@ -86,7 +86,7 @@ def loaders(kind: str, tvm: FrozenSet[str]) -> Iterator[str]:
 
 
 def _providers() -> FrozenSet[str]:
-    """onnxruntime's providers that are libraries of their own."""
+    """The providers of onnxruntime that are libraries of their own."""
     start = "libonnxruntime_providers_"
     folder = _package("onnxruntime")
     paths = glob.glob(os.path.join(glob.escape(folder), "capi", start + "*.so")) if folder else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any, Dict, List
 
 from rpcsys.server.devices.reading import MAX_FOUND, check, load, text
@@ -19,13 +20,9 @@ def find(library: str) -> List[Dict[str, Any]]:
     """The devices of all platforms. Raises OSError."""
     api = load(library, "clGetPlatformIDs", "clGetPlatformInfo", "clGetDeviceIDs", "clGetDeviceInfo")
     found = []
-    for platform in _handles(lambda *rest: api.clGetPlatformIDs(*rest), _NO_PLATFORM):
+    for platform in _handles(api.clGetPlatformIDs, _NO_PLATFORM):
         runtime = text(_said(api.clGetPlatformInfo, platform, _PLATFORM_VERSION))
-        every = ctypes.c_uint64(_ALL)
-
-        def devices(*rest: Any, of: Any = platform, every: Any = every) -> int:
-            return int(api.clGetDeviceIDs(of, every, *rest))
-
+        devices = functools.partial(api.clGetDeviceIDs, platform, ctypes.c_uint64(_ALL))
         for device in _handles(devices, _NO_DEVICE):
             name, driver, memory, kind = (
                 _said(api.clGetDeviceInfo, device, what) for what in (_NAME, _DRIVER, _MEMORY, _TYPE)
@@ -36,15 +33,15 @@ def find(library: str) -> List[Dict[str, Any]]:
 
 
 def _handles(ask: Any, none: int) -> List[Any]:
-    """The handles that a function with a room, an array and a count gives."""
+    """The handles that a function gives which takes a room, an array and a count; ``none``: its status for none."""
     count = ctypes.c_uint32()
     status = ask(0, None, ctypes.byref(count))
     if status == none:
         return []
-    check("it", status)
+    check("clGetPlatformIDs or clGetDeviceIDs", status)
     room = min(count.value, MAX_FOUND)
     array = (_handle * room)()
-    check("it", ask(room, array, None))
+    check("clGetPlatformIDs or clGetDeviceIDs", ask(room, array, None))
     return [_handle(each) for each in array]
 
 
