@@ -172,7 +172,7 @@ def _devices(arguments: Sequence[str]) -> Iterator[Finding]:
     from rpcsys.server.devices import search
 
     named, libraries = _value(arguments, "--tvm-library"), (_value(arguments, "--load-library") or "").split(":")
-    found = search.Search(search.questions(None, named, [os.path.abspath(path) for path in libraries if path]))
+    found = search.DriverSearch(search.questions(None, named, [os.path.abspath(path) for path in libraries if path]))
     found.wait()
     for device in json.loads(found.devices().described):
         about = (device["title"], device["memory"] and f"{device['memory'] >> 20} MB", device["runtime"])

@@ -20,6 +20,7 @@ from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.tracker.transitions import OURS, SILENT
 from rpcsys.tracker.views import hints
 from rpcsys.wire import control, keys, tracker
+from rpcsys.wire.device_names import MAX_DEVICES, MAX_NAME
 from rpcsys.wire.labels import MAX_LABELS
 
 MAX_OFFERS = 4096  # match keys and leases, and keys served, of one connection: no proxy has so many servers
@@ -215,6 +216,8 @@ def _refused(records: Records, peer: Peer, message: control.Register) -> Send | 
         problem = f"more than {MAX_OFFERS} keys and leases on one connection"
     elif message.slots > MAX_SLOTS or max(len(message.labels), len(message.loads)) > MAX_LABELS:
         problem = f"more than {MAX_SLOTS} slots, or {MAX_LABELS} labels or kinds of files"
+    elif len(message.devices) > MAX_DEVICES or max(map(len, message.devices), default=0) > MAX_NAME:
+        problem = f"more than {MAX_DEVICES} devices, or {MAX_NAME} characters in the name of one"
     elif len(message.running) > message.slots:
         problem = "it runs more sessions than it has slots"
     elif peer.proxies and peer.gate is None:

@@ -10,7 +10,6 @@ from typing import Any, Mapping
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import checks, pinned_keys
 from rpcsys.wire.checks import Message, field, optional
-from rpcsys.wire.device_names import MAX_DEVICES, MAX_NAME
 from rpcsys.wire.labels import MAX_WANTED
 from rpcsys.wire.outcomes import OUTCOMES
 from rpcsys.wire.pinned_keys import DEPLOY, SERVE
@@ -67,13 +66,6 @@ def _left(value: Any, name: str) -> Any:
     if type(value) is list:
         return [_brief(item, name) for item in value[:MAX_NAMES]]
     return _id(value, name)
-
-
-def _devices(value: Any, name: str) -> tuple[str, ...]:
-    found: tuple[str, ...] = checks.items(checks.text)(value, name)
-    if len(found) > MAX_DEVICES or any(not 0 < len(each) <= MAX_NAME for each in found):
-        raise checks.wrong(name, f"at most {MAX_DEVICES} names of at most {MAX_NAME} characters", value)
-    return found
 
 
 class Ask(Message):
@@ -257,7 +249,7 @@ class Register(Ask, op="register"):
     address: str | None = field(optional(checks.text), default=None)  # replaces the connection's own
     labels: Mapping[str, str] = field(checks.mapping(checks.text), default=dict)
     loads: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
-    devices: tuple[str, ...] = field(_devices, default=tuple)  # their names
+    devices: tuple[str, ...] = field(checks.items(checks.text), default=tuple)  # their names
     running: tuple[Running, ...] = field(checks.items(Running.from_json), default=tuple)
     identity: str = field(checks.text, default="")  # random, constant for the server's life, on any connection
     spare: str = field(checks.text, default="")  # its name where another server has ``name``, "" for one given by hand

@@ -21,7 +21,7 @@ _TVM = "tvm"
 _FUNCTIONS = {"rocm": ("cuda", "find_rocm"), _TVM: ("tvm_runtime", "find")}  # else `find` of the module of that name
 
 
-class Question(NamedTuple):
+class DriverQuestion(NamedTuple):
     """What one process is asked: to call a function of a module of this package."""
 
     what: str  # for people
@@ -30,30 +30,30 @@ class Question(NamedTuple):
 
 def questions(
     wanted: Optional[Sequence[str]], tvm_library: Optional[str], libraries: Sequence[str]
-) -> Dict[str, Question]:
+) -> Dict[str, DriverQuestion]:
     """The questions by name: the kinds of devices whose driver is here, then what TVM's runtime knows of them.
 
     ``wanted``: the kinds to look for, None for all; the others as the server's flags.
     """
     here = {kind: path for kind, path in board.drivers().items() if wanted is None or kind in wanted}
-    asked = {kind: Question(f"the driver of {kind} ({path})", [path]) for kind, path in here.items()}
+    asked = {kind: DriverQuestion(f"the driver of {kind} ({path})", [path]) for kind, path in here.items()}
     if asked and library.find(tvm_library) is not None:
         arguments = [tvm_library, list(libraries), [kind for kind in here if kind != "openvino"]]
-        asked[_TVM] = Question("TVM's runtime", arguments)
+        asked[_TVM] = DriverQuestion("TVM's runtime", arguments)
     return asked
 
 
 class _Asked(NamedTuple):
     name: str
-    question: Question
+    question: DriverQuestion
     pid: int
     data: bytearray
 
 
-class Search:
+class DriverSearch:
     """The processes that are asked. ``problems``: a line for each driver that did not answer."""
 
-    def __init__(self, asked: Mapping[str, Question], npus: bool = True) -> None:
+    def __init__(self, asked: Mapping[str, DriverQuestion], npus: bool = True) -> None:
         self._npus = npus  # whether to look for these, too
         self.problems: List[str] = []
         self._answers: Dict[str, Any] = {}
@@ -63,7 +63,7 @@ class Search:
         for name, question in asked.items():
             self._ask(name, question)
 
-    def _ask(self, name: str, question: Question) -> None:
+    def _ask(self, name: str, question: DriverQuestion) -> None:
         module, function = _FUNCTIONS.get(name, (name, "find"))
         settings = {"module": module, "function": function, "arguments": question.arguments, "parent": os.getpid()}
         reading, writing = os.pipe()
@@ -129,7 +129,7 @@ class Search:
             pass
         self._note(asked.question, otherwise)
 
-    def _note(self, question: Question, what: str) -> None:
+    def _note(self, question: DriverQuestion, what: str) -> None:
         self.problems.append(f"{question.what} {' '.join(what.split())[:300]}: its devices are left out")
 
     def collect(self) -> bool:

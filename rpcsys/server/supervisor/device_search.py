@@ -16,22 +16,22 @@ COLLECT_S = 0.2  # between two attempts to collect processes that have ended
 class DeviceSearch:
     """One search, of all that ``config`` wants; ``needed``: whether there is a driver to ask.
 
-    ``found`` is complete when `DevicesFound` is posted, after a call of ``on_found``; at once if none is needed.
+    ``tell`` is called with what is known: at once, and again before `DevicesFound` is posted.
     """
 
-    def __init__(self, loop: Loop, config: ServerConfig) -> None:
+    def __init__(self, loop: Loop, config: ServerConfig, tell: Callable[[Devices], object]) -> None:
         wanted = config.devices
-        self.on_found: Callable[[], object] = lambda: None
         self._loop = loop
+        self._tell = tell
         self._npus = wanted is None or board.NPU in wanted
         self._asked = search.questions(wanted, config.tvm_library, config.load_library)
-        self._search: search.Search | None = None
+        self._search: search.DriverSearch | None = None
         self.needed = bool(self._asked)
-        self.found = Devices() if self.needed else search.Search({}, self._npus).devices()
+        tell(Devices() if self.needed else search.DriverSearch({}, self._npus).devices())
 
     def start(self) -> None:
         """Ask the drivers: `DevicesFound` follows within `search.LIMIT_S` seconds."""
-        self._search = search.Search(self._asked, self._npus)
+        self._search = search.DriverSearch(self._asked, self._npus)
         self._loop.add(self._search.fileno(), self._advance)
         self._loop.call_at(self._loop.now() + search.LIMIT_S, self._give_up)
         self._advance()
@@ -46,15 +46,15 @@ class DeviceSearch:
             self._search.give_up()
             self._check(self._search)
 
-    def _check(self, found: search.Search) -> None:
+    def _check(self, found: search.DriverSearch) -> None:
         if not found.over:
             return
         self._loop.call_at(None, self._give_up)
         self._loop.remove(found.fileno())
         found.close()
-        self.found = found.devices()
-        self.on_found()
-        self._loop.post(ev.DevicesFound, self.found.names, tuple(found.problems))
+        devices = found.devices()
+        self._tell(devices)
+        self._loop.post(ev.DevicesFound, devices.names, tuple(found.problems))
         self._collect()
 
     def _collect(self) -> None:
