@@ -43,7 +43,7 @@ def devices(hello: Dict[str, Any]) -> List[Dict[str, Any]]:
     described = told.get("devices") if isinstance(told, dict) else None
     names = hello.get("devices")
     found = described or [{"name": name} for name in (names if isinstance(names, list) else ())]
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return [each for each in found if isinstance(each, dict) and "name" in each] if isinstance(found, list) else []
 
 
 def _opened(source: Source, name: str) -> Container:

@@ -11,11 +11,19 @@ from rpcsys.ffi import library
 from rpcsys.server.config import ServerConfig, parse
 
 
-def test_defaults():
+def test_defaults(monkeypatch):
+    monkeypatch.delenv("RPCSYS_DEVICES")
     config = parse(["--tvm", "off", "--preload", "none", "--name", "n"])
     assert config == ServerConfig(name="n")
     assert parse(["--host", "a", "--host", "b"]).host == "b"
     assert (config.host, config.port, config.port_end) == ("0.0.0.0", 9090, 9199)
+
+
+@pytest.mark.parametrize(("text", "kinds"), [("all", None), ("none", ()), ("opencl,openvino", ("opencl", "openvino"))])
+def test_the_kinds_of_devices_to_look_for(monkeypatch, text, kinds):
+    assert parse(["--tvm", "off", "--devices", text]).devices == kinds
+    monkeypatch.setenv("RPCSYS_DEVICES", text)
+    assert parse(["--tvm", "off"]).devices == kinds
 
 
 @pytest.mark.parametrize(("port", "end"), [(9300, 9409), (65530, 65536)])

@@ -50,5 +50,5 @@ def _of_kind(kind: str, answer: Any, loaders: List[str]) -> List[Dict[str, Any]]
 
 def _text(value: Any, most: int) -> str:
     """Printable ASCII of at most so many characters."""
-    text = value[: 4 * most] if isinstance(value, str) else ""
-    return " ".join("".join(char if " " <= char <= "~" else "?" for char in text).split())[:most].rstrip()
+    text = " ".join(value[: 4 * most].split()) if isinstance(value, str) else ""
+    return "".join(char if " " <= char <= "~" else "?" for char in text[:most]).rstrip()

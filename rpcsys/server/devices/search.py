@@ -97,8 +97,10 @@ class DriverSearch:
             asked = self._asked[pipe]
             data = os.read(pipe, 65536)
             asked.data.extend(data)
-            if not data or len(asked.data) > MAX_BYTES:
-                self._end(pipe, "crashed")
+            if not data:
+                self._end(pipe, "ended its process without an answer")
+            elif len(asked.data) > MAX_BYTES:
+                self._end(pipe, "answered too much")
 
     def wait(self) -> None:
         """Block until all have answered, at most for `LIMIT_S` seconds; then end it."""
