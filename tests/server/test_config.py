@@ -50,7 +50,7 @@ def test_every_flag(tmp_path):
             *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
             *["--allow-pickle", "--cache", str(tmp_path / "cache"), "--cache-size", "2G"],
             *["--deploy", str(tmp_path), "--deploy-workers", "3", "--deploy-queue", "9"],
-            *["--session-memory", "512M", "--read-only", "--import-timeout", "5"],
+            *["--session-memory", "512M", "--read-only", "--import-timeout", "5", "--devices", "opencl"],
         ]
     )
     assert config == ServerConfig(
@@ -67,6 +67,7 @@ def test_every_flag(tmp_path):
         tvm="off",
         name="shelf 3",
         labels=(("os", "linux"), ("a", "")),
+        devices=("opencl",),
         preload=("json", "re"),
         imports=("lab_one", "lab_two"),
         grace_s=2.5,
