@@ -57,7 +57,7 @@ def test_a_board_is_requested_by_a_device_and_drivers_that_hang_or_crash_are_nam
     assert "the driver of vulkan (libvulkan.so.1) did not answer in 5 s: its devices are left out" in said
     assert "the driver of cuda (libcuda.so.1) ended its process without an answer: its devices are left out" in said
     assert "devices: cpu:0, opencl:0, opencl:1" in said
-    with rpcsys.connect_tracker(*tracker.address) as lab:
+    with rpcsys.connect_tracker(tracker.where) as lab:
         for wanted in ("opencl", "opencl:1"):
             with lab.request("k", labels={"device": wanted}) as session:
                 assert session.info["devices"] == NAMES
