@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterator, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterator, List, Set, Tuple
 
 from rpcsys.errors import ModelError, NotSupported, RemoteFunctionError, UsageError
 
@@ -46,6 +46,15 @@ def device(name: str, capabilities: Dict[str, Any]) -> Tuple[str, ...]:
     if "devices" not in capabilities:
         raise NotSupported(f"this server is of a version that knows no {name}; update rpcsys there")
     return (str(parse(name)),)
+
+
+def devices(hello: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """The devices that a HELLO describes; those of an older server by name alone."""
+    told = hello.get("capabilities")
+    described = told.get("devices") if isinstance(told, dict) else None
+    names = hello.get("devices")
+    found = described or [{"name": name} for name in (names if isinstance(names, list) else ())]
+    return [each for each in found if isinstance(each, dict) and "name" in each] if isinstance(found, list) else []
 
 
 def _opened(source: Source, name: str) -> Container:

@@ -120,6 +120,17 @@ def test_unreported_capabilities_are_not_checked(tmp_path):
         capabilities.check_loadable(b"", "model.onnx", {"loads": [".so"]})
 
 
+def test_devices_as_they_are_described_or_by_name_alone():
+    described = [{"name": "cpu:0", "loaders": []}, {"name": "opencl:0"}]
+    names = ["cpu:0", "opencl:0"]
+    assert capabilities.devices({"devices": names, "capabilities": {"devices": described}}) == described
+    assert capabilities.devices({"devices": names, "capabilities": {}}) == [{"name": name} for name in names]
+    assert capabilities.devices({"devices": ["cpu:0"]}) == [{"name": "cpu:0"}]
+    for nonsense in ({}, {"devices": 3}, {"capabilities": [], "devices": None}, {"capabilities": {"devices": 7}}):
+        assert capabilities.devices(nonsense) == []
+    assert capabilities.devices({"capabilities": {"devices": [7, {}]}}) == []
+
+
 def test_a_broken_inner_library_passes():
     damaged = b"".join(map(bytes, packed.pack({"name": 3}, [], 0)))
     capabilities.check_loadable(carrying("rpcsys.library", damaged), "model.so", DEVICE)
