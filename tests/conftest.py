@@ -43,7 +43,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def opencl_library(shared: Path) -> Iterator[Path]:
-    """TVM's OpenCL runtime, for ``--load-library``. This process and its daemons have PoCL, of 1 GiB and on one core."""
+    """TVM's OpenCL runtime, for ``--load-library``; PoCL is the driver of this process and of its daemons."""
     library = opencl.library()
     with pytest.MonkeyPatch.context() as patched:
         for name, value in opencl.environment(shared / "pocl").items():
