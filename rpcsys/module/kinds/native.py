@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence
 
 from rpcsys.errors import ModelError, NativeError
 from rpcsys.ffi import library
 from rpcsys.ffi.memory import Memory, address_of, locate
 from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Lacking, Library
 from rpcsys.ffi.tensors import TensorView
-from rpcsys.module import elf
+from rpcsys.module import elf, registry
 from rpcsys.module.container import functions_of
 from rpcsys.module.layout import LIBRARY
 from rpcsys.module.module import Function, Module
@@ -51,8 +51,11 @@ class NativeModule(Module):
         return found
 
 
-def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
-    """Load the library at ``path``, with modules of the kinds ``inside`` in it. Raises `ModelError`, in one line."""
+def load(path: str, name: str, inside: Sequence[str] = (), *, allow_pickle: bool = False) -> NativeModule:
+    """Load the library at ``path``, with modules of the kinds ``inside`` in it. Raises `ModelError`, in one line.
+
+    TVM loads it where it is there; of these modules some may be ours, and ``allow_pickle`` is for those.
+    """
     with _explained(name):
         file = elf.read(path)
         check(file, name)
@@ -63,7 +66,8 @@ def load(path: str, name: str, inside: Sequence[str] = ()) -> NativeModule:
             library.api()  # load it before the library
             Library(path)  # resolve all symbols now: one that is found missing later would end the process
             if library.has_runtime():
-                return _load_by_tvm(path, name, functions, inside)
+                with _ours_in_tvm(name, inside, allow_pickle):
+                    return _load_by_tvm(path, name, functions, inside)
         if LIBRARY_BIN in file.symbols:
             raise _no_runtime(name, "has modules inside")
         return _load_alone(path, name, file, functions)
@@ -107,6 +111,15 @@ def _open_alone(path: str, file: elf.Elf) -> Library:
     slots = {name: file.jump_slots[name] for name in lacking if name in file.jump_slots}
     others = [name for name in file.undefined() if name not in slots]
     return Library(path, Lacking(slots, (anchor.name, anchor.value), others))
+
+
+def _ours_in_tvm(name: str, inside: Sequence[str], allow_pickle: bool) -> ContextManager[None]:
+    """Inside the ``with``, TVM can load modules of ours, if there are any in the library."""
+    if set(inside).isdisjoint(registry.known()):
+        return contextlib.nullcontext()
+    from rpcsys.module import tvm_loader
+
+    return tvm_loader.loading(name, allow_pickle=allow_pickle)
 
 
 def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str]) -> NativeModule:
