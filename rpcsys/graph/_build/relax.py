@@ -42,6 +42,8 @@ def explained(name: str) -> Iterator[None]:
         raise UsageError(f"TVM compiles {name}, and {why}") from None
     try:
         yield
+    except UsageError:
+        raise
     except Exception as error:  # noqa: BLE001 - TVM raises any of Python's classes, and its own
         raise UsageError(f"TVM cannot compile {name}: {one_line(error, 400)}") from None
 
