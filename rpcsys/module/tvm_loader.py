@@ -103,11 +103,11 @@ def register(*, allow_pickle: bool = False) -> None:
 def loading(name: str, *, allow_pickle: bool) -> Iterator[None]:
     """Inside the ``with``, TVM can load the file ``name`` with our modules in it, in this thread."""
     _register()
-    _loading.context = Context(name, _no_library, allow_pickle)
+    outer, _loading.context = _loading.context, Context(name, _no_library, allow_pickle)
     try:
         yield
     finally:
-        _loading.context = None
+        _loading.context = outer
 
 
 def _register() -> None:
@@ -119,12 +119,14 @@ def _register() -> None:
 
 def _loader(kind: str) -> Callable[[bytes], Object]:
     def load(data: bytes) -> Object:
-        context = _loading.context or Context(_NAME, _no_library, _Process.allow_pickle)
-        if kind == python.KIND and not context.allow_pickle:
-            raise ModelError(
-                f"{context.name} holds Python functions, which can do anything; if you trust it: "
-                + ("rpcsys.tvm.register(allow_pickle=True)" if _loading.context is None else "allow_pickle=True")
-            )
+        context = _loading.context
+        if context is None:
+            context = Context(_NAME, _no_library, _Process.allow_pickle)
+            if kind == python.KIND and not context.allow_pickle:
+                raise ModelError(
+                    f"{_NAME} holds Python functions, which can do anything; if you trust it: "
+                    "rpcsys.tvm.register(allow_pickle=True)"
+                )
         return _give(registry.find(kind).load_from_bytes(_placed(data), context))
 
     load.__name__ = f"load_{kind}"

@@ -54,7 +54,9 @@ def _fusion(pattern: Any) -> Any:
     elif isinstance(pattern, tuple) and pattern and isinstance(pattern[0], str):
         given = pattern
     else:
-        raise UsageError(f"{pattern!r} is no pattern: give an operator's name, or (name, pattern[, annotations, check])")
+        raise UsageError(
+            f"{pattern!r} is no pattern: give an operator's name, or (name, pattern[, annotations, check])"
+        )
     name, *rest = given
     return relax.transform.FusionPattern(_PREFIX + name.removeprefix(_PREFIX), *rest)
 
