@@ -37,6 +37,7 @@ from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
 from rpcsys.wire.tensor import Tensor, as_array
 
+_REMOVED = " (deleted)\n"  # how Linux marks the name of a file that was removed
 _NAME = "the library"  # the file in messages: TVM does not pass its name
 
 
@@ -183,9 +184,10 @@ def _forget_dropped() -> None:
 
 
 def _mapped() -> Set[str]:
-    """The files that are mapped in this process. Libraries that TVM has dropped are not among them."""
+    """The files in this process's memory that were removed. Libraries that TVM has dropped are not among them."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        return {line.split(None, 5)[5].removesuffix(" (deleted)\n") for line in maps if "/" in line}
+        names = (name for line in maps for name in line.split(None, 5)[5:])
+        return {name[: -len(_REMOVED)] for name in names if name.endswith(_REMOVED)}
 
 
 def _ours(native: Object, mapped: Set[str]) -> Module:

@@ -47,24 +47,24 @@ def test_neighbours_are_one_region_and_others_have_numbers() -> None:
     mod = chain(op.tanh, op.nn.relu, op.exp, op.nn.relu, op.tanh)
     assert [each.name for each in regions(mod, "tanh", "nn.relu")] == ["region0", "region1"]
     apart = regions(mod, "tanh", "relax.nn.relu", merge=False)
-    assert [each.name for each in apart] == ["region0", "region1", "region2", "region3"]
-    assert len({each.symbol for each in apart}) == 4
+    assert [each.name for each in apart] == ["region0", "region1"]  # each is called twice
+    assert len({each.symbol for each in apart}) == 2
     assert [each.name for each in regions(mod, "exp")] == ["region"]
 
 
 def test_a_region_has_the_name_of_its_first_pattern_in_the_order_of_calls() -> None:
     op = relax.op
-    mod = chain(op.tanh, op.exp, op.nn.relu, op.sqrt, op.tanh)
+    mod = chain(op.tanh, op.exp, op.nn.relu, op.sqrt, op.tanh, op.nn.relu)
     given = [("bend", is_op("relax.tanh")(wildcard())), ("rpcsys.cut", is_op("relax.nn.relu")(wildcard()))]
     assert [each.name for each in regions(mod, *given)] == ["bend0", "cut", "bend1"]
 
 
 def test_a_check_and_a_fusion_pattern_are_tvms_own() -> None:
     pattern = is_op("relax.tanh")(wildcard())
-    mod = chain(relax.op.tanh, relax.op.exp, relax.op.tanh)
+    mod = chain(relax.op.tanh, relax.op.exp)
     assert not regions(mod, ("bend", pattern, {}, lambda context: False))
     fusion = relax.transform.FusionPattern("rpcsys.bend", pattern)
-    assert [each.name for each in regions(mod, fusion)] == ["bend0", "bend1"]
+    assert [each.name for each in regions(mod, fusion)] == ["bend"]
 
 
 def test_the_signature_has_names_types_and_free_extents() -> None:
@@ -107,7 +107,7 @@ def test_the_device_has_a_program_without_any_kernel_where_all_is_a_region(tmp_p
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"patterns": ["sqrt"]}, "nothing in the module matches the patterns"),
+        ({"patterns": ["sin"]}, "nothing in the module matches the patterns"),
         ({"patterns": ["nope"]}, "Relax has no operator 'nope'; give names such as"),
         ({"patterns": [3]}, "3 is no pattern: give an operator's name, or"),
         ({"patterns": [("bend", 3)]}, "TVM cannot compile the module: "),
@@ -133,7 +133,12 @@ def test_the_device_has_a_program_without_any_kernel_where_all_is_a_region(tmp_p
     ],
 )
 def test_what_cannot_be_offloaded_is_said_in_one_line(more: dict[str, Any], said: str) -> None:
-    given = {"mod": chain(relax.op.tanh, relax.op.exp, relax.op.tanh), "patterns": ["tanh"], "remote": HEADS, **more}
+    given = {
+        "mod": chain(relax.op.tanh, relax.op.exp, relax.op.sqrt),
+        "patterns": ["tanh", "sqrt"],
+        "remote": HEADS,
+        **more,
+    }
     with pytest.raises(UsageError, match=said) as caught:
         rpcsys.tvm.offload(given.pop("mod"), given.pop("patterns"), **given)
     assert "\n" not in str(caught.value)
@@ -141,7 +146,7 @@ def test_what_cannot_be_offloaded_is_said_in_one_line(more: dict[str, Any], said
 
 def test_a_region_that_gives_a_shape_is_refused() -> None:
     mod = chain(relax.op.shape_of)
-    with pytest.raises(UsageError, match="region takes or gives .*, and only tensors cross to a server"):
+    with pytest.raises(UsageError, match=r"region takes or gives .*, and only tensors cross to a server"):
         regions(mod, "shape_of")
 
 
