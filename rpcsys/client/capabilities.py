@@ -81,7 +81,8 @@ def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) 
             )
     # TVM's runtime no longer loads its older layout.
     own = {**capabilities, "tvm_runtime": capabilities.get("tvm_runtime") is True and not library.older}
-    missing = {*_missing({record.kind for record in library.records}, own)}
+    root = library.records[0].kind
+    missing = {*_missing({record.kind for record in library.records}, own, root)}
     missing.update(kind for each in inner for kind in _missing(each[3], capabilities))
     if missing:
         hint = (
@@ -108,10 +109,13 @@ def _carried(library: Container) -> Iterator[Tuple[str, str, int, Set[str]]]:
                 continue  # the device reports a broken one
 
 
-def _missing(kinds: Set[str], capabilities: Dict[str, Any]) -> Iterator[str]:
-    """The kinds that the device cannot load. If it has none of them itself, its TVM runtime may have all."""
+def _missing(kinds: Set[str], capabilities: Dict[str, Any], root: str = "") -> Iterator[str]:
+    """The kinds that the device cannot load.
+
+    Its TVM runtime may have those that it has not itself: all if it has none of them, or if the root is one of TVM's.
+    """
     known = set(capabilities["kinds"])
-    by_tvm = capabilities.get("tvm_runtime") is True and not known & (kinds - {"_lib"})
+    by_tvm = capabilities.get("tvm_runtime") is True and (root not in known or not known & (kinds - {"_lib"}))
     for kind in kinds:
         if kind not in known and (kind.startswith(_OURS) or not by_tvm):
             yield kind

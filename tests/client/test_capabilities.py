@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 
@@ -64,6 +65,16 @@ def test_kinds_that_tvms_runtime_may_have_pass(tmp_path):
         capabilities.check_loadable(program, "model.so", DEVICE)
     with pytest.raises(ModelError, match=r"holds rpcsys\.other"):
         capabilities.check_loadable(carrying("rpcsys.other"), "model.so", {**DEVICE, "tvm_runtime": True})
+
+
+def test_tvms_runtime_loads_ours_behind_a_root_of_its_own():
+    kinds = itertools.permutations(["relax.VMExecutable", "rpcsys.params"])
+    trees = (libraries.tree((root, (1,), b"x"), (imported, (), b"x")) for root, imported in kinds)
+    program, reverse = (libraries.library(tree, elf.here()) for tree in trees)
+    capabilities.check_loadable(program, "model.so", {**DEVICE, "tvm_runtime": True})
+    for refused, runtime in ((program, False), (reverse, True)):
+        with pytest.raises(ModelError, match=r"holds relax\.VMExecutable, which this device cannot load"):
+            capabilities.check_loadable(refused, "model.so", {**DEVICE, "tvm_runtime": runtime})
 
 
 def test_kinds_in_the_older_layout_are_not_left_to_tvms_runtime():
