@@ -26,7 +26,7 @@ from typing import (
 )
 
 from rpcsys.errors import ModelError, ProtocolError, RemoteArgumentError, RemoteFunctionError, UsageError
-from rpcsys.module import packed, placement
+from rpcsys.module import branches, packed, placement
 from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.params import params as params_module
@@ -81,6 +81,7 @@ class GraphModule(Module):
         self.graph = graph
         self._steps: List[_Step] = []
         self._several = False  # whether its stages run on several devices: then each waits for its turn on its own
+        self._needs: branches.Needs = []  # of each stage, if some can run at the same time: the stages that it needs
         self._weights: Dict[str, Any] = {}
 
     def names(self) -> List[str]:
@@ -131,6 +132,9 @@ class GraphModule(Module):
         kept = {value["name"] for value in self.outputs}
         devices = [self._device(stage) for stage in self.graph["stages"]]
         self._several = len({device or placement.HOST for device in devices}) > 1
+        made = {name: number for number, stage in enumerate(self.graph["stages"]) for name in stage["outputs"]}
+        needs = [{made[name] for name in stage["inputs"] if name in made} for stage in self.graph["stages"]]
+        self._needs = needs if branches.apart(needs, devices) else []
         self._steps = [
             _Step(
                 stage, self._function(stage), [name for name in set(stage["inputs"]) - kept if last[name] == number], on
@@ -187,13 +191,14 @@ class GraphModule(Module):
         extents = _extents(self.inputs, args)
         values = dict(self._weights)
         values.update((value["name"], arg) for value, arg in zip(self.inputs, args))
-        if self._several:
-            with placement.in_order() if running_call.order is None else _AT_ONCE:
+        with placement.in_order() if self._several and running_call.order is None else _AT_ONCE:
+            if self._needs:
+                branches.run(self._needs, lambda number: _run(self._steps[number], values, extents, self._several))
+            else:
                 for step in self._steps:
-                    _run(step, values, extents, placement.turn_on(step.device or placement.HOST))
-        else:
-            for step in self._steps:
-                _run(step, values, extents)
+                    _run(step, values, extents, self._several)
+                    for name in step.drops:
+                        values.pop(name, None)
         results = [values[value["name"]] for value in self.outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -217,15 +222,12 @@ def _copy(name: str, result: Any, place: Any) -> None:
         memoryview(wanted.data).cast("B")[:] = memoryview(made.data).cast("B")
 
 
-def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int], turn: ContextManager[Any] = _AT_ONCE) -> None:
-    """Run one stage in its ``turn``: take its inputs from ``values``, store its outputs there."""
-    stage = step.stage
-    args = [values[name] for name in stage["inputs"]]
-    with turn:
+def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int], in_turn: bool) -> None:
+    """Run one stage, ``in_turn`` on its device: take its inputs from ``values``, store its outputs there."""
+    args = [values[name] for name in step.stage["inputs"]]
+    with placement.turn_on(step.device or placement.HOST) if in_turn else _AT_ONCE:
         results = _results(step, args, extents)
-    values.update(zip(stage["outputs"], results))
-    for name in step.drops:
-        values.pop(name, None)
+    values.update(zip(step.stage["outputs"], results))
 
 
 def _results(step: _Step, args: List[Any], extents: Dict[str, int]) -> List[Any]:
