@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -38,11 +39,12 @@ def offload(
     operators (``"nn.conv2d"``). A match is a region; with ``merge`` neighbours are one region, by TVM's
     MergeCompositeFunctions. Functions that have ``Codegen="rpcsys"`` already are regions, too. A region has the name of
     its first pattern, or ``region``; several of one name have numbers (``region0``, ``region1``) in the order of their
-    calls. Its constants stay on the server; weights that are parameters of ``main`` cross in each call.
+    calls; equal functions are one. Its constants stay on the server. Weights that are parameters of ``main`` cross in
+    each call: bind them first.
 
     ``remote``: the server of the region; for several regions a mapping by name, or one server, on which each is
-    deployed as ``SERVE-REGION``. ``target`` is TVM's target on the device, ``served`` the one on the server: a kind, a
-    mapping, or `graph.Tvm` with a toolchain. ``fallback`` of a `graph.Remote` is ``"tvm"`` or a `graph.Tvm`.
+    deployed as ``SERVE-REGION``. Its ``fallback`` is ``"tvm"`` or a `graph.Tvm`. ``target`` is TVM's target on the
+    device, ``served`` the one on the server: a kind, a mapping, TVM's object, or `graph.Tvm` with a toolchain.
 
     Raises `UsageError` if nothing matches, for an unknown operator, target or region, for a region that takes or gives
     anything but tensors, and for what TVM cannot compile.
@@ -69,7 +71,7 @@ def offload(
     return Offload(device, parts)
 
 
-def _tvm(given: TvmTarget) -> Tvm:
+def _tvm(given: Any) -> Tvm:
     if isinstance(given, Tvm):
         return given
     if isinstance(given, (str, Mapping)):
@@ -96,6 +98,9 @@ def _remotes(given: Any, regions: Sequence[Region]) -> dict[str, Remote]:
     for name, each in given.items():
         if each.is_url:
             raise UsageError(f"{each.function}: an inference server has no Relax; give {name!r} graph.Remote(serve=…)")
+    for name, count in Counter(each.serve for each in given.values() if each.serve).items():
+        if count > 1:
+            raise UsageError(f"{count} regions are deployed as {name!r}; give each a name of its own")
     return dict(given)
 
 

@@ -158,7 +158,7 @@ def _distinct(names: Iterable[str]) -> Iterator[str]:
 def _tensor(name: str, kind: Any, whose: str) -> TensorSpec:
     if not isinstance(kind, relax.TensorType):
         raise UsageError(f"{whose} takes or gives {kind}, and only tensors cross to a server; choose other patterns")
-    described = {"name": name, "dtype": str(kind.dtype)}
+    described: TensorSpec = {"name": name, "dtype": str(kind.dtype)}
     if isinstance(kind.shape, relax.ShapeExpr):
         described["shape"] = [_extent(extent) for extent in kind.shape]
     return described

@@ -124,6 +124,10 @@ def test_the_device_has_a_program_without_any_kernel_where_all_is_a_region(tmp_p
             {"remote": graph.Remote("f", key="edge", tracker="lab")},
             r"several regions \(region0, region1\) need several",
         ),
+        (
+            {"remote": dict.fromkeys(["region0", "region1"], HEADS)},
+            "2 regions are deployed as 'heads'; give each a name",
+        ),
         ({"remote": dict.fromkeys(["region0", "region1"], graph.Remote("http://a:1/v2/models/m"))}, "has no Relax"),
         ({"remote": graph.Remote(serve="a", address="b:1", fallback="reference")}, "'reference', which runs no Relax"),
         ({"target": "nope"}, "TVM cannot compile the device's part: .*nope"),

@@ -16,7 +16,7 @@ from rpcsys.ffi import library
 from rpcsys.ffi.memory import Memory, address_of, locate
 from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Lacking, Library
 from rpcsys.ffi.tensors import TensorView
-from rpcsys.module import elf, registry
+from rpcsys.module import elf
 from rpcsys.module.container import functions_of
 from rpcsys.module.layout import LIBRARY
 from rpcsys.module.module import Function, Module
@@ -51,10 +51,12 @@ class NativeModule(Module):
         return found
 
 
-def load(path: str, name: str, inside: Sequence[str] = (), *, allow_pickle: bool = False) -> NativeModule:
+def load(
+    path: str, name: str, inside: Sequence[str] = (), *, by_tvm: Optional[ContextManager[None]] = None
+) -> NativeModule:  # fmt: skip
     """Load the library at ``path``, with modules of the kinds ``inside`` in it. Raises `ModelError`, in one line.
 
-    TVM loads it where it is there; of these modules some may be ours, and ``allow_pickle`` is for those.
+    TVM loads it where its runtime is there, inside ``by_tvm``.
     """
     with _explained(name):
         file = elf.read(path)
@@ -66,7 +68,7 @@ def load(path: str, name: str, inside: Sequence[str] = (), *, allow_pickle: bool
             library.api()  # load it before the library
             Library(path)  # resolve all symbols now: one that is found missing later would end the process
             if library.has_runtime():
-                with _ours_in_tvm(name, inside, allow_pickle):
+                with by_tvm or contextlib.nullcontext():
                     return _load_by_tvm(path, name, functions, inside)
         if LIBRARY_BIN in file.symbols:
             raise _no_runtime(name, "has modules inside")
@@ -111,15 +113,6 @@ def _open_alone(path: str, file: elf.Elf) -> Library:
     slots = {name: file.jump_slots[name] for name in lacking if name in file.jump_slots}
     others = [name for name in file.undefined() if name not in slots]
     return Library(path, Lacking(slots, (anchor.name, anchor.value), others))
-
-
-def _ours_in_tvm(name: str, inside: Sequence[str], allow_pickle: bool) -> ContextManager[None]:
-    """Inside the ``with``, TVM can load modules of ours, if there are any in the library."""
-    if set(inside).isdisjoint(registry.known()):
-        return contextlib.nullcontext()
-    from rpcsys.module import tvm_loader
-
-    return tvm_loader.loading(name, allow_pickle=allow_pickle)
 
 
 def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str]) -> NativeModule:
