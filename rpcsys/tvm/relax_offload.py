@@ -14,15 +14,15 @@ from rpcsys.graph._build import relax
 from rpcsys.graph._build.codec import Codec, stage_entry
 from rpcsys.graph._build.targets import Remote, Tvm, target_of
 from rpcsys.module import Module, graph
-from rpcsys.tvm import _regions
-from rpcsys.tvm._program import Program
-from rpcsys.tvm._regions import Region
+from rpcsys.tvm import relax_regions
+from rpcsys.tvm.relax_program import RelaxProgram
+from rpcsys.tvm.relax_regions import RelaxRegion
 
 TvmTarget: TypeAlias = Tvm | str | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Offload:
+class RelaxOffload:
     """The device's side and the servers' side of a Relax module."""
 
     device: Module  # TVM's virtual machine runs it; each call of a region is a call to its server
@@ -32,7 +32,7 @@ class Offload:
 def offload(
     mod: Any, patterns: Sequence[Any], *, remote: Remote | Mapping[str, Remote],
     target: TvmTarget = "llvm", served: TvmTarget = "llvm", merge: bool = True,
-) -> Offload:  # fmt: skip
+) -> RelaxOffload:  # fmt: skip
     """Build both sides of a Relax module, for `rpcsys.module.export_library`: regions of it run on servers.
 
     ``patterns`` are for TVM's FuseOpsByPattern: ``(name, pattern[, annotations, check])``, `FusionPattern`, or names of
@@ -53,8 +53,8 @@ def offload(
         raise UsageError(f"{mod!r} is no Relax module (tvm.IRModule)")
     device_target, server_target = _tvm(target), _tvm(served)
     with relax.explained("the module"):
-        marked = _regions.marked(mod, patterns, merge)
-        regions = _regions.regions_of(marked)
+        marked = relax_regions.marked(mod, patterns, merge)
+        regions = relax_regions.regions_of(marked)
     if not regions:
         raise UsageError("nothing in the module matches the patterns; look at its operators with print(mod)")
     remotes = _remotes(remote, regions)
@@ -66,9 +66,9 @@ def offload(
         imports.append(graph(codec.here(region.name, call), *region.signature, writes=region.symbol))
         parts[there.serve or region.name] = codec.there(region.name, _built(region, server_target))
     with relax.explained("the device's part"):
-        rest = _regions.device_part(marked)
-        device = Program(relax.executable(rest, device_target), _regions.signatures(rest), imports)
-    return Offload(device, parts)
+        rest = relax_regions.device_part(marked)
+        device = RelaxProgram(relax.executable(rest, device_target), relax_regions.signatures(rest), imports)
+    return RelaxOffload(device, parts)
 
 
 def _tvm(given: Any) -> Tvm:
@@ -81,7 +81,7 @@ def _tvm(given: Any) -> Tvm:
     raise UsageError(f"{given!r} is no target of TVM: give its kind, a mapping, or graph.Tvm(...)")
 
 
-def _remotes(given: Any, regions: Sequence[Region]) -> dict[str, Remote]:
+def _remotes(given: Any, regions: Sequence[RelaxRegion]) -> dict[str, Remote]:
     """The server of each region, by its name. Raises `UsageError`."""
     names = [region.name for region in regions]
     if isinstance(given, Remote):
@@ -104,7 +104,7 @@ def _remotes(given: Any, regions: Sequence[Region]) -> dict[str, Remote]:
     return dict(given)
 
 
-def _fallback(region: Region, remote: Remote) -> Module | None:
+def _fallback(region: RelaxRegion, remote: Remote) -> Module | None:
     if remote.fallback is None:
         return None
     target = target_of(remote.fallback)
@@ -114,6 +114,6 @@ def _fallback(region: Region, remote: Remote) -> Module | None:
     return _built(region, target)
 
 
-def _built(region: Region, target: Tvm) -> Module:
+def _built(region: RelaxRegion, target: Tvm) -> Module:
     compiled = relax.compiled(lambda: region.program, target, region.name)
     return graph([stage_entry(region.name, compiled, region.signature)], *region.signature)
