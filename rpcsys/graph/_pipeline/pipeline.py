@@ -24,6 +24,7 @@ from rpcsys.graph._pipeline.scheduler import Action, FrameScheduler, StartStage
 from rpcsys.graph._pipeline.stats import PipelineStats, StageRun, StageStats, size, with_progress
 from rpcsys.graph._pipeline.topology import Function, PipelineStage, Topology, named_results
 from rpcsys.module import Module
+from rpcsys.module.kinds.graph import failing
 
 #: One frame: tensors by name, a tuple of them in the order of the pipeline's inputs, or the one input itself.
 Frame: TypeAlias = Any
@@ -223,8 +224,9 @@ class Pipeline:
             frame = self._frames.pop(run.frame, None)
             self._act(self._scheduler.ended(run, failed=True))
         if frame is not None and frame.future.set_running_or_notify_cancel():
-            text = f"frame {run.frame} failed in stage {run.stage!r}: {_error_text(cause)}"
-            error = FrameError(text, frame=run.frame, stage=run.stage)
+            stage = failing(cause, self._stages[run.stage].members) or run.stage
+            text = f"frame {run.frame} failed in stage {stage!r}: {_error_text(cause)}"
+            error = FrameError(text, frame=run.frame, stage=stage)
             error.__cause__ = cause
             frame.future.set_exception(error)
 
