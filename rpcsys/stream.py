@@ -194,6 +194,9 @@ class Stream:
         """What makes short calls of a client (`rpcsys.speedups.Exchange`); None where Python makes them all."""
         raise NotImplementedError
 
+    def forget_heads(self) -> None:
+        """Parse the heads of later frames anew, with no memo: a library remembers the last one alone."""
+
     def call_loop(self, **parts: Any) -> Any:
         """What receives the frames of a server's session (`rpcsys.speedups.CallLoop`, or `CallLoop`)."""
         raise NotImplementedError
@@ -319,6 +322,9 @@ class PythonStream(Stream):
 
     def exchange(self, **parts: Any) -> Any:
         return None
+
+    def forget_heads(self) -> None:
+        self._reader.forget_heads()
 
     def call_loop(self, **parts: Any) -> Any:
         return CallLoop(self, parts["idle"])

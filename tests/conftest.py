@@ -1,13 +1,15 @@
 """Settings of all tests."""
 
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from rpcsys import stream
-from tests import secured
+from tests import opencl, secured
 
 # A machine that does something else at the same time must not fail a test.
 settings.register_profile("rpcsys", deadline=None)
@@ -27,6 +29,29 @@ def speedups(request: pytest.FixtureRequest) -> Iterator[str]:
         patched.setattr(stream, "SPEEDUPS", native)
         patched.setattr(secured, "secure", request.param.startswith("secure"))
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the whole run, the same for all processes of a parallel run."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def opencl_library(shared: Path) -> Iterator[Path]:
+    """TVM's OpenCL runtime, for ``--load-library``. This process and its daemons have PoCL, of 1 GiB and on one core."""
+    library = opencl.library()
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in opencl.environment(shared / "pocl").items():
+            patched.setenv(name, value)
+        yield library
+
+
+@pytest.fixture(scope="session")
+def opencl_programs(shared: Path, opencl_library: Path) -> opencl.Programs:
+    """Libraries for target "opencl"."""
+    return opencl.programs(shared)
 
 
 @pytest.hookimpl(trylast=True)

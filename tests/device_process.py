@@ -32,7 +32,9 @@ sys.meta_path.insert(0, Hidden())
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rpcsys import stream  # noqa: E402 - found only now
-from rpcsys.module.module import running_call  # noqa: E402
+from rpcsys.module import placement  # noqa: E402
+from rpcsys.module.kinds.graph import GraphStage, graph  # noqa: E402
+from rpcsys.module.module import Module, running_call  # noqa: E402
 from rpcsys.server.sandbox.messages import Job  # noqa: E402
 from rpcsys.server.session import watchdog  # noqa: E402
 from rpcsys.server.session.registry import register  # noqa: E402
@@ -146,6 +148,64 @@ def _keep(array):
 @register("test.kept_arrays")
 def _kept_arrays():
     return [bytes(memoryview(array).cast("B")) for array in kept_arrays]
+
+
+class ChipArray(placement.DeviceArray):
+    """A number in the memory of a simulated chip."""
+
+    dtype, shape, nbytes = "float64", (), 8
+
+    def __init__(self, device, value):
+        self.device, self.value = device, value
+
+    def to_host(self):
+        return self.value
+
+
+class Chip(Module):
+    """A simulated chip: its functions take a while, and give arrays in its memory."""
+
+    def __init__(self, device):
+        functions = {"main": self._main, "deaf": self._deaf, "fail": self._fail, "exit": sys.exit}
+        super().__init__("chip", functions)
+        self.device = device
+
+    def _main(self, value, seconds=0.0):
+        stopped = threading.Event()
+        with running_call.stopped_by(stopped.set):
+            if stopped.wait(seconds):
+                raise RuntimeError("stopped")
+        return self._result(value)
+
+    def _deaf(self, value, seconds):
+        time.sleep(seconds)
+        return self._result(value)
+
+    def _fail(self, value):
+        raise RuntimeError(f"{self.device} failed on {value}")
+
+    def _result(self, value):
+        given = value.to_host() if isinstance(value, ChipArray) else value
+        return ChipArray(self.device, given + 1) if self.device else given + 1
+
+
+@register("test.chip")
+def _chip(device):
+    return Chip(device)
+
+
+@register("test.chips")
+def _chips(*devices):
+    """A graph with a stage on each of these devices; each takes as many seconds as the graph is told."""
+    stages = []
+    for number, device in enumerate(devices):
+        stage = Module("stage", {"main": Chip(device)._main})
+        stage.device = device
+        names = [f"x{number}", "seconds"], [f"x{number + 1}"]
+        stages.append(GraphStage(f"stage{number}", stage, *names))
+    made = graph(stages, [{"name": "x0"}, {"name": "seconds"}], [{"name": f"x{len(devices)}"}])
+    made.link()
+    return made
 
 
 @register("test.fork")

@@ -118,7 +118,11 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "server.capabilities": ("server.versions", "module", "ffi", "serve", "link", "stream"),
     "server.versions": (),
     "selftest": ("server", "client"),
-    "module": ("wire", "ffi", "data", "module.container", "module.packed", "module.external"),
+    "module": ("ffi.device_arrays", "data", "module.container", "module.packed", "module.external"),
+    # Arrays in a device's memory, and the queues of devices.
+    "ffi.device_arrays": ("module.placement", "ffi"),
+    "module.placement": ("module.module",),
+    "module.module": ("wire",),
     # The readers of model files, with which a client checks what it sends.
     "module.container": ("module.elf", "module.layout", "ffi"),
     "module.external": ("module.elf", "errors"),
@@ -135,7 +139,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "speedups": (),  # in C
     "link": ("wire",),
     "wire": ("errors",),
-    "ffi": ("errors",),
+    "ffi": ("wire",),
     "pack": ("module",),
     "board": ("pack", "client"),
     "data": (),

@@ -13,8 +13,9 @@ from typing import Any, Literal, TypeVar, overload
 from rpcsys.aio.calls import AsyncCalls
 from rpcsys.aio.handles import AsyncRemoteArray, AsyncRemoteFunction, AsyncRemoteModule, for_tasks
 from rpcsys.aio.threads import AsyncCloseable, in_loop, in_thread, threaded
-from rpcsys.client import capabilities, connection
+from rpcsys.client import answers, capabilities, connection
 from rpcsys.client.files import Progress, Source
+from rpcsys.client.rows import DeviceReport
 from rpcsys.client.session import ServedModule, Session
 
 Result = TypeVar("Result")
@@ -89,16 +90,24 @@ class AsyncSession(AsyncCloseable):
         return AsyncRemoteFunction(self._calls, await in_thread(lambda: self.blocking.get_function(name)))
 
     async def load_module(
-        self, path: Source, *, name: str | None = None, progress: Progress | None = None
+        self, path: Source, *, name: str | None = None, progress: Progress | None = None, device: str = ""
     ) -> AsyncRemoteModule:
         """Load a model on the device, as `Session.load_module`. The loop calls ``progress``."""
-        module = await self._transfer(Session.load_module, path, name=name, progress=progress)
+        module = await self._transfer(Session.load_module, path, name=name, progress=progress, device=device)
         return AsyncRemoteModule(self._calls, module)
 
-    async def array(self, value: Any) -> AsyncRemoteArray:
-        """Copy an array to the device, where it stays until the result of this call is dropped."""
-        array: AsyncRemoteArray = await self._calls.builtin("session.put", value)
+    async def array(self, value: Any, *, device: str = "") -> AsyncRemoteArray:
+        """Copy an array to the board, as `Session.array`."""
+        where = capabilities.device(device, self.info.get("capabilities", {}))
+        array: AsyncRemoteArray = await self._calls.builtin("session.put", value, *where)
         return array
+
+    async def device_report(self) -> DeviceReport:
+        """What the devices of the board have done in this session, as `Session.device_report`."""
+        found: DeviceReport = answers.from_device(
+            answers.DEVICES, await self._calls.builtin("session.devices"), "its devices"
+        )
+        return found
 
     async def run(self, function: Callable[..., Result], *args: Any, deadline_s: float | None = None) -> Result:
         """Run a Python function of yours on the device, as `Session.run`."""

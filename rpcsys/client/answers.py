@@ -100,7 +100,7 @@ def _argument(value: Any, name: str) -> Dict[str, Any]:
 _arguments = optional(rows(_argument))
 _module = {"kind": sentence, "functions": rows(sentence), "inputs": _arguments, "outputs": _arguments}
 MODULE = partial(**_module)
-ARRAY = partial(dtype=sentence, shape=rows(_size))
+ARRAY = partial(dtype=sentence, shape=rows(_size), device=sentence)
 FUNCTION = partial(name=sentence)
 HELLO = partial(
     key=sentence,
@@ -113,6 +113,7 @@ HELLO = partial(
     serve=partial(name=sentence, version=sentence, **_module),
 )
 MEMORY = record(objects=_size, bytes=_size, kept=rows(partial()))
+DEVICES = record(devices=checks.table(checks.table(number)), runs=rows(checks.anything))
 NAME = sentence
 NAMES = rows(sentence)
 TIMES = record(results=rows(number))

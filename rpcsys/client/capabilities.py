@@ -37,6 +37,17 @@ def check_loadable(source: Source, name: str, capabilities: Dict[str, Any]) -> N
         _check_library(_opened(source, name), name, capabilities)
 
 
+def device(name: str, capabilities: Dict[str, Any]) -> Tuple[str, ...]:
+    """The arguments that name a device of a board; none for "". Raises `UsageError`, `NotSupported`."""
+    if not name:
+        return ()
+    from rpcsys.wire.device_names import parse
+
+    if "devices" not in capabilities:
+        raise NotSupported(f"this server is of a version that knows no {name}; update rpcsys there")
+    return (str(parse(name)),)
+
+
 def _opened(source: Source, name: str) -> Container:
     from rpcsys.module import container
     from rpcsys.module.elf import ElfError

@@ -327,7 +327,7 @@ class RemoteModule:
 class RemoteArray(Ref):
     """An array that stays on the device; an argument like any other. Dropping it here frees it there."""
 
-    __slots__ = ("_mine", "_session", "dtype", "shape")
+    __slots__ = ("_mine", "_session", "device", "dtype", "shape")
 
     def __init__(self, session: Caller, ref: Ref) -> None:
         super().__init__(ref.id)
@@ -336,9 +336,10 @@ class RemoteArray(Ref):
         about = answers.from_device(answers.ARRAY, ref.about, "an array")
         self.dtype = str(about.get("dtype", ""))
         self.shape: Tuple[int, ...] = tuple(about.get("shape", ()))
+        self.device = str(about.get("device", "cpu:0"))
 
     def __repr__(self) -> str:
-        return f"<remote array {self.dtype} {self.shape}>"
+        return f"<remote array {self.dtype} {self.shape} on {self.device}>"
 
     def get(self) -> Any:
         """Its contents here: a numpy array where numpy is installed, else a `Tensor`."""

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, TypedDict
 __all__ = [
     "DeployedRow",
     "DeployedVersion",
+    "DeviceReport",
     "HolderRow",
     "LeaseRow",
     "MemoryReport",
@@ -247,9 +248,20 @@ class DeployedRow(DeployedVersion):
     clients: int
 
 
-class MemoryReport(TypedDict):
-    """What a session keeps on its device."""
-
+class _Kept(TypedDict):
     objects: int
     bytes: int
     kept: List[Dict[str, Any]]  # the largest first
+
+
+class MemoryReport(_Kept, total=False):
+    """What a session keeps on its device."""
+
+    devices: Dict[str, Dict[str, float]]  # figures by device, if the session uses several
+
+
+class DeviceReport(TypedDict):
+    """What the devices of a board have done in a session."""
+
+    devices: Dict[str, Dict[str, float]]
+    runs: List[List[Any]]  # device, number of the call, begin and end in seconds

@@ -15,7 +15,7 @@ from rpcsys.link.link import Closeable
 from rpcsys.wire.values import Ref
 
 if TYPE_CHECKING:
-    from rpcsys.client.rows import MemoryReport
+    from rpcsys.client.rows import DeviceReport, MemoryReport
 
 Result = TypeVar("Result")
 
@@ -56,7 +56,7 @@ class Session(Caller, Closeable):
         return RemoteFunction(self, name, name)
 
     def load_module(
-        self, path: Source, *, name: Optional[str] = None, progress: Optional[Progress] = None
+        self, path: Source, *, name: Optional[str] = None, progress: Optional[Progress] = None, device: str = ""
     ) -> RemoteModule:
         """Load a model on the device: a local file (which is uploaded), or one that is there already.
 
@@ -64,38 +64,58 @@ class Session(Caller, Closeable):
         names for its weights are uploaded with it. ``progress`` counts the bytes of all. A model that the device's
         capabilities exclude is refused before the upload.
 
+        ``device`` is the part of the board that runs it, such as ``"opencl:0"``; by default what the file says, else
+        the CPU. Calls to different devices of one session run at the same time, calls to one in order.
+
         Raises `UsageError` for a path that can only be a local file's and is none, and where a file that the model
         names is missing or outside its folder, `RemoteFileError` where neither file exists, `ModelError` where the
         device cannot load it.
         """
+        where = capabilities.device(device, self.info.get("capabilities", {}))
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
             on_device = name or files.name_of(path)
             capabilities.check_loadable(path, on_device, self.info.get("capabilities", {}))
             models.send(self.upload, models.parts(path, on_device), progress)
-            loaded = self._builtin("session.load_module", on_device)
+            loaded = self._builtin("session.load_module", on_device, *where)
         else:
-            loaded = self._load_there(os.fspath(path), name or files.path_on_device(path))
+            loaded = self._load_there(os.fspath(path), name or files.path_on_device(path), *where)
         return answers.handle(loaded, RemoteModule, "session.load_module")
 
-    def _load_there(self, path: str, name: str) -> Any:
+    def _load_there(self, path: str, name: str, *where: str) -> Any:
         """Load the file ``name`` of the session's directory: there is no local file ``path``."""
         try:
-            return self._builtin("session.load_module", name)
+            return self._builtin("session.load_module", name, *where)
         except RemoteFileError:
             text = (
                 f"there is no file {path!r}, neither here nor on the device: check the path, or see session.listdir()"
             )
             raise RemoteFileError(text) from None
 
-    def array(self, value: Any) -> RemoteArray:
-        """Copy an array to the device, where it stays until the result of this call is dropped."""
-        return answers.handle(self._builtin("session.put", value), RemoteArray, "session.put")
+    def array(self, value: Any, *, device: str = "") -> RemoteArray:
+        """Copy an array to the board, where it stays until the result of this call is dropped.
+
+        ``device``: in whose memory, such as ``"opencl:0"``; by default the host's.
+        """
+        where = capabilities.device(device, self.info.get("capabilities", {}))
+        return answers.handle(self._builtin("session.put", value, *where), RemoteArray, "session.put")
+
+    def device_report(self) -> DeviceReport:
+        """What the devices of the board have done in this session.
+
+        ``devices``: by name, the ``calls`` that ended, the seconds ``busy_s`` that these took, and how many arrays and
+        bytes were copied to it (``copied_in``, ``bytes_in``) and back (``copied_out``, ``bytes_out``). ``runs``: the
+        newest calls, each as device, number of the call in the session, and begin and end in seconds of one clock.
+        """
+        found: DeviceReport = answers.from_device(answers.DEVICES, self._builtin("session.devices"), "its devices")
+        return found
 
     def memory(self) -> MemoryReport:
         """The objects that this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
 
         It has a row for each object, the largest first: ``id``, ``bytes``, ``is`` (array, module, function), and
-        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is not counted.
+        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is not counted. If the
+        session uses several devices, ``devices`` has for each the ``arrays`` that it keeps and their ``bytes``, and
+        the figures of `device_report`.
         """
         found: MemoryReport = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
         return found

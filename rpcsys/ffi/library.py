@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi
@@ -57,6 +57,7 @@ class _Loaded:
     folder: Optional[str] = None
     api: Any = None
     runtime = False
+    beside: Tuple[str, ...] = ()  # what is still to be loaded once libtvm_runtime is
     # The paths found: neither a call nor the opening of a session should search again.
     absent = False
     runtime_found: Optional[bool] = None
@@ -94,17 +95,29 @@ def present() -> bool:
 
 def load_runtime() -> None:
     """Load libtvm_runtime and the libraries beside it. Raises `NativeError` if it is missing or cannot be loaded."""
-    if _Loaded.runtime:
-        return
-    api()
-    paths = find()
-    if paths is None or paths.runtime is None:
-        raise _missing(RUNTIME, "apache-tvm")
-    _open(paths.runtime)
-    extra = os.path.join(os.path.dirname(paths.runtime), EXTRA)
-    if os.path.isfile(extra):
-        _open(extra)
-    _Loaded.runtime = True
+    if not _Loaded.runtime:
+        api()
+        paths = find()
+        if paths is None or paths.runtime is None:
+            raise _missing(RUNTIME, "apache-tvm")
+        _open(paths.runtime)
+        extra = os.path.join(os.path.dirname(paths.runtime), EXTRA)
+        if os.path.isfile(extra):
+            _open(extra)
+        _Loaded.runtime = True
+    load_beside()
+
+
+def beside(paths: Sequence[str]) -> None:
+    """Have these libraries, such as the runtimes of other devices, loaded with libtvm_runtime."""
+    _Loaded.beside = tuple(paths)
+
+
+def load_beside() -> None:
+    """Load what `beside` has named; libtvm_runtime is loaded. Raises `NativeError`, again at the next use of it."""
+    while _Loaded.beside:
+        _open(_Loaded.beside[0])
+        _Loaded.beside = _Loaded.beside[1:]
 
 
 def has_runtime() -> bool:

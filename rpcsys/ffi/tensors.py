@@ -15,6 +15,7 @@ from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
 from rpcsys.ffi.library import Object
 from rpcsys.ffi.memory import flat, locate, python_function
+from rpcsys.wire.device_names import of_dlpack
 
 _POINTER = struct.Struct("P")
 _pack_pointer = _POINTER.pack
@@ -32,9 +33,7 @@ class TensorView:
         self._owner = owner
         self.dtype = abi.dtype_name(tensor.dtype)  # the element type's name
         self.shape: Tuple[int, ...] = tuple(tensor.shape[: tensor.ndim])
-        kind = tensor.device.type
-        #: ``"cpu:0"``, or for other kinds of devices DLPack's number of the kind, and the device's number.
-        self.device = "{}:{}".format("cpu" if kind == abi.CPU else kind, tensor.device.id)
+        self.device = of_dlpack(tensor.device.type, tensor.device.id)  # ``"opencl:0"``
 
     def __repr__(self) -> str:
         return f"<native array {self.dtype} {self.shape} on {self.device}>"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
-from typing import List, NamedTuple, Optional, Union
+from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
-from rpcsys.ffi.calls import Function, find_global, get_global
+from rpcsys.ffi.calls import Device, Function, find_global, get_global
 from rpcsys.ffi.library import Object
 
 EXECUTABLE = "relax.VMExecutable"  # the kind of a compiled Relax program
 _POOLED = 2  # the virtual machine's allocator: from its own memory pool
+_HOST = Device(abi.CPU)
+_kept: Dict[Tuple[int, int], TvmModule] = {}  # by the file's device and inode
 
 
 class TvmModule:
@@ -42,10 +45,19 @@ def load_module(path: str) -> TvmModule:
     return TvmModule(get_global("ffi.ModuleLoadFromFile").raw(library.to_open(path)))
 
 
-def load_library(path: str) -> TvmModule:
-    """Load the shared library at ``path``, with any ending. Raises `NativeError`."""
+def load_library(path: str, keep: bool = False) -> TvmModule:
+    """Load the shared library at ``path``, with any ending. Raises `NativeError`.
+
+    ``keep`` it for one with modules inside, and return it again for the same file. At their first use, its code stores
+    the functions of these modules; the linker has one copy of the code of a file, which would outlive the functions.
+    """
     library.load_runtime()
-    return TvmModule(get_global("ffi.Module.load_from_file.so").raw(library.to_open(path), "so"))
+    about = os.stat(path)
+    kept = _kept.get((about.st_dev, about.st_ino))
+    if kept is not None:
+        return kept
+    module = TvmModule(get_global("ffi.Module.load_from_file.so").raw(library.to_open(path), "so"))
+    return _kept.setdefault((about.st_dev, about.st_ino), module) if keep else module
 
 
 def loads(kind: str) -> bool:
@@ -63,11 +75,13 @@ class Parameter(NamedTuple):
 
 
 class VirtualMachine:
-    """A Relax program that is ready to run on the CPU. Raises `NativeError`."""
+    """A Relax program that is ready to run on ``device``. Raises `NativeError`."""
 
-    def __init__(self, executable: TvmModule) -> None:
+    def __init__(self, executable: TvmModule, device: Device = _HOST) -> None:
         self._machine = TvmModule(executable.function("vm_load_executable").raw())
-        self._machine.function("vm_initialization")(abi.CPU, 0, _POOLED)
+        # The device of a program comes first; the CPU, where shapes are computed, last.
+        places = [device] if device == _HOST else [device, _HOST]
+        self._machine.function("vm_initialization")(*[part for place in places for part in (*place, _POOLED)])
         # Only the text that TVM prints for people lists a program's functions and their arguments.
         self._text: str = executable.function("stats")()
 

@@ -107,7 +107,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "custom_port": custom_port,
         "proxies": proxies,
         "tracker": parse_tracker(flags.tracker) if flags.tracker and not proxies else None,
-        "load_library": tuple(_whole_path(path) for path in flags.load_library.split(":") if path),
+        "load_library": tuple(_library(path, tvm_library) for path in flags.load_library.split(":") if path),
         "tvm": tvm,
         "tvm_library": tvm_library,
         "tvm_apart": tvm == "python" and flags.preload == AUTO,
@@ -155,7 +155,8 @@ def parser() -> serve.Parser:
     add("--through-proxy", action="store_true", help="wait for clients at the proxy at --host and --port")
     differs = "the host, or HOST:PORT, at which clients reach this device, if it differs"
     add("--custom-addr", metavar="ADDR", help=differs)
-    add("--load-library", default="", metavar="A.so:B.so", help="libraries to load in every TVM session")
+    loads = "libraries to load with TVM's runtime: paths, or names in its folder"
+    add("--load-library", default="", metavar="A.so:B.so", help=loads)
     add("--no-fork", action="store_false", dest="fork", help="start a new interpreter for every session")
     add("--silent", action="store_true", help="log warnings and errors only")
     slots = _whole(MAX_SLOTS, f"of slots (1 to {MAX_SLOTS})")
@@ -360,6 +361,14 @@ def _tvm(wanted: str, folder: str | None) -> str:
     if wanted == "python":
         raise ConfigError("--tvm python: there is no tvm package here (python3 -m pip install apache-tvm)")
     return "ctypes" if library.has_runtime() else "off"
+
+
+def _library(given: str, tvm_library: str | None) -> str:
+    """The whole path of a library of --load-library; a name that is no file here is one beside TVM's libraries."""
+    if not os.path.dirname(given) and not os.path.isfile(given):
+        beside = [os.path.join(os.path.dirname(path), given) for path in library.find(tvm_library) or () if path]
+        given = next((path for path in beside if os.path.isfile(path)), given)
+    return _whole_path(given)
 
 
 def _preload(text: str) -> tuple[str, ...]:

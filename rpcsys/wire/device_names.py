@@ -16,6 +16,7 @@ KINDS: Mapping[str, Optional[int]] = {
 #: The kind whose devices have OpenVINO's own names behind the colon.
 OPENVINO = "openvino"
 
+_DLPACK = {number: kind for kind, number in KINDS.items() if number is not None}
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 _OPENVINO = re.compile(r"[A-Z][A-Z0-9_]{0,15}(\.[A-Z0-9_]{1,15}){0,2}", re.ASCII)
 _FORMS = "devices of a board are written KIND:NUMBER such as opencl:0 (KIND: {}), or openvino:NAME such as openvino:CPU"
@@ -50,3 +51,8 @@ def parse(text: object) -> DeviceName:
         kinds = ", ".join(each for each in KINDS if each != OPENVINO)
         raise UsageError(f"{checks.shown(text)} is no name of a device; {_FORMS.format(kinds)}")
     return DeviceName(kind, number)
+
+
+def of_dlpack(kind: int, number: int) -> str:
+    """The name of a device by DLPack's number of its kind; a kind without a name stays a number: ``"13:0"``."""
+    return f"{_DLPACK.get(kind, kind)}:{number}"

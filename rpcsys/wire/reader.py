@@ -185,6 +185,10 @@ class FrameReader:
         if len(self._scratch) > _SCRATCH:
             self._scratch = memoryview(bytearray(_SCRATCH))
 
+    def forget_heads(self) -> None:
+        """Parse the heads of later frames anew."""
+        self._heads.clear()
+
     def _parse(self, head: bytes) -> ParsedHead:
         parsed = parse(head)
         if len(head) <= REMEMBERED_BYTES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,13 +111,6 @@ def fault_lab(daemons: Daemons, artefacts: Artefacts, kind: str) -> Iterator[Fau
 def kind(request: pytest.FixtureRequest) -> str:
     """The kind of session."""
     return request.param
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the whole run, the same for all processes of a parallel run."""
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")

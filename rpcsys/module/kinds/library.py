@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from rpcsys.errors import ModelError, RemoteFunctionError, UsageError
 from rpcsys.module import container, elf, packed
 from rpcsys.module.container import functions_of
+from rpcsys.module.kinds import compiled_devices
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Function, Module
 from rpcsys.module.registry import Context
@@ -38,7 +39,9 @@ class LibraryModule(Module):
         self.machine: str = about["machine"]  # its target as the file gives it (``"aarch64"``, 64)
         self.bits: int = about["bits"]
         self.kinds: List[str] = about["kinds"]  # of the modules inside it
+        self.device = compiled_devices.default(self.kinds)
         self._allow_pickle = allow_pickle
+        self._placed = ""  # the device that it was told to run on
         self._inner: Optional[Module] = None
 
     def names(self) -> List[str]:
@@ -51,6 +54,14 @@ class LibraryModule(Module):
             return self._open().function(name)
         except RemoteFunctionError:
             return None
+
+    @property
+    def devices(self) -> Tuple[str, ...]:
+        return super().devices if self._inner is None else self._inner.devices
+
+    def place(self, device: str) -> None:
+        """Run there what is inside; whether it can is known when it is loaded."""
+        self._placed = device
 
     def link(self) -> None:
         """Load it. Raises `ModelError`, also if it is built for another machine."""
@@ -72,7 +83,9 @@ class LibraryModule(Module):
                 built = f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits)"
                 here = "this device is {} ({} bits)".format(*elf.here())
                 raise ModelError(f"{built}, and {here}; build it for this device")
-            self._inner = loading.load_library(_path_of(self.data), self.name, allow_pickle=self._allow_pickle)
+            path, allow = _path_of(self.data), self._allow_pickle
+            self._inner = loading.load_library(path, self.name, allow_pickle=allow, device=self._placed)
+            self.device = self._inner.device
             described = self._inner.describe()
             self.inputs, self.outputs = described["inputs"], described["outputs"]
         return self._inner

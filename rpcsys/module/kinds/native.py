@@ -12,16 +12,14 @@ import re
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from rpcsys.errors import ModelError, NativeError
-from rpcsys.ffi import library
-from rpcsys.ffi.memory import Memory, address_of, locate
+from rpcsys.ffi import device_arrays, library
 from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Lacking, Library
-from rpcsys.ffi.tensors import TensorView
-from rpcsys.module import elf
+from rpcsys.module import elf, placement
 from rpcsys.module.container import functions_of
+from rpcsys.module.kinds import compiled_devices
+from rpcsys.module.kinds.native_call import adapted
 from rpcsys.module.layout import LIBRARY
 from rpcsys.module.module import Function, Module
-from rpcsys.wire.memory import ALIGNMENT, Pool
-from rpcsys.wire.tensor import Tensor, as_array, as_tensor
 
 Lookup = Callable[[str], Callable[..., Any]]
 
@@ -32,11 +30,16 @@ class NativeModule(Module):
     """A loaded library. A call that fails raises `NativeError`."""
 
     def __init__(
-        self, kind: str, functions: List[str], lookup: Optional[Lookup] = None, *, inputs: Sequence[Dict[str, Any]] = ()
-    ) -> None:
+        self, kind: str, functions: List[str], lookup: Optional[Lookup] = None, *,
+        inputs: Sequence[Dict[str, Any]] = (), device: str = "", pure: Sequence[str] = (),
+        undefined: Optional[Sequence[str]] = None,
+    ) -> None:  # fmt: skip
         super().__init__(kind, inputs=inputs)
+        self.device = device
+        self._undefined = undefined  # symbols that a library without inner modules needs of others
         self._listed = functions
         self._lookup = lookup
+        self._pure = pure  # functions that do not write into their arguments
 
     def names(self) -> List[str]:
         return self._listed
@@ -45,28 +48,42 @@ class NativeModule(Module):
         found = self._functions.get(name)
         if found is None and self._lookup is not None:
             try:
-                found = self._functions[name] = _adapted(self._lookup(name))
+                found = self._functions[name] = adapted(self._lookup(name), self.device, name not in self._pure)
             except NativeError:
                 return None
         return found
 
+    def place(self, device: str) -> None:
+        """Run there; a program that was loaded for another device stays where it is. Raises `ModelError`."""
+        if not self._listed or device == (self.device or placement.HOST):
+            return
+        if self._undefined is None:
+            raise ModelError(f"it runs on {self.device or placement.HOST}; load it again, with device={device!r}")
+        with _explained("the library"):
+            self.device = _opened(compiled_devices.chosen(device, [], self._undefined, "the library"))
+        self._functions = {}
+
 
 def load(path: str, name: str, inside: Sequence[str] = (), device: str = "") -> NativeModule:
-    """Load the library at ``path``, with modules of the kinds ``inside`` in it. Raises `ModelError`, in one line."""
+    """Load the library at ``path``, with modules of the kinds ``inside`` in it, to run on ``device``.
+
+    By default it runs on the device that it is compiled for. Raises `ModelError`, in one line.
+    """
     with _explained(name):
         file = elf.read(path)
         check(file, name)
         functions = functions_of(file)
         if not functions and LIBRARY_BIN not in file.symbols:
             raise ModelError(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
+        device = compiled_devices.chosen(device, inside, file.undefined(), name)
         if library.present():
             library.api()  # load it before the library
             Library(path)  # resolve all symbols now: one that is found missing later would end the process
             if library.has_runtime():
-                return _load_by_tvm(path, name, functions, inside)
+                return _load_by_tvm(path, name, functions, inside, device, file.undefined())
         if LIBRARY_BIN in file.symbols:
             raise _no_runtime(name, "has modules inside")
-        return _load_alone(path, name, file, functions)
+        return _load_alone(path, name, file, functions, device)
 
 
 def check(file: elf.Elf, name: str) -> None:
@@ -87,7 +104,7 @@ def load_own(path: str, name: str, file: elf.Elf) -> NativeModule:
         return _load_alone(path, name, file, functions)
 
 
-def _load_alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> NativeModule:
+def _load_alone(path: str, name: str, file: elf.Elf, functions: List[str], device: str = "") -> NativeModule:
     """Load a library that TVM's loader does not load, and set up what that loader would."""
     wanted = [symbol[2:] for symbol in file.symbols if symbol.startswith("__TVM")]  # pointers that TVM's loader sets
     needs = wanted or [_LOOKUP] * (_LOOKUP in file.symbols)
@@ -96,7 +113,8 @@ def _load_alone(path: str, name: str, file: elf.Elf, functions: List[str]) -> Na
     opened = _open_alone(path, file)
     if needs:
         opened.connect(wanted)
-    return NativeModule(LIBRARY, functions, opened.function)
+    lookup, undefined = opened.function, list(file.undefined())
+    return NativeModule(LIBRARY, functions, lookup, device=_opened(device), undefined=undefined)
 
 
 def _open_alone(path: str, file: elf.Elf) -> Library:
@@ -109,17 +127,19 @@ def _open_alone(path: str, file: elf.Elf) -> Library:
     return Library(path, Lacking(slots, (anchor.name, anchor.value), others))
 
 
-def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str]) -> NativeModule:
+def _load_by_tvm(
+    path: str, name: str, functions: List[str], kinds: Sequence[str], device: str, undefined: Sequence[str]
+) -> NativeModule:
     from rpcsys.ffi import tvm
 
     for kind in kinds:
         if not tvm.loads(kind):
-            text = "which neither rpcsys nor TVM's runtime here can load"
-            raise ModelError(f"{name} holds a module of kind {kind!r}, {text}")
-    module = tvm.load_library(path)
+            raise ModelError(f"{name} holds a module of kind {kind!r}, {_unknown(kind)}")
+    module = tvm.load_library(path, keep=bool(set(kinds) - {tvm.EXECUTABLE}))
     if module.kind != tvm.EXECUTABLE:
-        return NativeModule(LIBRARY, functions, module.function)
-    machine = tvm.VirtualMachine(module)
+        own = None if kinds else undefined
+        return NativeModule(LIBRARY, functions, module.function, device=_opened(device), undefined=own)
+    machine = tvm.VirtualMachine(module, device_arrays.device_of(device or placement.HOST))
     programs = machine.functions()
     # A library of a single kernel exports it as its entry, too; that is not the program's main.
     functions = [name for name in functions if name != "main" or "main" not in programs]
@@ -130,7 +150,21 @@ def _load_by_tvm(path: str, name: str, functions: List[str], kinds: Sequence[str
 
     parameters = machine.parameters("main") if "main" in programs else []
     inputs = [{"name": name, "dtype": dtype or "unknown", "shape": shape or []} for name, dtype, shape in parameters]
-    return NativeModule(tvm.EXECUTABLE, programs + functions, lookup, inputs=inputs)
+    return NativeModule(tvm.EXECUTABLE, programs + functions, lookup, inputs=inputs, device=device, pure=programs)
+
+
+def _unknown(kind: str) -> str:
+    """Why a module of a kind without a loader cannot be loaded, to follow what holds it."""
+    device = compiled_devices.DEVICES.get(kind, "")
+    lacking = device_arrays.missing(device) if device else ""
+    return f"and {lacking}" if lacking else "which neither rpcsys nor TVM's runtime here can load"
+
+
+def _opened(device: str) -> str:
+    """``device``, if TVM's runtime here has it. Raises `NativeError`."""
+    if device:
+        device_arrays.device_of(device)
+    return device
 
 
 def _no_runtime(name: str, what: str) -> ModelError:
@@ -161,67 +195,3 @@ def _linker_error(name: str, said: str) -> ModelError:
     if absent:
         return ModelError(f"{name} needs the library {absent.group(1)}, which is not on this device")
     return ModelError(f"{name} cannot be loaded: {said[-400:]}")
-
-
-# ------------------------------------------------------------------ arguments and results
-
-
-def _adapted(native: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a native function for a session's calls: arguments aligned, results plain arrays."""
-
-    def call(*args: Any) -> Any:
-        copies: Dict[Any, _Copy] = {}
-        result = native(*[_argument(arg, copies) for arg in args])
-        for copy in copies.values():
-            copy.write_back()
-        return result if result is None else _result(result)
-
-    call.__name__ = getattr(native, "__name__", "")
-    return call
-
-
-def _argument(value: Any, copies: Dict[Any, _Copy]) -> Any:
-    if type(value) in (int, float, str, bool, bytes) or value is None:
-        return value
-    if isinstance(value, (list, tuple)):
-        return tuple(_argument(item, copies) for item in value)
-    memory = locate(value)
-    if memory is None or (memory.address % ALIGNMENT == 0 and memory.strides is None):
-        return value if memory is None else memory
-    place = memory[:4]
-    if place not in copies:  # an array that is passed twice must be one array for the function, too
-        copies[place] = _Copy(value, memory)
-    return copies[place].memory
-
-
-class _Copy:
-    """A copy of an array in memory that native code can use, in place of one that it cannot."""
-
-    def __init__(self, value: Any, original: Memory) -> None:
-        tensor = as_tensor(value)
-        assert tensor is not None
-        self._value = value
-        self._original = original
-        self._source = memoryview(tensor.data)
-        self._block = Pool().take(self._source.nbytes)
-        self._block[:] = self._source
-        self.memory = Memory(address_of(self._block), original.dtype, original.shape, None, False, self._block)
-
-    def write_back(self) -> None:
-        """Copy what the function wrote back into the original array."""
-        if self._original.readonly:
-            return
-        if self._original.strides is None:
-            self._source[:] = self._block
-        else:  # only numpy has such arrays
-            self._value[...] = Tensor(self._original.dtype, self._original.shape, self._block).numpy()
-
-
-def _result(value: Any) -> Any:
-    if isinstance(value, TensorView):
-        return as_array(Tensor(value.dtype, value.shape, value.data))
-    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
-        return type(value)(_result(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _result(item) for key, item in value.items()}
-    return _adapted(value) if callable(value) else value

@@ -42,6 +42,9 @@ class ParamsModule(Module):
         """The names of the weights, sorted."""
         return [*self.tensors]
 
+    def place(self, device: str) -> None:
+        """Stay in the host's memory, from which each module that shares these weights takes them."""
+
     def release(self) -> None:
         super().release()
         self.tensors, self.file = {}, None

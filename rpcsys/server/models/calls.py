@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable, Sequence
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
+from rpcsys.module import placement
 from rpcsys.module.module import Module
-from rpcsys.server.session.calls import Calls, Objects, ThreadMemory
+from rpcsys.server.session.calls import BoundCall, Calls, Objects, ThreadMemory
 from rpcsys.wire.frames import Buffer, Frame
 from rpcsys.wire.values import Ref
 
@@ -41,14 +42,26 @@ class ModuleCalls(Calls):
         self._module = module
         self._window_bytes = window_bytes
         self._functions: dict[str, Callable[..., Any]] = {}
+        self._devices = module.devices
 
     def resolve(self, target: Any) -> Callable[..., Any]:
         """The module's function that a CALL names."""
         name = _name_of(target)
         found = self._functions.get(name)
         if found is None:
-            found = self._functions[name] = self._module.function(name)
+            found = self._functions[name] = self._in_turn(self._module.function(name))
         return found
+
+    def bound(self, frame: Frame) -> BoundCall:
+        bound = super().bound(frame)
+        return bound._replace(function=self._in_turn(bound.function)) if "k" in frame.parsed.head else bound
+
+    def _in_turn(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function`` in its turn on its device, with a result on the host; unchanged if it runs on the CPU."""
+        devices = self._devices
+        if not devices:
+            return function
+        return lambda *args: placement.one_device(devices, lambda: placement.on_host(function(*args)))
 
     def module(self, id: Any) -> Module:
         """The deployed module, whatever the number."""

@@ -12,6 +12,8 @@ import sys
 import traceback
 from typing import Any, NoReturn
 
+from rpcsys.errors import NativeError
+from rpcsys.ffi import library
 from rpcsys.server.sandbox import (
     cgroups,
     ipc_cleanup,
@@ -85,6 +87,8 @@ def run(control: socket.socket, settings: dict[str, Any], namespace: MountNamesp
         status = _do(Job.from_bytes(data), descriptor, control, settings, namespace) if data else 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the supervisor is gone, so the zygote kills this process
+    except NativeError as error:  # of a library that does not load
+        sys.stderr.write(f"rpcsys-server: {error}\n")
     except BaseException:  # noqa: BLE001 - any exception is printed and ends this process
         traceback.print_exc()
     finally:
@@ -150,6 +154,7 @@ def _rehearse(settings: dict[str, Any]) -> None:
 
 
 def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
+    library.beside(job.options.get("load_library", ()))
     if job.kind == HOST:
         from rpcsys.server.models import host
 

@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 import threading
 import time
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from rpcsys.errors import ProtocolError, RemoteArgumentError, RemoteFunctionError
+from rpcsys.module import placement
 from rpcsys.module.module import Module
+from rpcsys.module.placement import DeviceArray
 from rpcsys.wire import dtypes, frames, values
 from rpcsys.wire.checks import shown
 from rpcsys.wire.encoding import encoded
@@ -24,7 +28,7 @@ from rpcsys.wire.values import InOut, Out, Ref
 MAX_OBJECTS = 1 << 20
 MAX_LISTED = 1000  # objects that `Objects.memory` lists: the head of a RESULT holds 1 MiB
 #: The fields of an object that `Objects.memory` reports; its client has received all of them before.
-_LISTED = ("id", "bytes", "is", "kind", "name", "dtype", "shape")
+_LISTED = ("id", "bytes", "is", "kind", "name", "dtype", "shape", "device")
 _PLAIN_CALL = {"f", "a"}
 _MAX_US = (1 << 32) - 1  # the field of a header holds no more
 
@@ -34,15 +38,18 @@ class Objects:
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self._last = 0
+        self._numbers = itertools.count(1)
+        self.on_devices: Callable[[], None] = lambda: None  # called with the first object on another than the CPU
 
     def keep(self, value: Any, about: dict[str, Any]) -> Ref:
         """Keep ``value``; return its ref for the client. Raises `RemoteArgumentError` if there are too many."""
         if len(self._kept) >= MAX_OBJECTS:
             raise RemoteArgumentError(f"the session keeps {MAX_OBJECTS} objects already; drop some")
-        self._last += 1
-        self._kept[self._last] = (value, about)
-        return Ref(self._last, about)
+        number = next(self._numbers)  # calls of several devices run at once
+        if isinstance(value, DeviceArray) or (isinstance(value, Module) and value.devices):
+            self.on_devices()
+        self._kept[number] = (value, about)
+        return Ref(number, about)
 
     def get(self, id: Any) -> Any:
         """The object with the number ``id``. Raises `RemoteFunctionError`."""
@@ -60,14 +67,24 @@ class Objects:
 
     def memory(self) -> dict[str, Any]:
         """The number of kept ``objects``, their ``bytes``, and a description of the largest `MAX_LISTED` of them."""
-        sizes = {number: _bytes_of(value) for number, (value, _) in self._kept.items()}
+        sizes = {number: _bytes_of(value) for number, (value, _) in list(self._kept.items())}
         largest = sorted(sizes, key=lambda number: (-sizes[number], number))[:MAX_LISTED]
         kept = [{**self._kept[number][1], "id": number, "bytes": sizes[number]} for number in largest]
         listed = [{name: value for name, value in one.items() if name in _LISTED} for one in kept]
-        return {"objects": len(sizes), "bytes": sum(sizes.values()), "kept": listed}
+        report = {"objects": len(sizes), "bytes": sum(sizes.values()), "kept": listed}
+        devices = {device: {"arrays": 0, "bytes": 0, **vars(each)} for device, each in placement.figures().items()}
+        for value, _ in list(self._kept.values()):
+            if isinstance(value, DeviceArray):
+                devices[value.device]["arrays"] += 1
+                devices[value.device]["bytes"] += value.nbytes
+        if not devices:
+            return report
+        return {**report, "devices": devices}
 
 
 def _bytes_of(value: Any) -> int:
+    if isinstance(value, DeviceArray):
+        return value.nbytes
     tensor = as_tensor(value)
     return 0 if tensor is None or tensor.dtype == "strings" else len(tensor.data)
 
@@ -77,6 +94,27 @@ class ThreadMemory(threading.local):
 
     def __init__(self) -> None:
         self.pool = Pool()
+
+
+class BoundCall(NamedTuple):
+    """A call with its function and arguments found."""
+
+    function: Callable[..., Any]
+    args: list[Any]
+    written: list[Any]  # the arrays that it writes into
+    encode: Any  # how its results cross
+    keep: bool  # whether arrays in its result stay on the device
+
+    def run(self, on_host: bool = False) -> tuple[Any, int]:
+        """Call it; return its result, on the host unless it is kept there, and the microseconds that it took.
+
+        ``on_host``: whether it runs on the CPU, and needs arrays there.
+        """
+        began = time.perf_counter()
+        args = placement.on_host(self.args) if on_host else self.args
+        result = self.function(*args)
+        result = encoded(result if self.keep else placement.on_host(result), self.encode)
+        return result, took_us(began)
 
 
 class Calls:
@@ -119,26 +157,33 @@ class Calls:
 
     def run(self, frame: Frame) -> list[Buffer]:
         """`answer` a call that is not plain: one that keeps its result, writes or names arguments, or has lists."""
+        bound = self.bound(frame)
+        return self.packed(frame, bound, *bound.run())
+
+    def bound(self, frame: Frame) -> BoundCall:
+        """A call's function and arguments. Raises as `resolve` does, and `ProtocolError`."""
         head, objects, pool = frame.parsed.head, self.objects, self._memory.pool
-        target, began = head.get("f"), time.perf_counter()
+        target, keep = head.get("f"), head.get("keep") is True
         written: list[Any] = []
         if "k" in head:
             if type(target) is not list or len(target) != 2 or target[1] != "main":
                 raise ProtocolError("only a module's main is run by names")
             named = to_function(frame.get("k"), objects, pool, written)
-            result: Any = _run_by_name(self.module(target[0]), named, frame.get("outputs"))
-        else:
-            args = listed(head.get("a", ()))
-            made = [to_function(values.build(arg, frame.buffers), objects, pool, written) for arg in args]
-            result = encoded(self.resolve(target)(*made), frame.get("encode"))
-        took = took_us(began)
-        if head.get("keep") is True:
-            result = keep_arrays(result, objects)
-        elif not written:
+            by_name = functools.partial(_run_by_name, self.module(target[0]), outputs=frame.get("outputs"))
+            return BoundCall(by_name, [named], written, None, keep)
+        args = listed(head.get("a", ()))
+        made = [to_function(values.build(arg, frame.buffers), objects, pool, written) for arg in args]
+        return BoundCall(self.resolve(target), made, written, frame.get("encode"), keep)
+
+    def packed(self, frame: Frame, bound: BoundCall, result: Any, took: int) -> list[Buffer]:
+        """The RESULT of a call that has run, in ``took`` microseconds."""
+        if bound.keep:
+            result = keep_arrays(result, self.objects)
+        elif not bound.written:
             return self.result(frame.call_id, result, took)
-        fields = {"r": from_function(result, objects)}
-        if written:
-            fields["w"] = written
+        fields = {"r": from_function(result, self.objects)}
+        if bound.written:
+            fields["w"] = bound.written
         return frames.encode(frames.RESULT, frame.call_id, fields, deadline_ms=took)
 
     def result(self, call_id: int, result: Any, took: int) -> list[Buffer]:
@@ -166,7 +211,7 @@ def listed(value: Any) -> Sequence[Any]:
     return value
 
 
-def _run_by_name(module: Module, named: Any, outputs: Any) -> dict[str, Any]:
+def _run_by_name(module: Module, named: Any, *, outputs: Any) -> dict[str, Any]:
     """Run a module's main with a client's inputs by name. Raises `RemoteArgumentError` if there are no names."""
     wanted = outputs if outputs is not None else []
     if type(named) is not dict or type(wanted) is not list or not all(type(n) is str for n in [*named, *wanted]):
@@ -242,6 +287,9 @@ def keep_arrays(value: Any, objects: Objects) -> Any:
         return kind(keep_arrays(item, objects) for item in value)
     if isinstance(value, dict):
         return {key: keep_arrays(item, objects) for key, item in value.items()}
+    if isinstance(value, DeviceArray):
+        about = {"is": "array", "dtype": value.dtype, "shape": list(value.shape), "device": value.device}
+        return objects.keep(value, about)
     tensor = as_tensor(value)
     if tensor is None:
         return value

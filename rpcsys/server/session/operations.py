@@ -7,17 +7,22 @@ import sys
 from typing import Any, Callable
 
 from rpcsys.errors import RemoteArgumentError, RemoteFunctionError
+from rpcsys.module import placement
 from rpcsys.module.loading import load_file
 from rpcsys.module.module import Module
+from rpcsys.module.placement import DeviceArray
 from rpcsys.server.session import registry
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.timing import measure
+from rpcsys.wire import device_names
 from rpcsys.wire.checks import shown
+from rpcsys.wire.frames import Frame
 from rpcsys.wire.tensor import as_tensor
 
 #: This Python's minor version, which a pickled function needs: bytecode differs between minor versions.
 MODELS_ONLY = "the lab's rules let you load models in ONNX's format only (code = false)"
+_ON_CPU = (placement.HOST,)
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 
 
@@ -25,21 +30,29 @@ class Operations(Calls):
     """All that a client can call in one session, by target."""
 
     def __init__(
-        self, objects: Objects, memory: ThreadMemory, files: Files, *, allow_pickle: bool, models_only: bool = False
-    ) -> None:
+        self, objects: Objects, memory: ThreadMemory, files: Files, *, allow_pickle: bool, models_only: bool = False,
+        forget_heads: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         super().__init__(objects, memory)
         self.streamed = {"session.upload": files.begin, "session.download": files.download}
         existing = files.directory.existing
         self._allow_pickle = allow_pickle and not models_only
         self._models_only = models_only
+        self._forget_heads = forget_heads
         self._named: dict[str, Callable[..., Any]] = {}
+        #: Whether a model runs on another device than the CPU: then each device has a thread (`DeviceCalls`).
+        self.uses_devices = False
+        objects.on_devices = self._use_devices
         self._add("session.has_function", self._has_function, str)
-        self._add("session.load_module", lambda name: self._load(existing(name), name), str)
+        self._add(
+            "session.load_module", lambda name, *device: self._load(existing(name), name, *device), str, str, optional=1
+        )
         self._add("session.listdir", files.directory.listdir, str, optional=1)
         self._add("session.remove", files.directory.remove, str)
         self._add("session.offer", files.offer, str, int, str)
         self._add("session.memory", objects.memory)
-        self._add("session.put", self._put, object)
+        self._add("session.put", self._put, object, str, optional=1)
+        self._add("session.devices", _devices)
         self._add("session.get", lambda value: value, object)
         self._add("session.run", self._run_pickled, str, (bytes, memoryview), more=True)
         self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
@@ -73,18 +86,45 @@ class Operations(Calls):
     def _has_function(self, name: str) -> None:
         self.resolve(name)
 
-    def _put(self, value: Any) -> Any:
+    def devices_of(self, frame: Frame) -> tuple[str, ...]:
+        """The devices that a call uses, the first one first; none for one that is quick, or changes the session.
+
+        Raises `RemoteFunctionError` for an object that does not exist.
+        """
+        target, args = frame.parsed.head.get("f"), frame.parsed.head.get("a")
+        if target == "session.time" and type(args) is list and args:
+            target = args[0]
+        if type(target) is list and target:
+            return self.module(target[0]).devices or _ON_CPU
+        if target == "session.put" and type(args) is list and len(args) == 2 and type(args[1]) is str:
+            return (str(device_names.parse(args[1])),)
+        if target == "session.get" and type(args) is list and args:
+            kept = self.objects.get(args[0].get("id")) if type(args[0]) is dict else None
+            return (kept.device,) if isinstance(kept, DeviceArray) else ()
+        own = type(target) is str and target.startswith("session.") and target != "session.run"
+        return () if own else _ON_CPU
+
+    def _put(self, value: Any, device: str = "") -> Any:
         if as_tensor(value) is None:
             raise RemoteArgumentError(f"session.array takes an array, not a {type(value).__name__}")
+        if device and device_names.parse(device) != device_names.CPU:
+            from rpcsys.ffi import device_arrays  # few sessions pay for it
+
+            value = device_arrays.copied(value, str(device_names.parse(device)))
         return keep_arrays(value, self.objects)
 
     def _time(self, target: Any, args: list[Any], options: dict[str, Any]) -> dict[str, Any]:
         return measure(functools.partial(self.resolve(target), *args), options)
 
-    def _load(self, path: str, name: str) -> Module:
+    def _use_devices(self) -> None:
+        if not self.uses_devices:
+            self.uses_devices = True
+            self._forget_heads()  # of calls that the thread that reads would run itself
+
+    def _load(self, path: str, name: str, device: str = "") -> Module:
         if self._models_only and not path.endswith(".onnx"):
             raise RemoteFunctionError(f"{name}: {MODELS_ONLY}")
-        return load_file(path, name, allow_pickle=self._allow_pickle)
+        return load_file(path, name, allow_pickle=self._allow_pickle, device=device)
 
     def _run_pickled(self, python: str, pickled: bytes, *args: Any) -> Any:
         """Call the function in ``pickled``, which cloudpickle made in the minor version ``python``."""
@@ -97,6 +137,12 @@ class Operations(Calls):
             text = f"a function of Python {python} cannot run in Python {PYTHON}, which this device has"
             raise RemoteFunctionError(text)
         return _unpickled(pickled)(*args)
+
+
+def _devices() -> dict[str, Any]:
+    """What each device has done, and the newest turns on them, whose times are seconds of one clock."""
+    figures = {device: vars(each) for device, each in placement.figures().items()}
+    return {"devices": figures, "runs": [list(run) for run in placement.runs()]}
 
 
 def _unpickled(pickled: bytes) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from rpcsys.server.sandbox import limits
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
 from rpcsys.server.session.calls import Objects, ThreadMemory, took_us
+from rpcsys.server.session.device_calls import DeviceCalls
 from rpcsys.server.session.directory import Directory
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.incoming import WINDOW_CALLS, Incoming
@@ -96,7 +97,7 @@ class SessionServer:
         self._objects = Objects()
         self._files = Files(self._out, Directory(job.workdir), job.options.get("cache"))
         flags = {name: bool(job.options.get(name)) for name in ("allow_pickle", "models_only")}
-        self._calls = Operations(self._objects, memory, self._files, **flags)
+        self._calls = Operations(self._objects, memory, self._files, forget_heads=self._stream.forget_heads, **flags)
         self._quick: set[str] = set()  # targets whose last call was quick
         self._polled = 0.0  # when the socket was last polled for a CANCEL
         self._watcher = Watcher(self._stream, self._incoming, self._out, self._end_process, renewal)
@@ -114,6 +115,10 @@ class SessionServer:
             flush=self._out.flush,
             on_full=self._out.on_full,
         )
+        self._device_calls = DeviceCalls(
+            self._calls, self._out, self._window_bytes, self._error_of, self._end_process, self._watcher.wake
+        )
+        self._watcher.check_others = self._device_calls.check
         self._incoming.receive = self._loop.receive
         self._watcher.loop = self._loop
         self._forwarder = OutputForwarder(self._stream, self._out) if job.options.get("log") else None
@@ -121,7 +126,7 @@ class SessionServer:
             frames.CHUNK: self._files.chunk,
             frames.FREE: lambda frame: self._objects.free(frame.get("ids")),
             frames.PING: lambda frame: self._out.send(frames.pack(frames.PONG, frame.call_id)),
-            frames.CANCEL: self._files.cancel,
+            frames.CANCEL: self._cancel,
         }
 
     def run(self) -> str:
@@ -166,6 +171,8 @@ class SessionServer:
         while True:
             frame = incoming.next()
             if frame.kind == frames.CALL:
+                if self._calls.uses_devices and self._device_calls.start(frame):
+                    continue
                 if incoming.late or incoming.waiting or out.held:
                     self._call_in_a_row(frame)
                 else:
@@ -181,6 +188,10 @@ class SessionServer:
             if handler is None:
                 raise ProtocolError(f"a client does not send {frames.KINDS[frame.kind]}")
             handler(frame)
+
+    def _cancel(self, frame: Frame) -> None:
+        if not self._device_calls.cancel(frame):
+            self._files.cancel(frame)
 
     def _end_process(self, outcome: str, kind: str = "", message: str = "") -> None:
         """End this process now, even during a call; first send the client an error of that ``kind``, if any."""
@@ -250,7 +261,7 @@ class SessionServer:
     def _error_of(self, frame: Frame, error: BaseException) -> list[Buffer]:
         """The pieces of the ERROR for what a call raised. Ends the process for what means to, such as sys.exit()."""
         if isinstance(error, Exception):
-            stopped = self._watcher.stopped()
+            stopped = self._watcher.stopped() if self._loop.call is frame else None
             return error_frame(frame.call_id, *stopped) if stopped else exception_frame(frame.call_id, error)
         self._loop.turn += 1
         self._end_process("ended", "SessionLost", f"a function on the device ended its process ({error!r})"[:500])

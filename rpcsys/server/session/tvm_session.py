@@ -5,12 +5,12 @@ The functions here take file names from a client, and keep them inside the sessi
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import socket
 from typing import Any, Callable, NamedTuple
 
+from rpcsys.ffi import library
 from rpcsys.server.sandbox.messages import TVM_END, Job
 from rpcsys.server.session.directory import confine
 
@@ -34,6 +34,7 @@ def package_runtime() -> Runtime:
     import tvm.rpc.server
     import tvm_ffi
 
+    library.load_beside()
     register = functools.partial(tvm_ffi.register_global_func, override=True)
     return Runtime(register, tvm_ffi.get_global_func, tvm.runtime.load_module)
 
@@ -46,8 +47,6 @@ def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
         return "ended"
     for name, function in functions(job.workdir, runtime.load_module).items():
         runtime.register("tvm.rpc.server." + name, function)
-    for library in job.options.get("load_library", ()):
-        ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
     sock.sendall(job.reply)
     try:
         runtime.get("rpc.ServerLoop")(sock.detach())  # it closes the descriptor

@@ -29,6 +29,7 @@ KEEPALIVE_S = 5.0
 NO_CALL = Frame(frames.CALL, 0, 0, 0, ParsedHead({}, ()), ())
 #: Seconds that a call has to end after it was stopped by its own means; a client hangs up after two.
 STOP_S = 1.0
+STOPPED = "; it was stopped, and the session goes on"  # the end of the message of a call that was
 #: Bytes that one key of AES-GCM may encrypt, with some room: RFC 8446, section 5.5, has 388 GB.
 MOST_MOVED = 256 << 30
 #: Bytes beyond these for a session that is never quiet: it has this much time to end between two calls.
@@ -76,6 +77,7 @@ class Watcher:
         self._stopping: Stopping | None = None
         self._woken = threading.Event()
         self.wake = self._woken.set  # a call has begun
+        self.check_others: Callable[[], bool] = bool  # checks the calls of other threads; whether any is under way
         self._limit_at = math.inf
         self._limit_s = 0.0
         self.longest_s: float | None = None  # seconds that a session of the key may last
@@ -103,7 +105,7 @@ class Watcher:
         stopping = self._stopping
         if stopping is None or stopping.turn != self.loop.turn:
             return None
-        return stopping.kind, stopping.message + "; it was stopped, and the session goes on"
+        return stopping.kind, stopping.message + STOPPED
 
     def _run(self) -> None:
         last, last_moved, quiet = self.loop.turn, self._stream.moved, 0
@@ -111,9 +113,10 @@ class Watcher:
             time.sleep(TAKEOVER_S)
             self._check_limit()
             turn, moved = self.loop.turn, self._stream.moved
-            if not turn & 1:
+            others = self.check_others()
+            if not turn & 1 and not others:
                 self._check_key(moved, quiet)
-            if turn != last:
+            if turn != last or (others and not turn & 1):
                 last, quiet = turn, 0
             elif turn & 1:  # a call that streams moves bytes, and is watched all the same
                 self._take_over(turn)
@@ -143,10 +146,12 @@ class Watcher:
             self._out.flush()  # a call known as quick may be slow this time
             while self.loop.turn == turn:
                 self._check_limit()
+                others = self.check_others()
                 if time.monotonic() >= deadline:
                     deadline = math.inf
                     self._stop_call("DeadlineExceeded", f"the call was not done in its {limit_s:g} s")
-                if self._readable(min(deadline, self._insist())) and self.loop.turn == turn:
+                again = time.monotonic() + TAKEOVER_S if others else math.inf
+                if self._readable(min(deadline, self._insist(), again)) and self.loop.turn == turn:
                     self._read()
         except Ended:
             self._end_process("lost")
@@ -183,7 +188,7 @@ class Watcher:
         try:
             while self._incoming.has_room() and (frame := self._stream.receive(DONT_WAIT)) is not None:
                 if frame.kind == frames.CANCEL and frame.call_id == self.loop.call.call_id and self.loop.turn & 1:
-                    self._stop_call("Cancelled", "the call was cancelled", _grace_s(frame))
+                    self._stop_call("Cancelled", "the call was cancelled", grace_s(frame))
                 elif frame.kind == frames.GOODBYE:
                     self._end_process("closed")
                 else:
@@ -243,7 +248,7 @@ class Watcher:
             self._end_process("timeout", "SessionTimeout", text)
 
 
-def _grace_s(cancel: Frame) -> float:
+def grace_s(cancel: Frame) -> float:
     """The seconds that a CANCEL leaves a call to end by itself; infinity for a call that is not ended by force."""
     given = cancel.parsed.head.get("grace_s", 0)
     if given is None:

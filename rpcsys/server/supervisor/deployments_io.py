@@ -97,13 +97,15 @@ class DeploymentsIo:
         except OSError:  # it is removed, or the disk is read-only
             self._spawner.kill(child)
             return
-        job = Job(HOST, b"", folder, self._config.key, "", options={"deployed": deployed}, user=user)
+        options = {"deployed": deployed, "load_library": list(self._config.load_library)}
+        job = Job(HOST, b"", folder, self._config.key, "", options=options, user=user)
         self._give(child, job, None)
 
     def _be_deployer(self, child: int, conn: int, peer: str, modules: tuple[str, ...]) -> None:
         folder = os.path.join(self._store.root, "incoming")
         options: dict[str, Any] = {"deploy": self._store.root, "allow_pickle": self._config.allow_pickle}
         options["modules"] = modules
+        options["load_library"] = list(self._config.load_library)
         options["cache"] = self._config.cache_options
         job = Job(DEPLOYER, self._clients.answer(conn, True), folder, self._config.key, peer, options=options)
         self._give(child, job, self._clients.descriptor(conn))
