@@ -19,7 +19,8 @@ from rpcsys.graph._cut.split import split
 from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._plan import optimum
 from rpcsys.graph._plan.bench import LocalBench, RemoteBench, TimedCall, Trial, paces
-from rpcsys.graph._plan.cost_model import Costs, Goal, Span, traffic
+from rpcsys.graph._plan.cost_model import Goal, Span, traffic
+from rpcsys.graph._plan.costs import Costs
 from rpcsys.graph._plan.cut_points import CutPoints
 from rpcsys.graph._plan.devices import PlanDevice
 from rpcsys.graph._plan.plan import Plan, PlannedStage
