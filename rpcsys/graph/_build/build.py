@@ -110,12 +110,22 @@ def _built_all(stages: Stages, targets: Mapping[str, AnyTarget], devices: Mappin
 def _segment(stages: Stages, part: Sequence[Stage], boards: SharedBoards) -> graph_kind.Stage:
     """Stages on devices of one leased board, as one stage: a call to a graph that is sent there."""
     leased = {stage.name: boards.leased[stage.name] for stage in part}
-    there = stages.part(part)
-    devices = {name: each.device for name, each in leased.items()}
-    built = _built_all(there, {name: each.target for name, each in leased.items()}, devices)
-    signature = Signature(built.inputs, built.outputs)
-    library = StageLibrary(built, leased)
+    library = segment_library(stages.part(part), leased)
+    signature = Signature(library.built.inputs, library.built.outputs)
     return stage_entry(library.name, LeasedModule(library, boards.of[part[0].name], *signature), signature)
+
+
+def segment_library(
+    stages: Stages, leased: Mapping[str, Leased], built: Mapping[str, Module] | None = None
+) -> StageLibrary:
+    """The library of stages that are one call, by their targets; ``built``: their modules, if they are built already.
+
+    Raises `UsageError` as `build` does.
+    """
+    targets: Mapping[str, AnyTarget] = {name: each.target for name, each in leased.items()}
+    if built is not None:
+        targets = built
+    return StageLibrary(_built_all(stages, targets, {name: each.device for name, each in leased.items()}), leased)
 
 
 def offload(stages: Stages, targets: Mapping[str, AnyTarget], served: Target | str = "onnxruntime") -> Offload:

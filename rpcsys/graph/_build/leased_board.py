@@ -87,7 +87,7 @@ class SharedBoards:
 def _tracker(leased: Leased) -> Hashable:
     """The tracker of a target, equal for equal addresses."""
     given = leased.tracker
-    return given if isinstance(given, (str, client.Tracker)) else tracker_text(given)
+    return given if isinstance(given, str) or hasattr(given, "request") else tracker_text(given)
 
 
 class LeasedBoard:
@@ -223,7 +223,7 @@ class LeasedBoard:
 
     def _request(self, wait_s: float, again: bool) -> LeasedSession:
         given = self.leased.tracker
-        tracker = given if isinstance(given, client.Tracker) else client.connect_tracker(given or None)
+        tracker = given if hasattr(given, "request") else client.connect_tracker(given or None)
         try:
             session = tracker.request(self.leased.key, wait_timeout=wait_s, wait_for_key=again)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -32,7 +33,7 @@ class StageLibrary:
     Raises `UsageError` as `export_library` does, and for stages for different toolchains.
     """
 
-    def __init__(self, built: Module, leased: dict[str, Leased]) -> None:
+    def __init__(self, built: Module, leased: Mapping[str, Leased]) -> None:
         targets = [target_of(each.target) for each in leased.values()]
         compiled = [target.toolchain for target in targets if isinstance(target, Tvm)]
         if len(set(compiled)) > 1:
@@ -41,7 +42,7 @@ class StageLibrary:
         #: How many calls are under way: enough for the network, and to keep each device busy.
         self.calls = max(*(each.calls for each in leased.values()), 2 * len(self.devices))
         self._folder = tempfile.TemporaryDirectory(prefix="rpcsys-")
-        self._built = built
+        self.built = built
         self._compiled = bool(compiled)
         self._lock = threading.Lock()
         self._paths: dict[str | None, Path] = {}
@@ -63,7 +64,7 @@ class StageLibrary:
             if toolchain not in self._paths:
                 path = Path(self._folder.name, str(len(self._paths)), "stage.so")
                 path.parent.mkdir()
-                export_library(self._built, path, toolchain)
+                export_library(self.built, path, toolchain)
                 self._paths[toolchain] = path
             return self._paths[toolchain]
 

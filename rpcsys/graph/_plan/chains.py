@@ -31,6 +31,11 @@ class Chain(NamedTuple):
         return [Span(self.devices[0], start, stop), *found]
 
 
+def alone(device: int, seconds: Matrix) -> Chain:
+    """The chain of one device."""
+    return Chain((device,), seconds, seconds, seconds)
+
+
 def chains(seconds: Mapping[int, Matrix], goal: Goal, *, keep_order: bool = False) -> Iterator[Chain]:
     """Every chain of two devices or more, in any order or in the one given; its costs are those without a link.
 
@@ -40,7 +45,8 @@ def chains(seconds: Mapping[int, Matrix], goal: Goal, *, keep_order: bool = Fals
     units = len(next(iter(seconds.values())))
     empty = np.tri(units, dtype=bool)
     inside = {device: np.where(empty, np.inf, matrix) for device, matrix in seconds.items()}
-    known = {(device,): Chain((device,), matrix, matrix, matrix) for device, matrix in inside.items()}
+    known: dict[tuple[int, ...], Chain] = {}
+    known |= {(device,): alone(device, matrix) for device, matrix in inside.items()}
     for count in range(2, len(seconds) + 1):
         orders = itertools.combinations(seconds, count) if keep_order else itertools.permutations(seconds, count)
         for devices in orders:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 
-from rpcsys.graph._plan.chains import Chain, chains
+from rpcsys.graph._plan.chains import Chain, alone, chains
 from rpcsys.graph._plan.cost_model import Board, DeviceLink, Goal, Matrix, Span, Traffic, sums
 
 
@@ -42,7 +43,7 @@ class Costs:
         seconds = self.inside(device)
         for board in self._boards:
             if device in board.devices:
-                return self._call(board, Chain((device,), seconds, seconds, seconds)).costs
+                return self._call(board, alone(device, seconds)).costs
         return seconds
 
     def chains(self, goal: Goal, *, keep_order: bool = False) -> list[Chain]:
@@ -52,6 +53,22 @@ class Costs:
             inside = {device: self.inside(device) for device in board.devices}
             found += [self._call(board, chain) for chain in chains(inside, goal, keep_order=keep_order)]
         return found
+
+    def calls_s(self, spans: Sequence[Span]) -> list[float]:
+        """Seconds of each call of a division; neighbours on one board are one call."""
+        board_of = {device: number for number, board in enumerate(self._boards) for device in board.devices}
+        calls = [list(each) for _, each in itertools.groupby(spans, lambda span: board_of.get(span.device, span))]
+        return [self._call_s(call) for call in calls]
+
+    def _call_s(self, spans: Sequence[Span]) -> float:
+        if len(spans) == 1:
+            return self.stage_s(spans[0])
+        if tuple(spans) in self._calls:
+            return self._calls[tuple(spans)]
+        turns = [float(self.inside(span.device)[span.start, span.stop]) for span in spans]
+        link = next(board.link for board in self._boards if spans[0].device in board.devices)
+        ends = spans[0].start, spans[-1].stop
+        return float(link.pace(sum(turns), self.traffic.taken[ends], self.traffic.given[ends], max(turns)))
 
     def _call(self, board: Board, chain: Chain) -> Chain:
         """A chain with the costs of its calls: the link to its board, and what was measured of them."""

@@ -17,12 +17,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from rpcsys.client import Session, Tracker, connect, connect_tracker
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.session_device import check_devices, devices_of, toolchain_of
-from rpcsys.graph._build.targets import OnnxRuntime, Target, Tvm
+from rpcsys.graph._build.targets import Leased, OnnxRuntime, Tvm
 from rpcsys.graph._pipeline.cpu_shares import available, shares
 from rpcsys.link.address import parse_address
 from rpcsys.wire.device_names import CPU, OPENVINO
@@ -32,6 +32,7 @@ DeviceLike: TypeAlias = str | Session  # a device in a caller's terms: a text fo
 TrackerLike: TypeAlias = Tracker | str | tuple[str, int] | None
 
 _FORMS = "devices are written cpu:0, cpu:0-3, key:NAME or HOST:PORT; those inside a board NAME:opencl:0"
+_CONNECT_S = 1.0  # seconds to wait for a server at least
 #: Kinds of devices for which stages stay ONNX models; TVM compiles them for all others.
 _RUNTIMES = (CPU.kind, OPENVINO, "npu")
 _BOARD = re.compile(r"(?P<key>[^,\s]+?)(?P<number>#[1-9][0-9]{0,3})?", re.ASCII)
@@ -48,14 +49,20 @@ class PlanDevice:
     session: Session | None = None
     chip: str = ""  # the name of the device inside the board, or this machine; "" for a whole board, and for CPUs
     board: str = ""  # tells boards of chips apart; equal for the chips of one
-    compiled: Target | None = None  # what a stage is built for, where the board says it
+    compiled: OnnxRuntime | Tvm | None = None  # what a stage is built for, where the board says it
 
     @property
-    def target(self) -> Target:
+    def target(self) -> OnnxRuntime | Tvm:
         """The target of a stage that runs on these CPUs, or on this chip."""
         if self.compiled is not None:
             return self.compiled
         return chip_target(self.chip) if self.chip else OnnxRuntime(threads=len(self.cpus), cpus=self.cpus)
+
+    def on_board(self, tracker: TrackerLike = None, **terms: Any) -> Leased:
+        """The target of a stage on this chip; ``terms`` are the other fields of `Leased`."""
+        lender = OneServer(self.address, self.key) if self.address else tracker or ""
+        key = self.key or self.address
+        return Leased(key, lender, target=self.target, device=self.chip, board=self.board, **terms)
 
     @property
     def here(self) -> bool:
@@ -71,6 +78,17 @@ class PlanDevice:
     def kind(self) -> object:
         """A value that is equal for devices that are alike, as far as their facts are known."""
         return (len(self.cpus), self.key, self.address, self.session, self.chip, self.board)
+
+
+class OneServer(NamedTuple):
+    """Lends a server without a tracker, as `Tracker` lends those of a key."""
+
+    address: str
+    key: str
+
+    def request(self, key: str, *, wait_timeout: float, wait_for_key: bool) -> Session:
+        """A session with the server; ``key`` names it in messages. Raises what `connect` raises."""
+        return connect(self.address, key=self.key, timeout=max(wait_timeout, _CONNECT_S))
 
 
 def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
@@ -104,7 +122,7 @@ def parse(devices: int | Sequence[DeviceLike]) -> list[PlanDevice]:
     return parsed
 
 
-def chip_target(chip: str, says: Mapping[str, Any] | None = None, toolchain: str = "") -> Target:
+def chip_target(chip: str, says: Mapping[str, Any] | None = None, toolchain: str = "") -> OnnxRuntime | Tvm:
     """The target of stages for a device inside a board, of which its server ``says`` this.
 
     ``toolchain`` : of a board that is unlike this machine

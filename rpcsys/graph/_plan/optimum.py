@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rpcsys.graph._plan.chains import Chain
+from rpcsys.graph._plan.chains import Chain, alone
 from rpcsys.graph._plan.cost_model import Goal, Matrix, Span, sums
 
 MOST_UNITS = 400  # more cut positions are thinned out: the search holds a few matrices of this number squared
@@ -34,7 +34,7 @@ def best(
     """
     kinds = alike or [0] * len(costs)
     classes = [[i for i, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
-    ways = [Chain((device,), *[costs[device]] * 3) for members in classes for device in members]
+    ways = [alone(device, costs[device]) for members in classes for device in members]
     ways += [chain for chain in chains if all(_in_order(chain.devices, members) for members in classes)]
     found = _shortest(ways, np.add if goal == "latency" else np.maximum, classes, every)
     if goal == "throughput":
