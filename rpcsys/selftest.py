@@ -166,6 +166,22 @@ def _drivers(arguments: Sequence[str]) -> Iterator[Finding]:
         yield _loaded(os.path.basename(path), [*first, os.path.abspath(path)])
 
 
+def _devices(arguments: Sequence[str]) -> Iterator[Finding]:
+    import json
+
+    from rpcsys.server.devices import search
+
+    named, libraries = _value(arguments, "--tvm-library"), (_value(arguments, "--load-library") or "").split(":")
+    found = search.DriverSearch(search.questions(None, named, [os.path.abspath(path) for path in libraries if path]))
+    found.wait()
+    for device in json.loads(found.devices().described):
+        about = (device["title"], device["memory"] and f"{device['memory'] >> 20} MB", device["runtime"])
+        used = f"for {' and '.join(device['loaders'])}" if device["loaders"] else "nothing here can use it"
+        yield Finding(OK if device["loaders"] else MISSING, device["name"], ", ".join(filter(None, [*about, used])))
+    for problem in found.problems:
+        yield Finding(MISSING, "devices", problem)
+
+
 def _speedups(arguments: Sequence[str]) -> Iterator[Finding]:
     from rpcsys.compiled import WITHOUT
 
@@ -243,8 +259,8 @@ _SERVE = (
     "from rpcsys.server.__main__ import main; sys.exit(main())"
 )
 _CHECKS: Tuple[Callable[[Sequence[str]], Iterator[Finding]], ...] = (
-    _board, _standard_library, _folder, _memory, _system, _tls, _speedups, _tvm, _drivers, _packages, _tracker,
-    _session,
+    _board, _standard_library, _folder, _memory, _system, _tls, _speedups, _tvm, _drivers, _devices, _packages,
+    _tracker, _session,
 )  # fmt: skip
 
 

@@ -15,6 +15,9 @@ from tests import opencl, secured
 settings.register_profile("rpcsys", deadline=None)
 settings.load_profile("rpcsys")
 
+# The tests of devices alone ask this machine's drivers: each takes as long as the start of a server.
+os.environ.setdefault("RPCSYS_DEVICES", "none")
+
 # What a shell starts in the background ignores Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,7 +43,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def opencl_library(shared: Path) -> Iterator[Path]:
-    """TVM's OpenCL runtime, for ``--load-library``. This process and its daemons have PoCL, of 1 GiB and on one core."""
+    """TVM's OpenCL runtime, for ``--load-library``; PoCL is the driver of this process and of its daemons."""
     library = opencl.library()
     with pytest.MonkeyPatch.context() as patched:
         for name, value in opencl.environment(shared / "pocl").items():

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from rpcsys import module
 from rpcsys.module import export, registry
+from rpcsys.module import tvm_loader as ours
 from rpcsys.module.kinds.group import group
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.sources import Sources
@@ -27,7 +28,7 @@ from tests.native import FUNCTIONS, compiled
 tvm = pytest.importorskip("tvm")
 tvm_ffi = pytest.importorskip("tvm_ffi")
 
-ours = pytest.importorskip("rpcsys.tvm")
+pytest.importorskip("rpcsys.tvm")
 
 RNG = np.random.default_rng(5)
 WEIGHTS = RNG.random((64, 64), "float32")

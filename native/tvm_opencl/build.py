@@ -36,16 +36,8 @@ def command(target: Path) -> list[str]:
     """What compiles the library to ``target``."""
     tvm, ffi = package("tvm"), package("tvm_ffi")
     headers = [tvm / "include", tvm / "src" / "runtime", ffi / "include"]
-    flags = [
-        "-std=c++17",
-        "-O2",
-        "-fPIC",
-        "-shared",
-        "-fvisibility=hidden",
-        "-Wall",
-        "-Wextra",
-        "-Wno-unused-parameter",
-    ]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"]
+    flags += ["-Wall", "-Wextra", "-Wno-unused-parameter"]
     flags += shlex.split(os.environ.get("CXXFLAGS", "-s"))
     sources = map(str, sorted(FOLDER.glob("*.cc")))
     # By name, without a path to them: the libraries that the process has loaded already are used.

@@ -95,7 +95,7 @@ class AsyncRemoteArray(RemoteArray):
         Ref.__init__(self, array.id)
         self._calls = calls
         self._session, self._mine = array._session, array._mine
-        self.dtype, self.shape = array.dtype, array.shape
+        self.dtype, self.shape, self.device = array.dtype, array.shape, array.device
 
     async def get(self) -> Any:
         """Its contents here: a numpy array where numpy is installed, else a `Tensor`."""

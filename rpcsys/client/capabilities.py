@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterator, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterator, List, Set, Tuple
 
 from rpcsys.errors import ModelError, NotSupported, RemoteFunctionError, UsageError
 
@@ -48,6 +48,15 @@ def device(name: str, capabilities: Dict[str, Any]) -> Tuple[str, ...]:
     return (str(parse(name)),)
 
 
+def devices(hello: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """The devices that a HELLO describes; those of an older server by name alone."""
+    told = hello.get("capabilities")
+    described = told.get("devices") if isinstance(told, dict) else None
+    names = hello.get("devices")
+    found = described or [{"name": name} for name in (names if isinstance(names, list) else ())]
+    return [each for each in found if isinstance(each, dict) and "name" in each] if isinstance(found, list) else []
+
+
 def _opened(source: Source, name: str) -> Container:
     from rpcsys.module import container
     from rpcsys.module.elf import ElfError
@@ -72,7 +81,8 @@ def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) 
             )
     # TVM's runtime no longer loads its older layout.
     own = {**capabilities, "tvm_runtime": capabilities.get("tvm_runtime") is True and not library.older}
-    missing = {*_missing({record.kind for record in library.records}, own)}
+    root = library.records[0].kind
+    missing = {*_missing({record.kind for record in library.records}, own, root)}
     missing.update(kind for each in inner for kind in _missing(each[3], capabilities))
     if missing:
         hint = (
@@ -99,10 +109,13 @@ def _carried(library: Container) -> Iterator[Tuple[str, str, int, Set[str]]]:
                 continue  # the device reports a broken one
 
 
-def _missing(kinds: Set[str], capabilities: Dict[str, Any]) -> Iterator[str]:
-    """The kinds that the device cannot load. If it has none of them itself, its TVM runtime may have all."""
+def _missing(kinds: Set[str], capabilities: Dict[str, Any], root: str = "") -> Iterator[str]:
+    """The kinds that the device cannot load.
+
+    Its TVM runtime may have those that it has not itself: all if it has none of them, or if the root is one of TVM's.
+    """
     known = set(capabilities["kinds"])
-    by_tvm = capabilities.get("tvm_runtime") is True and not known & (kinds - {"_lib"})
+    by_tvm = capabilities.get("tvm_runtime") is True and (root not in known or not known & (kinds - {"_lib"}))
     for kind in kinds:
         if kind not in known and (kind.startswith(_OURS) or not by_tvm):
             yield kind

@@ -339,7 +339,8 @@ class RemoteArray(Ref):
         self.device = str(about.get("device", "cpu:0"))
 
     def __repr__(self) -> str:
-        return f"<remote array {self.dtype} {self.shape} on {self.device}>"
+        place = "" if self.device == "cpu:0" else f" on {self.device}"
+        return f"<remote array {self.dtype} {self.shape}{place}>"
 
     def get(self) -> Any:
         """Its contents here: a numpy array where numpy is installed, else a `Tensor`."""

@@ -248,13 +248,13 @@ class DeployedRow(DeployedVersion):
     clients: int
 
 
-class _Kept(TypedDict):
+class _KeptObjects(TypedDict):
     objects: int
     bytes: int
     kept: List[Dict[str, Any]]  # the largest first
 
 
-class MemoryReport(_Kept, total=False):
+class MemoryReport(_KeptObjects, total=False):
     """What a session keeps on its device."""
 
     devices: Dict[str, Dict[str, float]]  # figures by device, if the session uses several

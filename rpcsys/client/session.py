@@ -28,7 +28,7 @@ class Session(Caller, Closeable):
 
     Attributes
     ----------
-    info : the device's HELLO: version, key, pid, limit_s, capabilities, machine, window
+    info : the device's HELLO: version, key, pid, limit_s, capabilities, machine, devices, window
     lease : the tracker's answer with the lease (empty without a tracker)
     address : host and port of the server
     """
@@ -46,6 +46,13 @@ class Session(Caller, Closeable):
     def __repr__(self) -> str:
         state = "closed" if self._channel.broken else "open"
         return "<session {} at {}:{}, {}>".format(self.info.get("key", ""), *self.address, state)
+
+    @property
+    def devices(self) -> List[Dict[str, Any]]:
+        """The devices of this board, its CPU first: name (``opencl:0``), kind, title, memory in bytes (0: not known),
+        versions of driver and runtime, and the loaders that can use it here. An older server says the names alone.
+        """
+        return capabilities.devices(self.info)
 
     def get_function(self, name: str) -> RemoteFunction:
         """The function registered as ``name`` on the device.

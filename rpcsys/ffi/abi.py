@@ -108,6 +108,29 @@ class ShapeCell(ctypes.Structure):
     _fields_ = [("data", _extents), ("size", ctypes.c_size_t)]
 
 
+#: ``int f(field, result)``: reads a field of an object.
+FieldGetter = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Any))
+
+
+class FieldInfo(ctypes.Structure):
+    """TVMFFIFieldInfo: a field of a type, as far as it is read here. ``offset`` counts from the object's address."""
+
+    _fields_ = [
+        ("name", ByteArray), ("doc", ByteArray), ("metadata", ByteArray), ("flags", ctypes.c_int64),
+        ("size", ctypes.c_int64), ("alignment", ctypes.c_int64), ("offset", ctypes.c_int64), ("get", FieldGetter),
+    ]  # fmt: skip
+
+
+class TypeInfo(ctypes.Structure):
+    """TVMFFITypeInfo: a type of objects, as far as it is read here."""
+
+    _fields_ = [
+        ("type", ctypes.c_int32), ("depth", ctypes.c_int32), ("key", ByteArray), ("ancestors", ctypes.c_void_p),
+        ("hash", ctypes.c_uint64), ("field_count", ctypes.c_int32), ("method_count", ctypes.c_int32),
+        ("fields", ctypes.POINTER(FieldInfo)),
+    ]  # fmt: skip
+
+
 #: ``int f(self, args, count, result)``: every native function; 0 is success.
 SafeCall = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Any), ctypes.c_int32, ctypes.POINTER(Any))
 Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # ``void f(pointer)``: frees the resources behind the pointer

@@ -174,6 +174,8 @@ def _declare(lib: ctypes.CDLL) -> Any:
         for name, arguments in _SETTERS.items():
             getattr(lib, name).argtypes = arguments
             getattr(lib, name).restype = None
+        lib.TVMFFIGetTypeInfo.argtypes = (ctypes.c_int32,)
+        lib.TVMFFIGetTypeInfo.restype = ctypes.POINTER(abi.TypeInfo)
     except AttributeError as error:
         raise NativeError(f"{lib._name} is too old or too new for rpcsys: {error}", kind="LibraryBroken") from None
     return lib

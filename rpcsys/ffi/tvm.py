@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
-from rpcsys.ffi.calls import Device, Function, find_global, get_global
+from rpcsys.ffi.calls import Device, Function, find_global, from_owned, get_global
 from rpcsys.ffi.library import Object
 
 EXECUTABLE = "relax.VMExecutable"  # the kind of a compiled Relax program
@@ -64,6 +64,17 @@ def loads(kind: str) -> bool:
     """Whether TVM in this process has a loader for modules of that kind. Raises `NativeError` if TVM is missing."""
     library.load_runtime()
     return find_global("ffi.Module.load_from_bytes." + kind) is not None
+
+
+def imports_of(module: int) -> Sequence[Object]:
+    """The modules that the module at this address imports. Raises `NativeError` if libtvm_ffi does not tell."""
+    info = library.api().TVMFFIGetTypeInfo(abi.MODULE).contents
+    field = info.fields[0] if info.field_count else None  # a module has one field
+    value = abi.Any()
+    if field is None or abi.bytes_at(field.name) != b"imports_" or field.get(module + field.offset, value):
+        raise NativeError("this version of libtvm_ffi does not tell what a module imports", kind="LibraryBroken")
+    imports: Sequence[Object] = from_owned(value)
+    return imports
 
 
 class Parameter(NamedTuple):

@@ -110,6 +110,8 @@ def _inspected(number: int, record: Record, file: Elf) -> Inspected:
     functions, target = _FUNCTIONS.get(record.kind, []), ""
     if record.kind == "rpcsys.library":
         functions, target = _carried(buffers)
+    if isinstance(about.get("writes"), str):  # a graph's function for native code
+        functions = [*functions, about["writes"]]
     listed = about.pop("functions", None)
     if isinstance(listed, list):
         functions = [str(name) for name in listed]

@@ -60,7 +60,7 @@ class DeviceFigures:
         self.bytes_in = self.bytes_out = 0
 
 
-class Run(NamedTuple):
+class DeviceRun(NamedTuple):
     """One turn that has ended: the device, the call's order, and `time.perf_counter` at its begin and end."""
 
     device: str
@@ -94,7 +94,7 @@ class Turn:
         return self
 
     def __exit__(self, *reason: object) -> None:
-        self.queue.ended(Run(self.queue.device, self.order, self._began, time.perf_counter()))
+        self.queue.ended(DeviceRun(self.queue.device, self.order, self._began, time.perf_counter()))
         self.leave()
 
     def _cancel(self) -> None:
@@ -127,7 +127,7 @@ class DeviceQueue:
                 heapq.heappush(self._waiting, turn)
         return turn
 
-    def ended(self, run: Run) -> None:
+    def ended(self, run: DeviceRun) -> None:
         """Count a turn."""
         with self._lock:
             self.figures.calls += 1
@@ -161,7 +161,7 @@ class DeviceQueue:
 
 _queues: Dict[str, DeviceQueue] = {}
 _queues_lock = threading.Lock()
-_runs: Deque[Run] = collections.deque(maxlen=_RUNS)
+_runs: Deque[DeviceRun] = collections.deque(maxlen=_RUNS)
 
 
 def queue(device: str) -> DeviceQueue:
@@ -214,7 +214,7 @@ def figures() -> Dict[str, DeviceFigures]:
     return {device: each.figures for device, each in sorted(_queues.items())}
 
 
-def runs() -> List[Run]:
+def runs() -> List[DeviceRun]:
     """The newest turns that have ended."""
     return list(_runs)
 

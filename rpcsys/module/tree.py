@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence
+from typing import Dict, Iterable, List, Sequence
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import registry
 from rpcsys.module.layout import LIBRARY, Buffer, FormatError, Record, encode, in_order
 from rpcsys.module.module import Module, walk
 from rpcsys.module.registry import Context
+
+
+class CarriedModule(Module):
+    """A module of a kind that TVM alone loads, as its bytes, to be exported."""
+
+    def __init__(self, kind: str, data: Buffer, imports: Iterable[Module] = ()) -> None:
+        super().__init__(kind, imports=imports)
+        self.data = data
 
 
 def save(root: Module) -> List[Buffer]:
@@ -21,13 +29,18 @@ def save(root: Module) -> List[Buffer]:
     except FormatError:
         raise UsageError("the modules import each other in a circle; a tree of modules has none") from None
     kinds: Dict[str, registry.Kind] = {}
-    for kind in {kind for kind, _ in nodes} - {LIBRARY}:
+    for kind in {module.kind for module in modules if not isinstance(module, CarriedModule)} - {LIBRARY}:
         try:
             kinds[kind] = registry.find(kind)
         except FormatError:
             known = ", ".join(registry.known())
             raise UsageError(f"nothing here saves a module of kind {kind!r}; known are {known}") from None
-    return encode(nodes, lambda number, offset: kinds[modules[number].kind].save_to_bytes(modules[number], offset))
+
+    def saved(number: int, offset: int) -> Sequence[Buffer]:
+        module = modules[number]
+        return [module.data] if isinstance(module, CarriedModule) else kinds[module.kind].save_to_bytes(module, offset)
+
+    return encode(nodes, saved)
 
 
 def load(records: Sequence[Record], context: Context) -> Module:

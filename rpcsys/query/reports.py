@@ -60,6 +60,7 @@ def print_boards(summary: Mapping[str, Any]) -> None:
     click.echo("\nBoards")
     print_rows(sorted(rows, key=lambda row: (row["key"], row["name"])), _BOARD)
     _print_versions(servers)
+    _print_devices(servers)
 
 
 def print_clear(summary: Mapping[str, Any]) -> None:
@@ -91,6 +92,15 @@ def _print_versions(servers: Sequence[Mapping[str, Any]]) -> None:
         click.echo("\nVersions")
         labelled = sorted((row for row in servers if row["labels"]), key=lambda row: str(row["name"]))
         print_rows(labelled, {"name": "name", **columns})
+
+
+def _print_devices(servers: Sequence[Mapping[str, Any]]) -> None:
+    """Print the devices of the servers that have more than their CPU; nothing where none has."""
+    rows = [row for row in servers if len(row.get("devices", ())) > 1]
+    if rows:
+        click.echo("\nDevices")
+        columns: dict[str, Any] = {"name": "name", "devices": lambda row: ", ".join(row["devices"])}
+        print_rows(sorted(rows, key=lambda row: str(row["name"])), columns)
 
 
 def _board(row: Mapping[str, Any], leases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

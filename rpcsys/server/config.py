@@ -18,6 +18,7 @@ from rpcsys.link import admission, ciphers
 from rpcsys.link.address import host_and_port, parse_address, parse_tracker
 from rpcsys.logs import FORMATS
 from rpcsys.server.capabilities import installed
+from rpcsys.wire.device_names import KINDS
 from rpcsys.wire.keys import is_key
 from rpcsys.wire.labels import MAX_GIVEN
 
@@ -51,6 +52,7 @@ class ServerConfig:
     tvm_apart: bool = False  # whether only sessions of TVM's clients have the tvm package
     name: str = ""  # "" is the host's
     labels: tuple[tuple[str, str], ...] = ()
+    devices: tuple[str, ...] | None = None  # the kinds to look for, None for all
     preload: tuple[str, ...] = ()  # names of modules
     imports: tuple[str, ...] = ()
     grace_s: float = 10.0
@@ -112,6 +114,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "tvm_library": tvm_library,
         "tvm_apart": tvm == "python" and flags.preload == AUTO,
         "labels": _labels(flags.labels),
+        "devices": _devices(flags.devices),
         "preload": _preload(flags.preload),
         "session_user": flags.session_user or (AUTO if flags.lab and os.geteuid() == 0 else ServerConfig.session_user),
         "session_groups": None if flags.session_groups is None else _split(flags.session_groups),
@@ -177,6 +180,8 @@ def parser() -> serve.Parser:
     add("--tvm-library", **folder, help="the folder of libtvm_ffi and libtvm_runtime, for --tvm ctypes")
     add("--name", default="", help="this server's name in summaries (default: the host's)")
     add("--label", **repeatable, dest="labels", metavar="K=V", help="a fact about the device; repeatable")
+    looks = "the kinds of devices whose drivers are asked at the start (default: all)"
+    add("--devices", default=os.environ.get("RPCSYS_DEVICES", "all"), metavar="all|none|A,B", help=looks)
     add("--preload", default=AUTO, metavar="auto|none|A,B", help="modules to import before sessions start")
     registers = "a module that registers functions for sessions; repeatable"
     add("--import", **repeatable, dest="imports", metavar="MODULE", help=registers)
@@ -248,6 +253,14 @@ def _check_keys(flags: argparse.Namespace, leased: object) -> None:
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
+
+
+def _devices(text: str) -> tuple[str, ...] | None:
+    kinds = () if text == "none" else _split(text)
+    known = [kind for kind in KINDS if kind != "cpu"]
+    wrong = [kind for kind in kinds if kind not in known]
+    _refuse(text != "all" and wrong, f"--devices {text}: give all, none, or kinds of {', '.join(known)}")
+    return None if text == "all" else kinds
 
 
 def _whole_path(path: str) -> str:

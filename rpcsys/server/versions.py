@@ -27,7 +27,7 @@ _MAX_FILE = 1 << 16  # bytes that are read of a file
 
 def of_board() -> Dict[str, str]:
     """The versions of Python, the C library, the kernel and the driver; "" for one that is not found."""
-    return {"python": sys.version.split()[0], "libc": _libc(), "kernel": os.uname().release, "driver": _driver()}
+    return {"python": sys.version.split()[0], "libc": _libc(), "kernel": os.uname().release, "driver": driver()}
 
 
 @functools.lru_cache(maxsize=None)
@@ -72,7 +72,7 @@ def _musl() -> str:
     return ""
 
 
-def _driver() -> str:
+def driver() -> str:
     """NVIDIA's driver: ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 …``."""
     match = _NVRM.search(_read(_DRIVER))
     return match.group(1) if match else ""

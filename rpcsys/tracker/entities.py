@@ -173,6 +173,7 @@ class Server:
     port: int | None
     labels: dict[str, str]
     loads: tuple[str, ...]
+    devices: tuple[str, ...]
     facts: DeviceFacts
     #: A digest of the server's secret identity, which stays the same across connections; "" if it sends none.
     identity: str = ""

@@ -1,7 +1,7 @@
 """The facts of devices, and the wants of requests.
 
-A device's facts are pairs of label and value; a label may have several values (``loads``). A request wants exact pairs,
-and compares other labels (``{"cores": ">=4", "onnxruntime": ">=1.22,<2"}``).
+A device's facts are pairs of label and value; a label may have several values (``loads``, ``device``). A request wants
+exact pairs, and compares other labels (``{"cores": ">=4", "onnxruntime": ">=1.22,<2"}``).
 
 Two values compare as numbers if both are plain numbers, else as versions if both are versions with the same word
 before them, else as texts, which are only equal or not. The labels in `VERSIONS` are never plain numbers: 1.9 < 1.22.
@@ -20,7 +20,8 @@ from rpcsys.wire.labels import MAX_WANTED, VERSIONS, operator_of, shown
 
 Pair = tuple[str, str]
 #: Labels with a meaning here. The tracker sets the first three, the server sets ``name``.
-KEY, SERVER, LOADS, NAME = "key", "server", "loads", "name"
+KEY, SERVER, LOADS, DEVICE, NAME = "key", "server", "loads", "device", "name"
+_SEVERAL = (LOADS, DEVICE)  # these have several values
 #: A fact of each of our devices, under which a request stands that only compares. No client can name an empty label.
 ANY = ("", "any device")
 _EQUAL, _NOT = "=", "!="
@@ -145,11 +146,14 @@ def facts_of_key(key: str) -> DeviceFacts:
     return DeviceFacts(frozenset([(KEY, key)]))
 
 
-def facts_of(key: str, server: str, labels: Mapping[str, str], loads: tuple[str, ...]) -> DeviceFacts:
+def facts_of(
+    key: str, server: str, labels: Mapping[str, str], loads: tuple[str, ...], devices: tuple[str, ...] = ()
+) -> DeviceFacts:
     """The facts of one of our servers' devices. Versions are no pairs, since they are always compared."""
     texts = {**labels, KEY: key, SERVER: server}
     pairs = {(label, text) for label, text in texts.items() if label not in VERSIONS}
     pairs |= {ANY, *((LOADS, ending) for ending in loads)}
+    pairs |= {(DEVICE, text) for name in devices for text in (name, name.partition(":")[0], name.partition(".")[0])}
     return DeviceFacts(frozenset(pairs), {label: value_of(label, text) for label, text in texts.items()})
 
 
@@ -169,9 +173,9 @@ def wants_of(key: str, labels: Mapping[str, str]) -> Wants:
         if not label:
             raise ValueError(f"a label without a name wants {text!r}")
         sign, value = operator_of(text)
-        if label == LOADS and sign not in ("", "=", "=="):
-            raise ValueError(f"the label {LOADS} has several values: a request can want one of them, not compare them")
-        if label == LOADS or (not sign and label not in VERSIONS):
+        if label in _SEVERAL and sign not in ("", "=", "=="):
+            raise ValueError(f"the label {label} has several values: a request can want one of them, not compare them")
+        if label in _SEVERAL or (not sign and label not in VERSIONS):
             exact.add((label, value))
         else:
             compared += _comparisons(label, text)

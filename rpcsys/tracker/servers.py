@@ -20,6 +20,7 @@ from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.tracker.transitions import OURS, SILENT
 from rpcsys.tracker.views import hints
 from rpcsys.wire import control, keys, tracker
+from rpcsys.wire.device_names import MAX_DEVICES, MAX_NAME
 from rpcsys.wire.labels import MAX_LABELS
 
 MAX_OFFERS = 4096  # match keys and leases, and keys served, of one connection: no proxy has so many servers
@@ -95,8 +96,9 @@ class Servers:
             actions.append(HistoryEntry(now, "gone", {"server": earlier, "reason": f"it is {name} now"}))
             actions += self.health.leave(earlier)
         labels = dict(message.labels)
-        facts = facts_of(message.key, name, labels, message.loads)
-        server = Server(name, message.key, message.slots, host, port, labels, message.loads, facts)
+        loads, devices = message.loads, message.devices
+        facts = facts_of(message.key, name, labels, loads, devices)
+        server = Server(name, message.key, message.slots, host, port, labels, loads, devices, facts)
         server.identity, server.pin = identity, message.pin
         self.records.describe(peer, server)
         self.records.note_back(server)
@@ -214,6 +216,8 @@ def _refused(records: Records, peer: Peer, message: control.Register) -> Send | 
         problem = f"more than {MAX_OFFERS} keys and leases on one connection"
     elif message.slots > MAX_SLOTS or max(len(message.labels), len(message.loads)) > MAX_LABELS:
         problem = f"more than {MAX_SLOTS} slots, or {MAX_LABELS} labels or kinds of files"
+    elif len(message.devices) > MAX_DEVICES or max(map(len, message.devices), default=0) > MAX_NAME:
+        problem = f"more than {MAX_DEVICES} devices, or {MAX_NAME} characters in the name of one"
     elif len(message.running) > message.slots:
         problem = "it runs more sessions than it has slots"
     elif peer.proxies and peer.gate is None:

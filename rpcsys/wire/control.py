@@ -249,6 +249,7 @@ class Register(Ask, op="register"):
     address: str | None = field(optional(checks.text), default=None)  # replaces the connection's own
     labels: Mapping[str, str] = field(checks.mapping(checks.text), default=dict)
     loads: tuple[str, ...] = field(checks.items(checks.text), default=tuple)
+    devices: tuple[str, ...] = field(checks.items(checks.text), default=tuple)  # their names
     running: tuple[Running, ...] = field(checks.items(Running.from_json), default=tuple)
     identity: str = field(checks.text, default="")  # random, constant for the server's life, on any connection
     spare: str = field(checks.text, default="")  # its name where another server has ``name``, "" for one given by hand

@@ -17,6 +17,10 @@ KINDS: Mapping[str, Optional[int]] = {
 OPENVINO = "openvino"
 
 _DLPACK = {number: kind for kind, number in KINDS.items() if number is not None}
+#: The most devices that a board announces, and the characters of a name.
+MAX_DEVICES = 32
+MAX_NAME = 64
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 _OPENVINO = re.compile(r"[A-Z][A-Z0-9_]{0,15}(\.[A-Z0-9_]{1,15}){0,2}", re.ASCII)
 _FORMS = "devices of a board are written KIND:NUMBER such as opencl:0 (KIND: {}), or openvino:NAME such as openvino:CPU"

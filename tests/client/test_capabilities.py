@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 
@@ -66,6 +67,16 @@ def test_kinds_that_tvms_runtime_may_have_pass(tmp_path):
         capabilities.check_loadable(carrying("rpcsys.other"), "model.so", {**DEVICE, "tvm_runtime": True})
 
 
+def test_tvms_runtime_loads_ours_behind_a_root_of_its_own():
+    kinds = itertools.permutations(["relax.VMExecutable", "rpcsys.params"])
+    trees = (libraries.tree((root, (1,), b"x"), (imported, (), b"x")) for root, imported in kinds)
+    program, reverse = (libraries.library(tree, elf.here()) for tree in trees)
+    capabilities.check_loadable(program, "model.so", {**DEVICE, "tvm_runtime": True})
+    for refused, runtime in ((program, False), (reverse, True)):
+        with pytest.raises(ModelError, match=r"holds relax\.VMExecutable, which this device cannot load"):
+            capabilities.check_loadable(refused, "model.so", {**DEVICE, "tvm_runtime": runtime})
+
+
 def test_kinds_in_the_older_layout_are_not_left_to_tvms_runtime():
     there = {**DEVICE, "tvm_runtime": True}
     blobs = [libraries.older((kind, libraries.string(b"x"))) for kind in ("rpcsys.params", "relax.Executable")]
@@ -118,6 +129,17 @@ def test_unreported_capabilities_are_not_checked(tmp_path):
         capabilities.check_loadable(b"nonsense", "model.so", said)
     with pytest.raises(ModelError, match=r"cannot load 'model\.onnx'; it loads \.so"):
         capabilities.check_loadable(b"", "model.onnx", {"loads": [".so"]})
+
+
+def test_devices_as_they_are_described_or_by_name_alone():
+    described = [{"name": "cpu:0", "loaders": []}, {"name": "opencl:0"}]
+    names = ["cpu:0", "opencl:0"]
+    assert capabilities.devices({"devices": names, "capabilities": {"devices": described}}) == described
+    assert capabilities.devices({"devices": names, "capabilities": {}}) == [{"name": name} for name in names]
+    assert capabilities.devices({"devices": ["cpu:0"]}) == [{"name": "cpu:0"}]
+    for nonsense in ({}, {"devices": 3}, {"capabilities": [], "devices": None}, {"capabilities": {"devices": 7}}):
+        assert capabilities.devices(nonsense) == []
+    assert capabilities.devices({"capabilities": {"devices": [7, {}]}}) == []
 
 
 def test_a_broken_inner_library_passes():

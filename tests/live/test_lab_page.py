@@ -42,10 +42,10 @@ class Lab:
         assert probe.ask([1, {"op": "hello", "version": "0", "user": user}])["ok"]
         return probe
 
-    def server(self, key, name, slots=1, **labels):
+    def server(self, key, name, slots=1, devices=(), **labels):
         probe = self.hello("")
         asked = {"op": "register", "id": 1, "key": key, "name": name, "port": 9090, "slots": slots}
-        assert probe.ask({**asked, "labels": labels})["ok"]
+        assert probe.ask({**asked, "labels": labels, "devices": devices})["ok"]
         for slot in range(slots):
             assert probe.ask([3, key, [9090, f"{key}:{slot}"], None]) == 0
         return probe
@@ -70,9 +70,10 @@ def lab(daemons):
 def test_the_lab_is_shown_live(lab, page):
     lab.server("rpi4", "shelf-1", board="rev2")
     lab.server("rpi4", "shelf-2")
-    lab.server("gpu", "tower", slots=2)
+    lab.server("gpu", "tower", slots=2, devices=["cpu:0", "cuda:0"])
     page.go(lab.url)
     page.await_text("shelf-1")
+    assert "device=cpu:0 device=cuda:0" in page.text("#boards")
     assert "2 of 2 slots free, 0 leased" in page.text("#keys")
     assert "board=rev2" in page.text("#boards")
     # The page updates itself, without a reload.

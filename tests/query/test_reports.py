@@ -157,6 +157,21 @@ def test_versions_as_a_table_with_the_columns_that_boards_have(capsys):
     ]
 
 
+def test_devices_of_the_boards_that_have_more_than_a_cpu(capsys):
+    scene = Scene()
+    scene.server("rpi4", "two", 7, devices=["cpu:0", "opencl:0", "npu:0"])
+    scene.server("rpi4", "one", devices=["cpu:0"])
+    print_boards(scene.summary())
+    table = capsys.readouterr().out.partition("\nDevices\n")[2].splitlines()
+    assert [line.split(maxsplit=1) for line in table] == [["name", "devices"], ["two", "cpu:0, opencl:0, npu:0"]]
+    old = {
+        **scene.summary(),
+        "servers": [{key: row[key] for key in row if key != "devices"} for row in scene.summary()["servers"]],
+    }
+    print_boards(old)
+    assert "Devices" not in capsys.readouterr().out
+
+
 def test_tvms_servers_alone_have_no_table_of_boards(capsys):
     scene = Scene()
     scene.tvm_server()

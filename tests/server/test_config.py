@@ -11,11 +11,19 @@ from rpcsys.ffi import library
 from rpcsys.server.config import ServerConfig, parse
 
 
-def test_defaults():
+def test_defaults(monkeypatch):
+    monkeypatch.delenv("RPCSYS_DEVICES")
     config = parse(["--tvm", "off", "--preload", "none", "--name", "n"])
     assert config == ServerConfig(name="n")
     assert parse(["--host", "a", "--host", "b"]).host == "b"
     assert (config.host, config.port, config.port_end) == ("0.0.0.0", 9090, 9199)
+
+
+@pytest.mark.parametrize(("text", "kinds"), [("all", None), ("none", ()), ("opencl,openvino", ("opencl", "openvino"))])
+def test_the_kinds_of_devices_to_look_for(monkeypatch, text, kinds):
+    assert parse(["--tvm", "off", "--devices", text]).devices == kinds
+    monkeypatch.setenv("RPCSYS_DEVICES", text)
+    assert parse(["--tvm", "off"]).devices == kinds
 
 
 @pytest.mark.parametrize(("port", "end"), [(9300, 9409), (65530, 65536)])
@@ -42,7 +50,7 @@ def test_every_flag(tmp_path):
             *["--preload", "json,re", "--import", "lab_one", "--import", "lab_two", "--grace", "2.5"],
             *["--allow-pickle", "--cache", str(tmp_path / "cache"), "--cache-size", "2G"],
             *["--deploy", str(tmp_path), "--deploy-workers", "3", "--deploy-queue", "9"],
-            *["--session-memory", "512M", "--read-only", "--import-timeout", "5"],
+            *["--session-memory", "512M", "--read-only", "--import-timeout", "5", "--devices", "opencl"],
         ]
     )
     assert config == ServerConfig(
@@ -59,6 +67,7 @@ def test_every_flag(tmp_path):
         tvm="off",
         name="shelf 3",
         labels=(("os", "linux"), ("a", "")),
+        devices=("opencl",),
         preload=("json", "re"),
         imports=("lab_one", "lab_two"),
         grace_s=2.5,

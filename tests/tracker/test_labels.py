@@ -33,6 +33,13 @@ def test_labels_that_the_tracker_sets_cannot_be_set_by_a_server():
     assert not wants_of("", {"server": "other"}).fit(facts)
 
 
+def test_a_device_is_wanted_by_its_name_its_kind_or_what_openvino_calls_all_of_its_kind():
+    facts = facts_of("rpi4", "board", {"device": "own"}, (), ("cpu:0", "opencl:1", "openvino:GPU.0"))
+    wanted = ("cpu", "opencl", "opencl:1", "=opencl:1", "openvino", "openvino:GPU", "openvino:GPU.0", "own")
+    assert all(wants_of("", {"device": each}).fit(facts) for each in wanted)
+    assert not any(wants_of("", {"device": each}).fit(facts) for each in ("opencl:0", "0", "gpu", "openvino:CPU", ""))
+
+
 def test_a_key_alone_fits_any_device_of_the_key():
     assert wants_of("rpi4", {}) is wants_of_key("rpi4")
     assert wants_of_key("rpi4").bare
@@ -52,6 +59,7 @@ def test_a_key_alone_fits_any_device_of_the_key():
         ("rpi4", {"onnxruntime": ">=1.22,"}, "write comparisons"),
         ("rpi4", {"onnxruntime": ">=>1.22"}, "write comparisons"),
         ("rpi4", {"loads": "!=.so"}, "the label loads has several values"),
+        ("rpi4", {"device": ">=opencl:0"}, "the label device has several values"),
         ("rpi4", {"cores": ",".join([">=1"] * (MAX_WANTED + 1))}, f"more than {MAX_WANTED} comparisons of labels"),
     ],
 )

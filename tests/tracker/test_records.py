@@ -20,7 +20,7 @@ def records():
 
 
 def server(name, key="rpi4", identity="", **labels):
-    return Server(name, key, 1, "10.0.0.7", 9090, labels, (), facts_of(key, name, labels, ()), identity)
+    return Server(name, key, 1, "10.0.0.7", 9090, labels, (), (), facts_of(key, name, labels, ()), identity)
 
 
 def test_names_are_unique_and_freed(records):

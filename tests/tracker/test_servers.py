@@ -5,6 +5,7 @@ import pytest
 from rpcsys.tracker import records
 from rpcsys.tracker.events import Disconnected
 from rpcsys.tracker.heartbeats import MISSES
+from rpcsys.wire.device_names import MAX_DEVICES, MAX_NAME
 from rpcsys.wire.tokens import HolderKind
 from tests.tracker.closed_lab import ClosedLab
 
@@ -64,12 +65,37 @@ def test_the_summary_has_a_row_for_each_slot(scene):
         "running": 0,
         "labels": {"os": "linux"},
         "loads": ["so"],
+        "devices": [],
         "state": "ok",
         "reason": "",
         "until_s": None,
         "limits": True,
         "since_s": 0.0,
     }
+
+
+def test_a_request_wants_one_of_a_boards_devices(scene):
+    board = scene.server(devices=["cpu:0", "opencl:0", "opencl:1", "openvino:GPU.0"])
+    scene.server(name="older")
+    scene.put(board, "rpi4:1")
+    client = scene.client()
+    for wanted in ("vulkan", "opencl:2", "older"):
+        (answer,) = scene.ask(client, "request", key="rpi4", labels={"device": wanted})
+        assert answer["error"] == "UnknownKey"
+        assert "device=" in answer["message"]
+    (answer,) = scene.ask(client, "request", key="rpi4", labels={"device": "opencl:1"})
+    assert answer["leases"][0]["server"] == "board"
+    rows = {row["name"]: row["devices"] for row in scene.summary()["servers"]}
+    assert rows == {"board": ["cpu:0", "opencl:0", "opencl:1", "openvino:GPU.0"], "older": []}
+
+
+def test_a_server_with_too_many_devices_or_a_long_name_is_refused(scene):
+    board = scene.connect()
+    scene.say(board, [1, {"op": "hello", "version": "0"}])
+    for devices in ([f"cuda:{number}" for number in range(MAX_DEVICES + 1)], ["x" * (MAX_NAME + 1)]):
+        (answer,) = scene.ask(board, "register", key="rpi4", name="board", port=1, devices=devices)
+        assert (answer["ok"], answer["error"]) == (False, "BadRequest")
+        assert f"more than {MAX_DEVICES} devices" in answer["message"]
 
 
 def test_a_server_behind_a_proxy_has_a_row_too(scene):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rpcsys.client.inference import urls
-from rpcsys.errors import UsageError, one_line
-from rpcsys.graph._build import repository
+from rpcsys.errors import UsageError
+from rpcsys.graph._build import relax, repository
 from rpcsys.graph._build.codec import Codec, stage_entry
 from rpcsys.graph._build.decoding import decoding
 from rpcsys.graph._build.leased_board import LeasedBoards, SharedBoards
@@ -23,12 +22,10 @@ from rpcsys.graph._build.stage_library import StageLibrary, checked
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.stage import Signature, Stage, Stages, check_by_stage, signature_of, tensor_spec
-from rpcsys.module import Module, graph, library, load_module, onnx_module, params, weights_of
-from rpcsys.module import toolchain as toolchains
+from rpcsys.module import Module, graph, load_module, onnx_module, params, weights_of
 from rpcsys.module.kinds import graph as graph_kind
 from rpcsys.module.kinds.library import LibraryModule
 from rpcsys.module.kinds.params import ParamsModule
-from rpcsys.module.kinds.remote import remote
 
 PathLike = str | os.PathLike[str]
 AnyTarget = Target | str | Module  # a module is taken as it is
@@ -243,13 +240,8 @@ def _on(device: str, stage: Stage, module: Module) -> Module:
 
 
 def _remote(stage: Stage, target: Remote, shared: ParamsModule | None) -> Module:
-    codec = Codec(target, signature_of(stage))
-    fallback = None
-    if target.fallback is not None:
-        fallback = codec.there(stage.name, _built(stage, target.fallback, shared))
-    inputs, outputs = codec.crossing
-    crossing = {"inputs": inputs, "outputs": outputs, "encode": codec.ways, "fallback": fallback}
-    return remote(**{**vars(target), **crossing})
+    fallback = None if target.fallback is None else _built(stage, target.fallback, shared)
+    return Codec(target, signature_of(stage)).remote(stage.name, fallback)
 
 
 def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
@@ -267,32 +259,13 @@ def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
 
 def _compiled(stage: Stage, target: Tvm) -> LibraryModule:
     """Compile a stage with TVM's Relax into a library, weights inside; a device needs only TVM's runtime for it."""
-    try:
-        import tvm
-        from tvm.relax.frontend.onnx import from_onnx
-    except ImportError as error:
-        why = f"cannot be imported ({error}); pip install 'rpcsys[tvm]'"
-        raise UsageError(f"TVM compiles the stage, and {why}") from None
-    chain = toolchains.find(target.toolchain) if target.toolchain else None
     dtypes = {tensor.name: tensor.dtype for tensor in stage.inputs}
-    try:
-        with tempfile.TemporaryDirectory(prefix="rpcsys-") as folder, warnings.catch_warnings():
+
+    def program() -> Any:
+        from tvm.relax.frontend.onnx import from_onnx
+
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of names that it drops; the stage keeps them
-            program = from_onnx(models.to_proto(stage.model), dtype_dict=dtypes)
-            kind = target.target if isinstance(target.target, str) else dict(target.target)
-            executable = tvm.compile(program, target=tvm.target.Target(kind))
-            path = Path(folder, f"{stage.name}.so")
-            executable.export_library(str(path), **_linker(chain))
-            return library(path.read_bytes(), name=path.name, target=chain.name if chain else "")
-    except Exception as error:  # noqa: BLE001 - TVM raises any of Python's classes, and its own
-        raise UsageError(f"TVM cannot compile {stage.name}: {one_line(error, 400)}") from None
+            return from_onnx(models.to_proto(stage.model), dtype_dict=dtypes)
 
-
-def _linker(chain: toolchains.Toolchain | None) -> dict[str, Any]:
-    """The options of TVM's export that choose the linker."""
-    if chain is None:
-        return {}
-    from tvm.support import cc
-
-    program, *options = chain.command(cxx=True)
-    return {"fcompile": cc.cross_compiler(program, options=options)}
+    return relax.compiled(program, target, stage.name)

@@ -15,6 +15,7 @@ from rpcsys.graph._ir.stage import Signature, TensorSpec
 from rpcsys.module import Module, graph, python
 from rpcsys.module.kinds.graph import Stage
 from rpcsys.module.kinds.remote import check_decodable, ways
+from rpcsys.module.kinds.remote import remote as remote_module
 
 
 class CoderPair(NamedTuple):
@@ -31,7 +32,7 @@ class Codec:
     """
 
     def __init__(self, remote: Remote, signature: Signature) -> None:
-        self._signature = signature
+        self._remote, self._signature = remote, signature
         tensors = [*signature.inputs, *signature.outputs]
         given = remote.encode
         words = given if isinstance(given, str) else {n: how for n, how in given.items() if isinstance(how, str)}
@@ -60,6 +61,13 @@ class Codec:
 
     def _crossing(self, value: TensorSpec) -> TensorSpec:
         return {"name": f"{value['name']}.encoded"} if value["name"] in self.pairs else value
+
+    def remote(self, name: str, fallback: Module | None) -> Module:
+        """The call to the server; ``fallback``, the stage itself, runs while there is none."""
+        inputs, outputs = self.crossing
+        crossing = {"inputs": inputs, "outputs": outputs, "encode": self.ways}
+        here = None if fallback is None else self.there(name, fallback)
+        return remote_module(**{**vars(self._remote), **crossing, "fallback": here})
 
     def here(self, name: str, module: Module) -> list[Stage]:
         """The device's stages: ``module``, which takes and gives encoded tensors, and this side's half of each pair."""

@@ -1,7 +1,7 @@
 """What leased boards report of a pipeline's calls: the stages inside a segment, and when each device worked.
 
-A session numbers its calls, and reports each turn of a call on a device. The devices that a call used, in order, show
-which segment it was, and so which stage each turn was.
+A session numbers its calls, and reports each turn of a call on a device. The devices that a call used show which segment
+it was, and the order of its turns on one device which stage each of them was.
 """
 
 from __future__ import annotations
@@ -105,15 +105,19 @@ def _turn(run: Any) -> ReportedTurn | None:
 
 def by_stage(turns: Iterable[ReportedTurn], segments: Iterable[Segment]) -> dict[str, list[ReportedTurn]]:
     """The turns of each stage; without those of calls that are of none of the segments, or may be of several."""
-    used = [(tuple(stage.device for stage in segment), segment) for segment in segments]
-    counts = Counter(devices for devices, _ in used)
-    known = {devices: segment for devices, segment in used if counts[devices] == 1}
+    ways = [sorted(segment, key=lambda stage: stage.device) for segment in segments]
+    counts = Counter(_devices(way) for way in ways)
+    known = {_devices(way): way for way in ways if counts[_devices(way)] == 1}
     found: dict[str, list[ReportedTurn]] = {}
     for call in _calls(turns):
-        segment = known.get(tuple(turn.device for turn in call), ())
-        for stage, turn in zip(segment, call, strict=False):
+        way = sorted(call, key=lambda turn: turn.device)
+        for stage, turn in zip(known.get(_devices(way), ()), way, strict=False):
             found.setdefault(stage.name, []).append(turn)
     return found
+
+
+def _devices(some: Iterable[PlacedStage | ReportedTurn]) -> tuple[str, ...]:
+    return tuple(each.device for each in some)
 
 
 def _calls(turns: Iterable[ReportedTurn]) -> Iterator[list[ReportedTurn]]:

@@ -26,12 +26,12 @@ from typing import (
 )
 
 from rpcsys.errors import ModelError, ProtocolError, RemoteArgumentError, RemoteFunctionError, UsageError
-from rpcsys.module import packed, placement
+from rpcsys.module import branches, packed, placement
 from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.params import params as params_module
 from rpcsys.module.layout import Buffer, FormatError
-from rpcsys.module.module import Module, running_call, walk
+from rpcsys.module.module import Function, Module, running_call, walk
 from rpcsys.module.registry import Context
 from rpcsys.wire import device_names, dtypes
 from rpcsys.wire.memory import Pool
@@ -82,7 +82,14 @@ class GraphModule(Module):
         self.graph = graph
         self._steps: List[_Step] = []
         self._several = False  # whether its stages run on several devices: then each waits for its turn on its own
+        self._needs: branches.Needs = []  # of each stage, if some can run at the same time: the stages that it needs
         self._weights: Dict[str, Any] = {}
+
+    def names(self) -> List[str]:
+        return [*super().names(), *([self.graph["writes"]] if "writes" in self.graph else [])]
+
+    def own(self, name: str) -> Optional[Function]:
+        return self._write if name == self.graph.get("writes") else super().own(name)
 
     def save_graph_json(self, path: Union[str, os.PathLike[str]]) -> None:
         """Write the graph as JSON, without its modules. Raises `UsageError` if the file cannot be written."""
@@ -126,6 +133,9 @@ class GraphModule(Module):
         kept = {value["name"] for value in self.outputs}
         devices = [self._device(stage) for stage in self.graph["stages"]]
         self._several = len({device or placement.HOST for device in devices}) > 1
+        made = {name: number for number, stage in enumerate(self.graph["stages"]) for name in stage["outputs"]}
+        needs = [{made[name] for name in stage["inputs"] if name in made} for stage in self.graph["stages"]]
+        self._needs = needs if branches.apart(needs, devices) else []
         steps = []
         for number, (stage, on) in enumerate(zip(self.graph["stages"], devices)):
             drops = [name for name in set(stage["inputs"]) - kept if last[name] == number]
@@ -181,26 +191,43 @@ class GraphModule(Module):
         extents = _extents(self.inputs, args)
         values = dict(self._weights)
         values.update((value["name"], arg) for value, arg in zip(self.inputs, args))
-        if self._several:
-            with placement.in_order() if running_call.order is None else _AT_ONCE:
+        with placement.in_order() if self._several and running_call.order is None else _AT_ONCE:
+            if self._needs:
+                branches.run(self._needs, lambda number: _run(self._steps[number], values, extents, self._several))
+            else:
                 for step in self._steps:
-                    _run(step, values, extents, placement.turn_on(step.device or placement.HOST))
-        else:
-            for step in self._steps:
-                _run(step, values, extents)
+                    _run(step, values, extents, self._several)
+                    for name in step.drops:
+                        values.pop(name, None)
         results = [values[value["name"]] for value in self.outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
+    def _write(self, *args: Any) -> None:
+        """Run ``main`` as native code calls it: with its inputs, then the arrays to write its outputs into."""
+        split, places = len(self.inputs), len(self.outputs)
+        if len(args) != split + places:
+            text = f"takes {split} input(s) and {places} array(s) to write into, not {len(args)}"
+            raise RemoteArgumentError(f"{self.graph['writes']} {text}")
+        results = self._main(*args[:split])
+        for value, result, place in zip(self.outputs, [results] if places == 1 else results, args[split:]):
+            _copy(value["name"], result, place)
 
-def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int], turn: ContextManager[Any] = _AT_ONCE) -> None:
-    """Run one stage in its ``turn``: take its inputs from ``values``, store its outputs there."""
-    stage = step.stage
-    args = [values[name] for name in stage["inputs"]]
-    with turn:
+
+def _copy(name: str, result: Any, place: Any) -> None:
+    """Write a result into the array ``place``. Raises `ModelError` if it is of another dtype or shape."""
+    made, wanted = as_tensor(result), as_tensor(place)
+    if made is None or wanted is None or (made.dtype, made.shape) != (wanted.dtype, wanted.shape):
+        raise ModelError(f"output {name!r} is {made}, and its place is {wanted}")
+    if made.nbytes:
+        memoryview(wanted.data).cast("B")[:] = memoryview(made.data).cast("B")
+
+
+def _run(step: _Step, values: Dict[str, Any], extents: Dict[str, int], in_turn: bool) -> None:
+    """Run one stage, ``in_turn`` on its device: take its inputs from ``values``, store its outputs there."""
+    args = [values[name] for name in step.stage["inputs"]]
+    with placement.turn_on(step.device or placement.HOST) if in_turn else _AT_ONCE:
         results = _results(step, args, extents)
-    values.update(zip(stage["outputs"], results))
-    for name in step.drops:
-        values.pop(name, None)
+    values.update(zip(step.stage["outputs"], results))
 
 
 def _results(step: _Step, args: List[Any], extents: Dict[str, int]) -> List[Any]:
@@ -266,12 +293,14 @@ def _extents(inputs: Sequence[Value], args: Sequence[Any]) -> Dict[str, int]:
 
 
 def graph(
-    stages: Sequence[Stage], inputs: Sequence[Value], outputs: Sequence[Value], *, params: Optional[ParamsModule] = None
-) -> GraphModule:
+    stages: Sequence[Stage], inputs: Sequence[Value], outputs: Sequence[Value], *,
+    params: Optional[ParamsModule] = None, writes: str = "",
+) -> GraphModule:  # fmt: skip
     """Make a module that runs ``stages``, given in an order in which they can run.
 
     ``inputs``, ``outputs``: dicts with name, and with dtype and shape if known; each call checks the inputs whose shape
-    is known. ``params``: weights that stages name among their inputs.
+    is known. ``params``: weights that stages name among their inputs. ``writes``: the name of a further function, for
+    native code to call: it takes the inputs, then the arrays that it writes the outputs into.
 
     Raises `UsageError` for a tensor that no stage makes, and for duplicate names.
     """
@@ -288,6 +317,8 @@ def graph(
         "imports": [module.kind for module in imports],
         "stages": [_described(stage, numbers[id(stage.module)]) for stage in stages],
     }
+    if writes:
+        described["writes"] = writes
     try:
         return GraphModule(checked(described), imports)
     except FormatError as error:
@@ -367,12 +398,14 @@ def checked(described: Any) -> Dict[str, Any]:
 
     ``module`` is an index into the imports. A stage takes inputs of the graph, outputs of earlier stages, and weights
     of an import of kind ``rpcsys.params``. A stage may have a ``"device"`` to run on. An extent in ``makes`` is a
-    number, or the name of an input's extent.
+    number, or the name of an input's extent. A graph may have ``"writes": "NAME"``, a function for native code.
     """
     if not isinstance(described, dict) or not set(described) >= {"inputs", "outputs", "weights", "imports", "stages"}:
         raise FormatError("is broken (it has no inputs, outputs, weights, imports or stages)")
     _names(described["weights"], "weights")
     _names(described["imports"], "imports")
+    if described.get("writes", "f") in ("", "main") or not isinstance(described.get("writes", "f"), str):
+        raise FormatError("is broken (its function for native code has no name of its own)")
     if not isinstance(described["stages"], list) or not described["stages"]:
         raise FormatError("is broken (it has no stages)")
     inputs = packed.declared(described["inputs"])

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence
 
 from rpcsys.errors import ModelError, NativeError
 from rpcsys.ffi import device_arrays, library
 from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Lacking, Library
-from rpcsys.module import elf, placement
+from rpcsys.module import elf, placement, registry
 from rpcsys.module.container import functions_of
 from rpcsys.module.kinds import compiled_devices
 from rpcsys.module.kinds.native_call import adapted
@@ -64,10 +64,13 @@ class NativeModule(Module):
         self._functions = {}
 
 
-def load(path: str, name: str, inside: Sequence[str] = (), device: str = "") -> NativeModule:
+def load(
+    path: str, name: str, inside: Sequence[str] = (), device: str = "", *, allow_pickle: bool = False
+) -> NativeModule:
     """Load the library at ``path``, with modules of the kinds ``inside`` in it, to run on ``device``.
 
-    By default it runs on the device that it is compiled for. Raises `ModelError`, in one line.
+    By default it runs on the device that it is compiled for. TVM loads it where it is there; of these modules some may
+    be ours, and ``allow_pickle`` is for those. Raises `ModelError`, in one line.
     """
     with _explained(name):
         file = elf.read(path)
@@ -80,7 +83,8 @@ def load(path: str, name: str, inside: Sequence[str] = (), device: str = "") -> 
             library.api()  # load it before the library
             Library(path)  # resolve all symbols now: one that is found missing later would end the process
             if library.has_runtime():
-                return _load_by_tvm(path, name, functions, inside, device, file.undefined())
+                with _ours_in_tvm(name, inside, allow_pickle):
+                    return _load_by_tvm(path, name, functions, inside, device, file.undefined())
         if LIBRARY_BIN in file.symbols:
             raise _no_runtime(name, "has modules inside")
         return _load_alone(path, name, file, functions, device)
@@ -125,6 +129,15 @@ def _open_alone(path: str, file: elf.Elf) -> Library:
     slots = {name: file.jump_slots[name] for name in lacking if name in file.jump_slots}
     others = [name for name in file.undefined() if name not in slots]
     return Library(path, Lacking(slots, (anchor.name, anchor.value), others))
+
+
+def _ours_in_tvm(name: str, inside: Sequence[str], allow_pickle: bool) -> ContextManager[None]:
+    """Inside the ``with``, TVM can load modules of ours, if there are any in the library."""
+    if set(inside).isdisjoint(registry.known()):
+        return contextlib.nullcontext()
+    from rpcsys.module import tvm_loader
+
+    return tvm_loader.loading(name, allow_pickle=allow_pickle)
 
 
 def _load_by_tvm(

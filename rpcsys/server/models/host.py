@@ -69,7 +69,9 @@ def serve(control: socket.socket, job: Job) -> str:
     queue = CallQueue(about["workers"], about["queue"], hello.memory() // 4, lambda client: not client.backlog)
     window_bytes = hello.window_bytes()
     serves = {**described, **{name: about[name] for name in ("name", "version", "sha256", "workers", "queue")}}
-    fields = hello.fields(job, capabilities(), WINDOW_CALLS, window_bytes, limit_s=None, **hello.board(), serve=serves)
+    fields = hello.fields(
+        job, capabilities(), WINDOW_CALLS, window_bytes, limit_s=None, **hello.board(job), serve=serves
+    )
     return ModelHost(ModuleCalls(module, window_bytes), queue, control, fields, window_bytes).run()
 
 

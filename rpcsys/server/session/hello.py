@@ -7,6 +7,7 @@ from typing import Any
 
 from rpcsys.errors import ProtocolError
 from rpcsys.server import capabilities
+from rpcsys.server.devices.describing import Devices
 from rpcsys.server.sandbox import processes
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.stream import Stream
@@ -33,6 +34,8 @@ def prepare(*flags: bool) -> None:
 def frame(job: Job, able: bytes, calls: int, window_bytes: int, **more: Any) -> list[Buffer]:
     """The frame of a HELLO with the capabilities ``able``, else as :func:`fields`."""
     head, _ = frames.encode_head(_fields(job, calls, window_bytes, **more))
+    described = devices(job).described.encode()
+    able = able[:-1] + b',"devices":' + described + b"}"
     return frames.pack(frames.HELLO, 0, head[:-1] + b',"capabilities":' + able + b"}")
 
 
@@ -46,9 +49,14 @@ def _fields(job: Job, calls: int, window_bytes: int, **more: Any) -> dict[str, A
     return {"version": VERSION, "key": job.key, "pid": processes.number(), "window": window, **more}
 
 
-def board() -> dict[str, Any]:
+def board(job: Job) -> dict[str, Any]:
     """The fields of HELLO that describe the board."""
-    return {"machine": capabilities.machine(), "devices": ["cpu:0"]}
+    return {"machine": capabilities.machine(), "devices": devices(job).names}
+
+
+def devices(job: Job) -> Devices:
+    """The board's devices, as its supervisor has found them."""
+    return Devices(*job.options.get("devices", ()))
 
 
 def received(stream: Stream) -> Frame:

@@ -154,7 +154,9 @@ class SessionServer:
         """Answer the handshake and exchange HELLO."""
         options, limit_s = self._job.options, self._job.limit_s
         able = hello.capable(*(bool(options.get(flag)) for flag in ("allow_pickle", "cache", "deploy")))
-        about = hello.frame(self._job, able, WINDOW_CALLS, self._window_bytes, limit_s=limit_s, **hello.board())
+        about = hello.frame(
+            self._job, able, WINDOW_CALLS, self._window_bytes, limit_s=limit_s, **hello.board(self._job)
+        )
         self._stream.send([self._job.reply, *about])
         asked = hello.received(self._stream).get("limit_s")
         if type(asked) in (int, float) and 0 < asked < math.inf:

@@ -240,6 +240,9 @@ class SendToChild(Action):  # send a host or a deployer one message
 class Announce(Action): ...  # print the ready line
 
 
+class FindDevices(Action): ...  # ask the drivers of this board
+
+
 class StopListening(Action): ...
 
 

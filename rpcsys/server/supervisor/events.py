@@ -34,6 +34,11 @@ class StopAsked(Event):  # a signal to stop; the second one ends sessions at onc
     patient: bool = False  # wait until the sessions have ended by themselves
 
 
+class DevicesFound(Event):  # each driver has answered, or does not in its time
+    names: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
 # Clients
 
 

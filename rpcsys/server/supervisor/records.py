@@ -70,6 +70,7 @@ class Policy:
     in_lab: bool = False  # whether its tracker says what each session may do
     front: str = ""  # in a lab, the public name of all clients of deployed modules; its private key, hexadecimal:
     front_seed: str = ""
+    search: bool = False  # whether drivers are asked for the board's devices
     deployed_key: str = ""  # the key under which connections wait at proxies for clients of deployed modules
 
 
@@ -80,6 +81,7 @@ class ServerRecords:
         self.policy = policy
         self.now = 0.0
         self.phase = STARTING
+        self.searching = policy.search  # until they have answered, no session of ours begins, and nothing is offered
         self.lab_open = False  # whether modules are served in the clear, too, by the tracker's last word
 
     def move(self, event: PhaseEvent) -> None:

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +21,16 @@ from rpcsys.link.admission import Admission
 from rpcsys.server.cache import Cache
 from rpcsys.server.capabilities import kinds, labels, loads, versions
 from rpcsys.server.config import ServerConfig
+from rpcsys.server.devices.describing import Devices
 from rpcsys.server.sandbox import cgroups, limits, mount_namespace, processes, session_user, work_folders
 from rpcsys.server.sandbox.messages import RPCSYS, TVM_END, Job
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
-from rpcsys.server.supervisor import session_keys
+from rpcsys.server.supervisor import session_keys, session_paths
 from rpcsys.server.supervisor.children import Spawner
 from rpcsys.server.supervisor.cleaning import Cleaner
 from rpcsys.server.supervisor.clients import Clients
+from rpcsys.server.supervisor.device_search import DeviceSearch
 from rpcsys.server.supervisor.health import CHECK, RECOVER
 from rpcsys.server.supervisor.health_commands import HealthCommands
 from rpcsys.server.supervisor.http import ServerMetrics, Web, counted, gauges
@@ -87,8 +88,9 @@ class DeviceServer:
                 self._loop, trackers, self._card(), make_key, proxies=bool(config.proxies), lab=config.lab
             )
         self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
-        self._state = DeviceServerState(_policy(config, self._deployed_key))
         self._options = _session_options(config)
+        self._devices = DeviceSearch(self._loop, config, self._describe)
+        self._state = DeviceServerState(_policy(config, self._deployed_key, self._devices.needed))
         self._on_action = self._actions()
         about = {"rpcsys": __version__, **versions()} if page else {}
         self._metrics = ServerMetrics(config.key, lambda: gauges(self._state), about, counted(self._state))
@@ -112,6 +114,7 @@ class DeviceServer:
             serve.notify("STOPPING=1")
         finally:
             self._commands.kill()
+            self._devices.close()
             self._spawner.leave()
             if self._tracker is not None:
                 self._tracker.finish()
@@ -124,6 +127,12 @@ class DeviceServer:
         if self._why:
             raise ConfigError(self._why)
         return 0
+
+    def _describe(self, found: Devices) -> None:
+        """Tell sessions and the tracker the board's devices."""
+        self._options["devices"] = found
+        if self._tracker is not None:
+            self._tracker.introduce(devices=found.names)
 
     def _read_secrets(self) -> None:
         """Read the standing key, make the front's; a credential is read later, by each connection to a tracker.
@@ -146,13 +155,13 @@ class DeviceServer:
             records.policy = dataclasses.replace(
                 records.policy, front=front.name, front_seed=seed, deployed_key=self._deployed_key
             )
-            self._tracker.introduce(front.pin)
+            self._tracker.introduce(pin=front.pin)
 
     def _settings(self) -> dict[str, Any]:
         """The settings of a zygote and its children."""
         config = self._config
-        needed, closed = _needed(config), []
-        secrets = _secrets(config, [*needed, self._folder])
+        needed, closed = session_paths.needed(config), []
+        secrets = session_paths.secrets(config, [*needed, self._folder])
         if self._users:
             needed = [path for path in needed if not mount_namespace.is_closed(path)]
             closed = mount_namespace.closed_above([*needed, self._folder])
@@ -237,6 +246,7 @@ class DeviceServer:
             do.Extend: lambda child, until: spawner.send_json(child, {"until": until}),
             do.Start: self._start,
             do.Finish: self._finish,
+            do.FindDevices: self._devices.start,
             do.RunCommand: self._commands.run,
             do.Refuse: clients.refuse,
             do.Drop: clients.drop,
@@ -334,26 +344,6 @@ class DeviceServer:
         self._why = why
 
 
-def _needed(config: ServerConfig) -> list[str]:
-    """Paths that a session needs, and that its own mounts must not hide."""
-    libraries = None
-    if config.tvm == "ctypes":
-        from rpcsys.ffi import library
-
-        libraries = library.find(config.tvm_library)
-    return [
-        *sys.path,
-        os.path.dirname(os.path.dirname(os.path.dirname(__file__))),  # this package: its parent may be closed to users
-        sys.prefix,
-        sys.base_prefix,
-        *config.load_library,
-        config.tvm_library or "",
-        *(path for path in libraries or () if path),  # also where the folder holds links to them
-        config.cache or "",
-        config.deploy or "",
-    ]
-
-
 def _session_options(config: ServerConfig) -> dict[str, Any]:
     return {
         "tvm": config.tvm,
@@ -370,25 +360,7 @@ def _alive() -> tuple[str, bytes]:
     return "text/plain; charset=utf-8", b"ok\n"
 
 
-def _secrets(config: ServerConfig, need: list[str]) -> list[str]:
-    """The files and folders of this server's secrets; no folder with something that sessions ``need``."""
-    found = [config.standing_key] if config.standing_key else []
-    if config.lab:
-        from rpcsys.link import credential
-
-        state = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
-        folders = [os.path.dirname(config.lab), os.path.dirname(credential.folder()), *([state] if state else [])]
-        own = [path for path in folders if not _holds(path, need)]
-        found += own if folders[0] in own else [config.lab, *own]  # a renewed credential replaces its file
-    return sorted({*map(os.path.realpath, found)})
-
-
-def _holds(folder: str, paths: list[str]) -> bool:
-    real = os.path.realpath(folder)
-    return any(os.path.commonpath((real, os.path.realpath(path))) == real for path in paths if path)
-
-
-def _policy(config: ServerConfig, deployed_key: str) -> Policy:
+def _policy(config: ServerConfig, deployed_key: str, search: bool) -> Policy:
     return Policy(
         config.key,
         config.slots,
@@ -403,6 +375,7 @@ def _policy(config: ServerConfig, deployed_key: str) -> Policy:
         deploy=bool(config.deploy),
         pinned=bool(config.lab or config.standing_key),
         in_lab=bool(config.lab),
+        search=search,
         deployed_key=deployed_key,
         proxies=tuple("{}:{}".format(*proxy) for proxy in config.proxies),
     )

@@ -270,6 +270,8 @@ class Slots:
         of_tvm = self._of_tvm()
         waiting = [(number, child) for number, child in self.processes.for_sessions() if child.state is WAITING]
         for session in [session for session in self.sessions.values() if session.state in CHILDLESS]:
+            if self.records.searching and session.kind != TVM:
+                continue  # HELLO names the devices
             kind = self._kind(session)
             found = next((one for one in waiting if one[1].kind is kind), None)
             if found is not None:

@@ -53,6 +53,7 @@ class DeviceServerState:
         self._on_event: dict[type, Callable[[Any], list[do.Action]]] = {
             ev.Tick: self._tick,
             ev.StopAsked: self._stop,
+            ev.DevicesFound: self._devices_found,
             ev.Accepted: admission.accepted,
             ev.Opened: admission.opened,
             ev.Broken: admission.broken,
@@ -99,7 +100,7 @@ class DeviceServerState:
             self._deadlines.append(self.members.deadline)
 
     def start(self) -> list[do.Action]:
-        return [do.StartZygote()]
+        return [do.FindDevices(), do.StartZygote()] if self.records.searching else [do.StartZygote()]
 
     def handle(self, event: ev.Event) -> list[do.Action]:
         """Handle one event; the actions, in order. None after the server has exited."""
@@ -145,7 +146,17 @@ class DeviceServerState:
         if self.records.phase is not Phase.STARTING:
             return []
         self.records.move(PhaseEvent.READY)
-        return [do.Announce(), *(self.offers.open() if self.records.policy.tracked else [])]
+        return [do.Announce(), *self._offer()]
+
+    def _devices_found(self, event: ev.DevicesFound) -> list[do.Action]:
+        self.records.searching = False
+        devices = do.Log("info", f"devices: {', '.join(event.names)}")
+        return [*(do.Log("warning", problem) for problem in event.problems), devices, *self._offer()]
+
+    def _offer(self) -> list[do.Action]:
+        """Connect to the tracker once sessions can be served and the devices are known."""
+        ready = self.records.phase is Phase.SERVING and not self.records.searching
+        return self.offers.open() if ready and self.records.policy.tracked else []
 
     def _child_dead(self, event: ev.ChildDead) -> list[do.Action]:
         actions = self.processes.died(event.child)

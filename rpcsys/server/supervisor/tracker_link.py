@@ -108,9 +108,9 @@ class TrackerLink:
             self._link.close()
             self._link = None
 
-    def introduce(self, pin: str) -> None:
-        """Note the pin of the connections for deployed modules, for registrations."""
-        self._card = {**self._card, "pin": pin}
+    def introduce(self, **fields: Any) -> None:
+        """Note fields of registrations that are known only now."""
+        self._card = {**self._card, **fields}
 
     def register(self, running: tuple[tuple[str, int, float], ...], admitted: tuple[Use, ...] = ()) -> None:
         """Register this server: Registered follows."""

@@ -161,13 +161,14 @@ function holder({ user, address, how, running, lease }) {
   return make("span", { title: `lease ${lease}` }, who(user, address) + note);
 }
 
-function labels({ address, labels: facts, slots }) {
+function labels({ address, labels: facts, devices, slots }) {
   const named = Object.entries(facts).map(([label, value]) => `${label}=${value}`);
-  return [address, slots > 1 ? `${slots} slots` : null, ...named].filter((part) => part).join(" ");
+  const found = devices.length > 1 ? devices.map((name) => `device=${name}`) : [];
+  return [address, slots > 1 ? `${slots} slots` : null, ...named, ...found].filter((part) => part).join(" ");
 }
 
 function gone() {
-  const board = { state: "gone", until: null, slots: 1, address: "", labels: {} };
+  const board = { state: "gone", until: null, slots: 1, address: "", labels: {}, devices: [] };
   const boards = new Map(lab.gone.map((server) => [server.name, { ...board, ...server, leases: [] }]));
   for (const { server, key, ...lease } of lab.away) {
     if (!boards.has(server)) boards.set(server, { ...board, name: server, key, reason: "", since: null, leases: [] });

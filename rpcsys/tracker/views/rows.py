@@ -129,6 +129,7 @@ def server_row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[st
         "running": sum(lease.opened or server is None for lease in peer.serving.values()),
         "labels": {} if server is None else server.labels,
         "loads": [] if server is None else list(server.loads),
+        "devices": [] if server is None else list(server.devices),
         "limits": server is not None,
         "since_s": round(max(0.0, at - _since(records, peer)), 3),
     }
@@ -171,6 +172,7 @@ def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
         "slots": peer.slots,
         "address": peer.address if peer.server is None else peer.server.host,
         "labels": {} if peer.server is None else peer.server.labels,
+        "devices": [] if peer.server is None else list(peer.server.devices),
         "leases": [lease_on_page(lease) for lease in peer.serving.values()],
     }
 

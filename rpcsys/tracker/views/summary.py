@@ -84,7 +84,8 @@ def _add_servers(records: Records, at: float, viewer: Peer, after: int, found: P
             continue
         size = sum(_SLOT_BYTES + _ESCAPED * len(slot["key"]) for slot in slots)
         labels = {} if peer.server is None else peer.server.labels
-        texts = (*(peer.serves if peer.server is None else peer.server.loads), *labels, *labels.values())
+        texts = [*labels, *labels.values()]
+        texts += peer.serves if peer.server is None else (*peer.server.loads, *peer.server.devices)
         yield peer.conn, size + _SERVER_BYTES + _ESCAPED * sum(map(len, texts))
         found["server_info"] += slots
         if peer.name:

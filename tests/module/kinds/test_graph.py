@@ -53,6 +53,31 @@ def test_one_module_for_several_stages_is_one_import():
     assert (made.imports, made(3)) == ((both,), 8)
 
 
+@pytest.mark.parametrize("outputs", [["sum"], ["sum", "difference"]])
+def test_its_function_for_native_code_writes_into_arrays(outputs):
+    both = of(main=lambda x, y: (x + y, x - y))
+    made = graph([Stage("a", both, ["x", "y"], ["sum", "difference"])], values("x", "y"), values(*outputs), writes="f")
+    assert made.functions == ["main", "f"]
+    x, y = np.arange(6, dtype="f4").reshape(2, 3), np.ones((2, 3), "f4")
+    places = [np.zeros((2, 3), "f4") for _ in outputs]
+    assert made["f"](x, y, *places) is None
+    for place, wanted in zip(places, (x + y, x - y), strict=False):
+        assert np.array_equal(place, wanted)
+    with pytest.raises(RemoteArgumentError, match=rf"f takes 2 input\(s\) and {len(outputs)} array\(s\).*, not 2"):
+        made["f"](x, y)
+    for other in (np.zeros((3, 2), "f4"), np.zeros((2, 3), "f8"), 3):
+        with pytest.raises(ModelError, match="output 'sum' is Tensor"):
+            made["f"](x, y, other, *places[1:])
+
+
+def test_its_function_for_native_code_is_saved_and_has_a_name_of_its_own():
+    stages = [Stage("a", group([]), ["x"], ["y"])]
+    made = graph(stages, values("x"), values("y"), writes="f")
+    assert kind.load_from_bytes(memoryview(b"".join(kind.save_to_bytes(made, 0))), None).names() == ["main", "f"]
+    with pytest.raises(UsageError, match="its function for native code has no name of its own"):
+        graph(stages, values("x"), values("y"), writes="main")
+
+
 def test_a_tensor_that_no_stage_needs_is_dropped():
 
     seen = []

@@ -299,7 +299,9 @@ def test_listed_wrong_arguments_give_one_line(permissive, function, args):
 
 #: What each function of a session does for one who may load models only: whether it takes code is what counts.
 FOR_GUESTS = {
-    **dict.fromkeys(("session.has_function", "session.functions", "session.memory", "session.time"), "as always"),
+    **dict.fromkeys(
+        ("session.has_function", "session.functions", "session.memory", "session.devices", "session.time"), "as always"
+    ),
     **dict.fromkeys(("session.listdir", "session.remove", "session.offer"), "as always"),
     **dict.fromkeys(("session.upload", "session.download", "session.put", "session.get"), "as always"),
     **dict.fromkeys(("session.load_module", "session.run"), "no code"),

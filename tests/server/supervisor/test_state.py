@@ -23,6 +23,42 @@ def test_ready_is_announced_when_a_session_could_be_served():
     assert script.post(ev.ChildReady, 1) == [do.Announce()]
 
 
+def test_sessions_of_ours_and_the_tracker_wait_for_the_devices_and_tvms_clients_do_not():
+    script = Transcript(slots=3, search=True)
+    assert script.out == [do.FindDevices(), do.StartZygote()]
+    assert script.boot() == [do.Announce()]
+    assert script.greet(1) == []
+    (start,) = script.greet(2, session=None)
+    assert (start.conn, start.kind) == (2, "tvm")
+    (start,) = script.post(ev.DevicesFound, ("cpu:0", "opencl:0"), ("a driver hangs",))
+    assert (start.conn, start.kind) == (1, "rpcsys/1")
+    assert script.logged()[-3:-1] == ["a driver hangs", "devices: cpu:0, opencl:0"]
+    (start,) = script.greet(3)
+    assert start.conn == 3
+    script.replay()
+
+
+@pytest.mark.parametrize("first", ["devices", "child"])
+def test_a_server_registers_once_it_can_serve_and_knows_its_devices(first):
+    script = Transcript(tracked=True, search=True)
+    script.post(ev.ZygoteUp)
+    events = [(ev.DevicesFound, ("cpu:0",), ()), (ev.ChildReady, 1)]
+    early, late = events if first == "devices" else events[::-1]
+    assert script.post(*early) == ([] if first == "devices" else [do.Announce()])
+    assert script.post(*late)[-1] == do.Connect(0)
+
+
+def test_a_client_that_leaves_before_the_devices_are_known_leaves_nothing(direct):
+    script = Transcript(search=True)
+    script.boot()
+    script.greet(1)
+    (finish,) = script.post(ev.HungUp, 1)
+    assert isinstance(finish, do.Finish)
+    script.post(ev.Removed, finish.session)
+    assert script.post(ev.DevicesFound, ("cpu:0",), ()) == []
+    assert script.greet(2) != []
+
+
 def test_imports_that_fail_end_a_server_that_never_served():
     script = Transcript()
     assert script.post(ev.Failed, "--import nope: no such module") == [do.Exit("--import nope: no such module")]

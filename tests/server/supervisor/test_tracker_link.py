@@ -216,7 +216,7 @@ def test_members_are_admitted_and_unadmitted(ours):
     register(ours)
     ours.send({"op": "unadmit", "id": 9, **use})
     assert ours.receive()["ok"] is False  # it has no modules
-    ours.link.introduce("1f" * 32)
+    ours.link.introduce(pin="1f" * 32)
     ours.link.register((), (("serve", ("head",), "ann"),))
     said = ours.receive()
     assert (said["pin"], said["admitted"]) == ("1f" * 32, [use])

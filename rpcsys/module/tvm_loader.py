@@ -1,7 +1,7 @@
-"""Our modules in TVM: after ``import rpcsys.tvm``, ``tvm.runtime.load_module("model.so")`` loads our libraries.
+"""Our modules in TVM's own loader: a library of ours that TVM loads, and one of TVM's that holds modules of ours.
 
 Known weakness: TVM copies a module's bytes, and a second copy here aligns its arrays. Only `rpcsys.module.load_module`
-maps them without a copy.
+of a library whose root is ours maps them without a copy.
 """
 
 # TVM calls one function for each kind of module (``ffi.Module.load_from_bytes.KIND``), which must return a module of
@@ -12,6 +12,7 @@ maps them without a copy.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import mmap
@@ -19,13 +20,10 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
-from typing import Any
-
-import tvm_ffi
+from typing import Any, Callable, Dict, Iterator, Optional, Set
 
 from rpcsys.errors import ModelError
-from rpcsys.ffi import calls, library, tvm
+from rpcsys.ffi import calls, tvm
 from rpcsys.ffi.calls import get_global
 from rpcsys.ffi.library import Object
 from rpcsys.ffi.module import PREFIX
@@ -39,8 +37,8 @@ from rpcsys.module.module import Module
 from rpcsys.module.registry import Context
 from rpcsys.wire.tensor import Tensor, as_array
 
+_REMOVED = " (deleted)\n"  # how Linux marks the name of a file that was removed
 _NAME = "the library"  # the file in messages: TVM does not pass its name
-_IMPORTS = "rpcsys.tvm.imports"
 
 
 class _Given:
@@ -60,9 +58,7 @@ class _Given:
         with self._lock:
             if not self._linked:
                 mapped = _mapped()
-                library.api().TVMFFIObjectIncRef(self.address)  # one more reference, which the argument holds
-                imports = get_global(_IMPORTS)(Object(self.address))
-                self.module.attach([_ours(each, mapped) for each in imports])
+                self.module.attach([_ours(each, mapped) for each in tvm.imports_of(self.address)])
                 self.module.link()
                 self._linked = True
 
@@ -74,34 +70,64 @@ class _Given:
         return call
 
 
-_given: dict[int, _Given] = {}  # our modules in TVM, by the address of TVM's module
+_given: Dict[int, _Given] = {}  # our modules in TVM, by the address of TVM's module
 _numbers = itertools.count(1)
 #: Modules that were loaded since the last search for modules that TVM has dropped. A search takes longer with more
 #: modules, so it waits until one in `_SHARE` modules is new.
 _since = 0
 _SHARE = 4
+_registered: Set[str] = set()  # kinds that TVM's loader knows
 _lock = threading.Lock()
 
 
+class _Process:
+    allow_pickle = False  # whether TVM's own loads may load Python functions
+
+
+class _Loading(threading.local):
+    context: Optional[Context] = None  # the file that our own loader has TVM load in this thread
+
+
+_loading = _Loading()
+
+
 def register(*, allow_pickle: bool = False) -> None:
-    """Register all kinds of modules with TVM's loader. The import of this file calls it once.
+    """Register all kinds of modules with TVM's loader; call it again for kinds that were registered later.
 
-    Call it again for kinds that were registered later. ``allow_pickle`` also loads the Python functions in libraries,
-    which can do anything.
+    ``allow_pickle`` also loads the Python functions in libraries, which can do anything.
     """
-    for kind in registry.known():
-        if kind != LIBRARY:
-            calls.register(f"ffi.Module.load_from_bytes.{kind}", _loader(kind, allow_pickle))
+    _Process.allow_pickle = allow_pickle
+    _register()
 
 
-def _loader(kind: str, allow_pickle: bool) -> Callable[[bytes], Object]:
+@contextlib.contextmanager
+def loading(name: str, *, allow_pickle: bool) -> Iterator[None]:
+    """Inside the ``with``, TVM can load the file ``name`` with our modules in it, in this thread."""
+    _register()
+    outer, _loading.context = _loading.context, Context(name, _no_library, allow_pickle)
+    try:
+        yield
+    finally:
+        _loading.context = outer
+
+
+def _register() -> None:
+    with _lock:
+        for kind in set(registry.known()) - {LIBRARY} - _registered:
+            calls.register(f"ffi.Module.load_from_bytes.{kind}", _loader(kind))
+            _registered.add(kind)
+
+
+def _loader(kind: str) -> Callable[[bytes], Object]:
     def load(data: bytes) -> Object:
-        if kind == python.KIND and not allow_pickle:
-            raise ModelError(
-                f"{_NAME} holds Python functions, which can do anything; if you trust it: "
-                "rpcsys.tvm.register(allow_pickle=True)"
-            )
-        context = Context(_NAME, _no_library, allow_pickle)
+        context = _loading.context
+        if context is None:
+            context = Context(_NAME, _no_library, _Process.allow_pickle)
+            if kind == python.KIND and not context.allow_pickle:
+                raise ModelError(
+                    f"{_NAME} holds Python functions, which can do anything; if you trust it: "
+                    "rpcsys.tvm.register(allow_pickle=True)"
+                )
         return _give(registry.find(kind).load_from_bytes(_placed(data), context))
 
     load.__name__ = f"load_{kind}"
@@ -157,13 +183,14 @@ def _forget_dropped() -> None:
             _given.pop(address).module.release()
 
 
-def _mapped() -> set[str]:
-    """The files that are mapped in this process. Libraries that TVM has dropped are not among them."""
+def _mapped() -> Set[str]:
+    """The files in this process's memory that were removed. Libraries that TVM has dropped are not among them."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        return {line.split(None, 5)[5].removesuffix(" (deleted)\n") for line in maps if "/" in line}
+        names = (name for line in maps for name in line.split(None, 5)[5:])
+        return {name[: -len(_REMOVED)] for name in names if name.endswith(_REMOVED)}
 
 
-def _ours(native: Object, mapped: set[str]) -> Module:
+def _ours(native: Object, mapped: Set[str]) -> Module:
     """Our module for an imported one: one of ours, linked, or a wrapper of TVM's."""
     given = _given.get(native.handle)
     if given is not None and given.path in mapped:  # else another module has its address
@@ -182,7 +209,3 @@ def _argument(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _argument(item) for key, item in value.items()}
     return value
-
-
-tvm_ffi.register_global_func(_IMPORTS, lambda module: module.imports, override=True)
-register()
