@@ -1,7 +1,7 @@
 """What leased boards report of a pipeline's calls: the stages inside a segment, and when each device worked.
 
-A session numbers its calls, and reports each turn of a call on a device. The devices that a call used show which segment
-it was, and the order of its turns on one device which stage each of them was.
+A session numbers its calls, and reports each turn of a call on a device. The devices that a call used show which
+segment it was, and the order of its turns on one device which stage each of them was.
 """
 
 from __future__ import annotations

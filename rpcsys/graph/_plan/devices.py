@@ -199,7 +199,7 @@ def _parsed(device: DeviceLike) -> PlanDevice:
     kind, _, rest = device.partition(":")
     if kind == "cpu":
         return PlanDevice(device, _cpus(device, rest))
-    if (chip := _chip(device)) == device:
+    if device and (chip := _chip(device)) == device:
         return PlanDevice(device, chip=chip)
     where, _, inside = device.rpartition("/")
     if inside and _chip(inside):
