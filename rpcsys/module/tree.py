@@ -54,12 +54,13 @@ def load(records: Sequence[Record], context: Context) -> Module:
                 made.append(context.library())
             else:
                 made.append(registry.find(kind).load_from_bytes(record.data, context))
-        for module, record in zip(made, records):
-            module.attach(made[number] for number in record.imports)
+        order = list(in_order(records))
+        for number in order:  # what a module places on a device has its own imports by then
+            made[number].attach(made[each] for each in records[number].imports)
         kind = made[0].kind
         if context.device:
             made[0].place(context.device)
-        for number in in_order(records):
+        for number in order:
             kind = made[number].kind
             made[number].link()
     except Exception as error:  # noqa: BLE001 - a kind's loader may be another package's

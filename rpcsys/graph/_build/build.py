@@ -15,10 +15,13 @@ from rpcsys.errors import UsageError
 from rpcsys.graph._build import relax, repository
 from rpcsys.graph._build.codec import Codec, stage_entry
 from rpcsys.graph._build.decoding import decoding
-from rpcsys.graph._build.leased_module import LeasedModule, StageLibrary
+from rpcsys.graph._build.leased_board import LeasedBoards, SharedBoards
+from rpcsys.graph._build.leased_module import LeasedModule
+from rpcsys.graph._build.segments import segments
+from rpcsys.graph._build.stage_library import StageLibrary, checked
 from rpcsys.graph._build.targets import Leased, OnnxRuntime, Reference, Remote, Target, Tvm, target_of
 from rpcsys.graph._ir import models
-from rpcsys.graph._ir.stage import Stage, Stages, check_by_stage, signature_of, tensor_spec
+from rpcsys.graph._ir.stage import Signature, Stage, Stages, check_by_stage, signature_of, tensor_spec
 from rpcsys.module import Module, graph, load_module, onnx_module, params, weights_of
 from rpcsys.module.kinds import graph as graph_kind
 from rpcsys.module.kinds.library import LibraryModule
@@ -77,18 +80,49 @@ def build(stages: Stage | Stages, target: Target | str | Mapping[str, AnyTarget]
         if isinstance(target, Mapping):
             raise UsageError("one stage has one target, not a mapping of them")
         return _built(stages, target or stages.target or _DEFAULT, None)
-    targets = _targets(stages, target)
+    return _built_all(stages, _targets(stages, target))
+
+
+def _built_all(stages: Stages, targets: Mapping[str, AnyTarget], devices: Mapping[str, str] = {}) -> Module:
+    """One module of all stages; ``devices`` are those of its board that run them, by the names of the stages."""
     shared = _shared_weights(stages, targets)
+    leased = {name: checked(target) for name, target in targets.items() if isinstance(target, Leased)}
+    boards = SharedBoards({name: target for name, target in leased.items() if target.device})
     entries: list[graph_kind.Stage] = []
-    for stage in stages:
-        chosen, signature = targets[stage.name], signature_of(stage)
-        module = _built(stage, chosen, shared)
+    for names in segments({stage.name: stage.needs for stage in stages}, boards.of):
+        part = [stages[name] for name in names]
+        stage, chosen = part[0], targets[names[0]]
+        if stage.name in boards.of:
+            entries.append(_segment(stages, part, boards))
+            continue
+        module, signature = _built(stage, chosen, shared), signature_of(stage)
         if isinstance(chosen, Remote):
             entries += Codec(chosen, signature).here(stage.name, module)
         else:
-            entries.append(stage_entry(stage.name, module, signature))
+            entries.append(stage_entry(stage.name, module, signature, devices.get(stage.name, "")))
     inputs = [tensor_spec(tensor) for tensor in stages.inputs if tensor.required]
     return graph(entries, inputs, [tensor_spec(tensor) for tensor in stages.outputs])
+
+
+def _segment(stages: Stages, part: Sequence[Stage], boards: SharedBoards) -> graph_kind.Stage:
+    """Stages on devices of one leased board, as one stage: a call to a graph that is sent there."""
+    leased = {stage.name: boards.leased[stage.name] for stage in part}
+    library = segment_library(stages.part(part), leased)
+    signature = Signature(library.built.inputs, library.built.outputs)
+    return stage_entry(library.name, LeasedModule(library, boards.of[part[0].name], *signature), signature)
+
+
+def segment_library(
+    stages: Stages, leased: Mapping[str, Leased], built: Mapping[str, Module] | None = None
+) -> StageLibrary:
+    """The library of stages that are one call, by their targets; ``built``: their modules, if they are built already.
+
+    Raises `UsageError` as `build` does.
+    """
+    targets: Mapping[str, AnyTarget] = {name: each.target for name, each in leased.items()}
+    if built is not None:
+        targets = built
+    return StageLibrary(_built_all(stages, targets, {name: each.device for name, each in leased.items()}), leased)
 
 
 def offload(stages: Stages, targets: Mapping[str, AnyTarget], served: Target | str = "onnxruntime") -> Offload:
@@ -186,7 +220,9 @@ def _built(stage: Stage, given: AnyTarget, shared: ParamsModule | None) -> Modul
         return given
     target, signature = target_of(given), signature_of(stage)
     if isinstance(target, Leased):
-        return LeasedModule(StageLibrary(_built(stage, target.target, None), target), *signature)
+        target = checked(target)
+        library = StageLibrary(_on(target.device, stage, _built(stage, target.target, None)), {stage.name: target})
+        return LeasedModule(library, LeasedBoards(target), *signature)
     if stage.exact and not isinstance(target, (OnnxRuntime, Remote)):
         text = f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone"
         raise UsageError(f"{text}; split without exact=True")
@@ -195,6 +231,12 @@ def _built(stage: Stage, given: AnyTarget, shared: ParamsModule | None) -> Modul
     if isinstance(target, Remote):
         return _remote(stage, target, shared)
     return onnx_module(stage.model, params=shared, **_options(stage, target))
+
+
+def _on(device: str, stage: Stage, module: Module) -> Module:
+    """``module`` of a stage, placed on a device of its board where one is named."""
+    signature = signature_of(stage)
+    return graph([stage_entry(stage.name, module, signature, device)], *signature) if device else module
 
 
 def _remote(stage: Stage, target: Remote, shared: ParamsModule | None) -> Module:

@@ -91,10 +91,10 @@ class Codec:
                 yield Stage(f"{prefix}{half} {name}", getattr(self.pairs[name], half), [takes], [gives])
 
 
-def stage_entry(name: str, module: Module, signature: Signature) -> Stage:
-    """The stage of a graph module that runs ``module``."""
+def stage_entry(name: str, module: Module, signature: Signature, device: str = "") -> Stage:
+    """The stage of a graph module that runs ``module``, on ``device`` if one is named."""
     inputs, outputs = ([value["name"] for value in values] for values in signature)
-    return Stage(name, module, inputs, outputs)
+    return Stage(name, module, inputs, outputs, device=device)
 
 
 def _pairs(given: Mapping[str, Any], known: set[str]) -> dict[str, CoderPair]:

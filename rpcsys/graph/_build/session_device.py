@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rpcsys.client import RemoteModule, Session
@@ -11,6 +11,7 @@ from rpcsys.errors import NotSupported
 from rpcsys.module import elf
 from rpcsys.module import toolchain as toolchains
 from rpcsys.wire import dtypes, encoding
+from rpcsys.wire.device_names import CPU
 
 
 def toolchain_of(session: Session) -> str | None:
@@ -29,6 +30,24 @@ def check_encoding(session: Session, how: str, name: str) -> None:
     if missing:
         how = "there: pip install 'rpcsys[zstd]' (with numpy), or encode otherwise"
         raise NotSupported(f"{name} cannot decode {', '.join(sorted(missing))}; {how}")
+
+
+def devices_of(session: Session) -> Mapping[str, Mapping[str, Any]] | None:
+    """What the server says of each device of its board, by its name; None for a server of an earlier version."""
+    listed = session.info.get("capabilities", {}).get("devices")
+    if not isinstance(listed, (list, tuple)):
+        return None
+    return {str(each["name"]): each for each in listed if isinstance(each, Mapping) and "name" in each}
+
+
+def check_devices(session: Session, wanted: Iterable[str], name: str) -> None:
+    """Raise `NotSupported` if the board ``name`` lacks one of the devices."""
+    known = devices_of(session)
+    for device in sorted(set(wanted) - {str(CPU)} - (known or {}).keys()):
+        if known is None:
+            why = "its server is of a version that knows the CPU alone; update rpcsys there"
+            raise NotSupported(f"{name} cannot run a stage on {device}: {why}")
+        raise NotSupported(f"{name} has no device {device}; it has {', '.join(known) or str(CPU)}")
 
 
 def encoded_call(module: RemoteModule, how: str, **options: Any) -> Callable[..., Any]:

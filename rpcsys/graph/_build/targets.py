@@ -93,19 +93,26 @@ class Remote:
 
 @dataclass(frozen=True)
 class Leased:
-    """A device that is leased for the stage, which is then sent to it.
+    """A board that is leased for the stage, which is then sent to it.
+
+    Stages that name a ``device`` share one leased board, if key, tracker and ``board`` are the same. Neighbours among
+    them are one call a frame, and what flows between them stays on the board.
 
     Attributes
     ----------
-    key : the key of the devices
+    key : the key of the boards
     tracker : the tracker to lease from: ``host:port``, ``(host, port)``, or the result of `rpcsys.connect_tracker`;
         "" for the environment's
     target : the target that the stage is built for there
-    wait_s : seconds to wait for a free device
-    calls : how many frames a pipeline has under way on it, so that the network and the device are both busy
+    wait_s : seconds to wait for a free board
+    calls : how many frames a pipeline has under way on it, so that the network and the board are both busy; at least
+        two for each device that stages of one call name
     encode : how arrays cross, where the encoding applies: ``"float16"``, ``"int8+zlib"``, …
     deadline_s : seconds that a frame may run there, 0 for no limit; a frame that exceeds it fails, its session ends,
-        and another device is leased
+        and another board is leased
+    device : the device of the board that runs the stage: ``"opencl:0"``; by default what the target says, and a board
+        for this stage alone
+    board : tells several boards of one key apart, for stages with a device: any name
     """
 
     key: str
@@ -115,6 +122,8 @@ class Leased:
     calls: int = 4
     encode: str = ""
     deadline_s: float = 0.0
+    device: str = ""
+    board: str = ""
 
 
 Target: TypeAlias = OnnxRuntime | Reference | Tvm | Remote | Leased

@@ -112,6 +112,15 @@ class Stages(Sequence[Stage]):
             found.append(Crossing(tensor, source, (*takers, *([""] if tensor.name in results else []))))
         return found
 
+    def part(self, stages: Sequence[Stage]) -> Stages:
+        """Some of the stages as a whole of their own, which gives what is needed outside of it."""
+        made = {tensor.name for stage in stages for tensor in stage.outputs}
+        taken = {tensor.name: tensor for stage in stages for tensor in stage.inputs if tensor.name not in made}
+        others = [stage for stage in self if stage not in stages]
+        wanted = {tensor.name for tensor in [*self.outputs, *(each for stage in others for each in stage.inputs)]}
+        given = [tensor for stage in stages for tensor in stage.outputs if tensor.name in wanted]
+        return Stages(stages, taken.values(), given, exact=self.exact)
+
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write every stage into ``folder`` as ``NAME.onnx``; returns the files in the stages' order."""
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, TypeAlias
 from rpcsys.errors import FrameError, UsageError, one_line
 from rpcsys.graph._build.leased_module import LeasedModule
 from rpcsys.graph._ir.stage import Stages
+from rpcsys.graph._pipeline.board_report import BoardReports
 from rpcsys.graph._pipeline.resolve import Given, resolve
 from rpcsys.graph._pipeline.results import results, results_async
 from rpcsys.graph._pipeline.scheduler import Action, FrameScheduler, StartStage
 from rpcsys.graph._pipeline.stats import PipelineStats, StageRun, StageStats, size, with_progress
 from rpcsys.graph._pipeline.topology import Function, PipelineStage, Topology, named_results
 from rpcsys.module import Module
+from rpcsys.module.kinds.graph import failing
 
 #: One frame: tensors by name, a tuple of them in the order of the pipeline's inputs, or the one input itself.
 Frame: TypeAlias = Any
@@ -103,6 +105,8 @@ class Pipeline:
             raise
         self.inputs, self.outputs = self._topology.inputs, self._topology.outputs
         self._stats = PipelineStats({node.name: node.replicas for node in self._topology.nodes})
+        self._boards = BoardReports(self._topology.stages)
+        self._failed_inside = Counter[str]()  # frames that failed, by the stage inside a call
         self._scheduler = FrameScheduler(self._topology.nodes, queue)
         self.limit = self._scheduler.limit
         self._changed = threading.Condition(threading.Lock())  # guards all below
@@ -142,7 +146,7 @@ class Pipeline:
         standard error is a terminal.
         """
         outcomes = results(self.submit, frames, self.limit, stop_on_error)
-        return with_progress(outcomes, frames, self.figures) if progress else outcomes
+        return with_progress(outcomes, frames, self._stats.now) if progress else outcomes
 
     def run_async(
         self, frames: Iterable[Frame] | AsyncIterable[Frame], *, stop_on_error: bool = False
@@ -223,8 +227,11 @@ class Pipeline:
             frame = self._frames.pop(run.frame, None)
             self._act(self._scheduler.ended(run, failed=True))
         if frame is not None and frame.future.set_running_or_notify_cancel():
-            text = f"frame {run.frame} failed in stage {run.stage!r}: {_error_text(cause)}"
-            error = FrameError(text, frame=run.frame, stage=run.stage)
+            inside = failing(cause, self._stages[run.stage].members)
+            self._failed_inside[inside] += 1
+            stage = inside or run.stage
+            text = f"frame {run.frame} failed in stage {stage!r}: {_error_text(cause)}"
+            error = FrameError(text, frame=run.frame, stage=stage)
             error.__cause__ = cause
             frame.future.set_exception(error)
 
@@ -241,15 +248,21 @@ class Pipeline:
         return finished
 
     def figures(self) -> dict[str, StageStats]:
-        """Counters of each stage so far: frames, seconds busy, active and waiting, bytes."""
-        return self._stats.now()
+        """Counters of each stage so far: frames, seconds busy, active and waiting, bytes.
+
+        Stages that are one call on a leased board have a row each, with the seconds that the board reports of their
+        devices, and one of the call, called by their names: ``stage1+stage2``.
+        """
+        calls = self._stats.now()
+        return {**calls, **self._boards.figures(calls, self._failed_inside)}
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write when each stage ran (the newest 65,536 runs) as JSON for https://ui.perfetto.dev.
 
-        Raises `UsageError` for a path that cannot be written.
+        It has a row for each device of a leased board that reports when its devices worked. Raises `UsageError` for a
+        path that cannot be written.
         """
-        self._stats.save_trace(path)
+        self._stats.save_trace(path, self._boards.rows(self._stats.runs()))
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Cancel all frames and end the threads. A second call does nothing.

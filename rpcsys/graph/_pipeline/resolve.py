@@ -115,28 +115,29 @@ def _of_graph(module: Module) -> ResolvedStages:
 
 
 def _placed(stages: Sequence[PipelineStage], cpus: Cpus, replicas: Mapping[str, int]) -> list[PipelineStage]:
-    names = {stage.name for stage in stages}
+    calls = {name: stage.name for stage in stages for name in stage.members}
     for name in [*cpus, *replicas]:
-        if name not in names:
-            raise UsageError(f"no stage {name!r}; {there_are(stage.name for stage in stages)}")
+        if name not in calls:
+            raise UsageError(f"no stage {name!r}; {there_are(calls)}")
+    chosen = {calls[name]: count for name, count in replicas.items()}
     placed = []
     for stage in stages:
-        count = replicas.get(stage.name, stage.replicas)
+        count = chosen.get(stage.name, stage.replicas)
         if count < 1:
             raise UsageError(f"stage {stage.name!r} needs one replica or more, not {count}")
-        if stage.name in replicas and not callable(stage.module):
+        if stage.name in chosen and not callable(stage.module):
             raise UsageError(f"stage {stage.name!r} has a module for each replica already")
         stage = replace(stage, cpus=tuple(cpus.get(stage.name, stage.cpus)), replicas=count)
-        placed.append(_with_threads(stage, explicit=stage.name in replicas or count > 1))
+        placed.append(_with_threads(stage, explicit=stage.name in chosen or count > 1))
     return placed
 
 
 def _with_threads(stage: PipelineStage, explicit: bool) -> PipelineStage:
-    """The stage with enough threads to keep its device and the network busy; a leased stage's replicas are devices."""
+    """The stage with enough threads to keep its device and the network busy; a leased stage's replicas are boards."""
     module = stage.module
     if isinstance(module, LeasedModule):
-        devices = [module, *(module.replica() for _ in range(stage.replicas - 1))]
-        return replace(stage, module=devices * module.leased.calls, replicas=1)
+        boards = [module, *(module.replica(number) for number in range(1, stage.replicas))]
+        return replace(stage, module=boards * module.library.calls, replicas=1)
     away = isinstance(module, client.RemoteModule) and module.kind in _STATELESS
     away = away or (isinstance(module, RemoteFunctionModule) and module.endpoint.repeatable)
     return replace(stage, replicas=CALLS) if away and not explicit else stage

@@ -36,6 +36,21 @@ class StageRun(NamedTuple):
     error: str = ""
 
 
+class DeviceTurn(NamedTuple):
+    """One turn of a call on a board's device, in the clock of `StageRun`; ``name``: of the stage, or of the call."""
+
+    name: str
+    began: float
+    ended: float
+
+
+class DeviceRow(NamedTuple):
+    """A device of a leased board, as a row of the trace."""
+
+    name: str
+    turns: Sequence[DeviceTurn]
+
+
 @dataclass
 class StageStats:
     """Counters of one stage, over all of its replicas.
@@ -94,13 +109,17 @@ class PipelineStats:
         with self._lock:
             return {name: replace(stats) for name, stats in self._stages.items()}
 
-    def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace as JSON. Raises `UsageError` if the file cannot be written."""
+    def runs(self) -> list[StageRun]:
+        """The newest runs."""
         with self._lock:
-            runs = list(self._runs)
+            return list(self._runs)
+
+    def save_trace(self, path: str | os.PathLike[str], devices: Sequence[DeviceRow] = ()) -> None:
+        """Write the trace as JSON, with rows for ``devices``. Raises `UsageError` if the file cannot be written."""
+        runs = self.runs()
         try:
             with open(path, "w", encoding="utf-8") as file:
-                json.dump({"traceEvents": _events(self._rows, runs), "displayTimeUnit": "ms"}, file)
+                json.dump({"traceEvents": _events(self._rows, runs, devices), "displayTimeUnit": "ms"}, file)
         except OSError as error:
             raise UsageError(f"{os.fspath(path)} cannot be written: {error.strerror}") from None
 
@@ -110,20 +129,30 @@ def size(values: Iterable[Any]) -> int:
     return sum(getattr(value, "nbytes", 0) for value in values)
 
 
-def _events(rows: Sequence[tuple[str, int]], runs: Sequence[StageRun]) -> list[dict[str, Any]]:
+def _events(
+    rows: Sequence[tuple[str, int]], runs: Sequence[StageRun], devices: Sequence[DeviceRow]
+) -> list[dict[str, Any]]:
     threads = {row: number for number, row in enumerate(rows, 1)}
     start = min((run.began for run in runs), default=0.0)
     events = [_metadata("process_name", 0, name="pipeline")]
-    for (stage, replica), number in threads.items():
-        events.append(_metadata("thread_name", number, name=f"{stage} #{replica}"))
+    names = [*(f"{stage} #{replica}" for stage, replica in rows), *(device.name for device in devices)]
+    for number, name in enumerate(names, 1):
+        events.append(_metadata("thread_name", number, name=name))
         events.append(_metadata("thread_sort_index", number, sort_index=number))
     for run in runs:
         args = {"frame": run.frame, "bytes": run.nbytes, **({"error": run.error} if run.error else {})}
-        times = {"ts": (run.began - start) * 1e6, "dur": (run.ended - run.began) * 1e6}
-        row = threads[run.stage, run.replica]
         named = {"name": f"frame {run.frame}", "cat": run.stage, "args": args}
-        events.append({**named, "ph": "X", "pid": 1, "tid": row, **times})
+        events.append(_complete(threads[run.stage, run.replica], run.began - start, run.ended - start, **named))
+    for number, device in enumerate(devices, len(rows) + 1):
+        for turn in device.turns:
+            if turn.began >= start:  # the trace has no earlier run of a stage
+                named = {"name": turn.name, "cat": device.name, "args": {}}
+                events.append(_complete(number, turn.began - start, turn.ended - start, **named))
     return events
+
+
+def _complete(thread: int, began: float, ended: float, **more: Any) -> dict[str, Any]:
+    return {**more, "ph": "X", "pid": 1, "tid": thread, "ts": began * 1e6, "dur": (ended - began) * 1e6}
 
 
 def _metadata(what: str, thread: int, **args: Any) -> dict[str, Any]:

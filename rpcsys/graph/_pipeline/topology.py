@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rpcsys.errors import UsageError, there_are
+from rpcsys.graph._build.leased_module import LeasedModule
+from rpcsys.graph._build.stage_library import PlacedStage
 from rpcsys.graph._pipeline.cpu_shares import available
 from rpcsys.graph._pipeline.scheduler import StageNode, ordered
 
@@ -32,6 +34,17 @@ class PipelineStage:
         if callable(self.module):
             return (self.module,) * self.replicas
         return tuple(self.module)
+
+    @property
+    def segment(self) -> tuple[PlacedStage, ...]:
+        """The stages of the model that its call runs on one leased board; none for any other stage."""
+        module = self.functions[0]
+        return module.library.stages if isinstance(module, LeasedModule) else ()
+
+    @property
+    def members(self) -> dict[str, None]:
+        """Its own name, and the names of the stages in its segment."""
+        return dict.fromkeys([self.name, *(stage.name for stage in self.segment)])
 
 
 class Topology:

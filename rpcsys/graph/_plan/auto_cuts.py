@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import warnings as python_warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from rpcsys.client import Session
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir.dataflow import Dataflow
 from rpcsys.graph._ir.rewriting import optimised
 from rpcsys.graph._ir.stage import tensor_spec
 from rpcsys.graph._ir.tensor_info import TensorInfo, describe
 from rpcsys.graph._pipeline.resolve import CALLS
-from rpcsys.graph._plan.bench import open_bench
+from rpcsys.graph._plan.bench import BoardBench, open_bench
 from rpcsys.graph._plan.cost_model import Goal
 from rpcsys.graph._plan.cut_points import CutPoints, cut_points
-from rpcsys.graph._plan.devices import DeviceLike, TrackerLike, open_sessions, parse, without_deployments
+from rpcsys.graph._plan.devices import (
+    DeviceLike,
+    PlanDevice,
+    TrackerLike,
+    open_sessions,
+    parse,
+    with_targets,
+    without_deployments,
+)
 from rpcsys.graph._plan.plan import Plan
 from rpcsys.graph._plan.profile import encoded_bytes, profile
-from rpcsys.graph._plan.search import Report, Search
+from rpcsys.graph._plan.search import Bench, Report, Search
 from rpcsys.graph.samples import random_inputs
 from rpcsys.module.kinds.onnx_model import ModelLike, read
 from rpcsys.wire.by_name import not_by_name
@@ -50,8 +59,9 @@ def auto_cuts(
     times, and ``plan.compare(pipeline.figures())`` compares them with measured ones.
 
     ``devices`` : a number n (the CPUs of this process in n shares), or a list of ``"cpu:0"``, ``"cpu:0-3"``,
-        ``"key:edge"`` (leased at ``tracker``), ``"HOST:PORT"``, or open sessions. A device that would slow the model
-        down is left out
+        ``"key:edge"`` (leased at ``tracker``), ``"HOST:PORT"``, or open sessions; or of devices inside boards,
+        ``"edge:opencl:0"``, ``"edge#2:opencl:0"`` for a second board of the key, ``"HOST:PORT/opencl:0"``. Neighbouring
+        stages on one board are one call. A device that would slow the model down is left out
     ``goal`` : ``throughput``, frames a second of a pipeline, or ``latency``, seconds of one frame
     ``inputs`` : arrays to run the model with, by name; by default random ones, in which a free extent is 1 (a
         `RuntimeWarning` reports this)
@@ -84,17 +94,31 @@ def auto_cuts(
         python_warnings.warn(warning, RuntimeWarning, stacklevel=2)
     with ExitStack() as stack:
         sessions = list(open_sessions(wanted, tracker, wait_s, stack))
+        wanted = with_targets(wanted, sessions)
         for device in without_deployments(wanted, sessions):
             say(f"{device.name} has no --deploy: its part cannot be deployed until its server runs with --deploy DIR")
         say("profiling the model")
-        found = _cut_points(flow, arrays, "" if all(device.cpus for device in wanted) else encode, say)
+        found = _cut_points(flow, arrays, "" if all(device.here for device in wanted) else encode, say)
         say("measuring the way to the devices")
         calls = CALLS if goal == "throughput" else 1
-        pairs = zip(wanted, sessions, strict=True)
-        benches = [open_bench(device, session, calls, encode) for device, session in pairs]
+        benches = list(_benches(wanted, sessions, calls, encode))
         search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
         best = search.run(rounds, keep_order)
         return replace(search.plan(best), encode=encode, warnings=warnings)
+
+
+def _benches(
+    devices: Sequence[PlanDevice], sessions: Sequence[Session | None], calls: int, encode: str
+) -> Iterator[Bench]:
+    """A bench for each device; those of chips share one of their board."""
+    boards: dict[str, BoardBench] = {}
+    for device, session in zip(devices, sessions, strict=True):
+        if session is None or not device.board:
+            yield open_bench(device, session, calls, encode)
+            continue
+        if device.board not in boards:
+            boards[device.board] = BoardBench(device.board, session, calls, encode)
+        yield boards[device.board].chip(device)
 
 
 def _cut_points(flow: Dataflow, arrays: Mapping[str, Any], encode: str, say: Report) -> CutPoints:

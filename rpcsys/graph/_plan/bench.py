@@ -6,7 +6,7 @@ import functools
 import math
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -16,18 +16,22 @@ import numpy as np
 
 from rpcsys.client import RemoteModule, Session
 from rpcsys.errors import ModelError, one_line
-from rpcsys.graph._build.build import build
+from rpcsys.graph._build.build import build, segment_library
 from rpcsys.graph._build.session_device import check_encoding, encoded_call, toolchain_of
+from rpcsys.graph._build.targets import Leased
 from rpcsys.graph._ir import models
-from rpcsys.graph._ir.stage import Stage
+from rpcsys.graph._ir.stage import Stage, Stages
 from rpcsys.graph._plan.cost_model import DeviceLink
 from rpcsys.graph._plan.devices import PlanDevice
-from rpcsys.module import export_library
+from rpcsys.module import Module, export_library
+from rpcsys.wire.device_names import CPU, parse
 
 #: A link is measured with growing sizes, until a transfer takes this long or has this many bytes.
 _LINK_S = 0.1
 _LINK_BYTES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 _PINGS = 15
+_COPY_BYTES = 1 << 22
+_COPIES = 5
 
 _FEWEST = 3  # the fewest calls of a stage
 _QUARTILE = 0.25  # the quartile of their times that counts: other load on the machine only adds time
@@ -75,6 +79,69 @@ class RemoteBench:
         return Trial(encoded_call(module, self._encode), work_s)
 
 
+class BoardBench:
+    """A board with an open session, ready for trials of stages on several of its devices."""
+
+    def __init__(self, name: str, session: Session, calls: int, encode: str) -> None:
+        check_encoding(session, encode, name)
+        self.name = name
+        self.session = session
+        self._encode = encode
+        self._modules: dict[str, tuple[Stage, PlanDevice, Module]] = {}  # the newest ones: TVM takes seconds for each
+        self.link = measured_link(session, calls)
+
+    def chip(self, device: PlanDevice) -> ChipBench:
+        """One of its devices, ready for trials."""
+        return ChipBench(self, device, measured_copies(self.session, device.chip))
+
+    def load(self, stages: Stages, on: Mapping[str, PlanDevice]) -> Trial:
+        """Load ``stages``, each on its device, as one call."""
+        built = {each.name: self._built(each, on[each.name]) for each in stages}
+        module = self._sent(stages, {name: device.on_board() for name, device in on.items()}, built)
+
+        def work_s(args: Sequence[Any]) -> float:
+            (device,) = on.values()
+            there = [self._put(arg, device.chip) for arg in args]
+            return float(module.time_evaluator("main", number=1, repeat=5)(*there).median)
+
+        return Trial(encoded_call(module, self._encode), work_s)
+
+    def _sent(self, stages: Stages, leased: Mapping[str, Leased], built: Mapping[str, Module]) -> RemoteModule:
+        library = segment_library(stages, leased, built)
+        try:
+            return self.session.load_module(library.path_for(self.session))
+        except ModelError as error:
+            on = ", ".join(sorted(library.devices))
+            raise ModelError(f"{self.name} cannot take {library.name} on {on}: {one_line(error)}") from None
+
+    def _built(self, stage: Stage, device: PlanDevice) -> Module:
+        known = self._modules.get(stage.name)
+        if known is None or known[0] is not stage or known[1] is not device:
+            known = self._modules[stage.name] = stage, device, build(stage, device.target)
+        return known[2]
+
+    def _put(self, value: Any, chip: str) -> Any:
+        """An array in the memory of a device, so that a stage is measured without its way there."""
+        return self.session.array(value, device=chip) if isinstance(value, np.ndarray) else value
+
+
+class ChipBench(NamedTuple):
+    """A device inside a board, ready for trials; ``link`` is the way from the board's memory and back."""
+
+    board: BoardBench
+    device: PlanDevice
+    link: DeviceLink | None
+
+    def load(self, stage: Stage) -> Trial:
+        """Load a stage as a call of its own."""
+        return self.board.load(_whole(stage), {stage.name: self.device})
+
+
+def _whole(stage: Stage) -> Stages:
+    """A stage as the only one of a model."""
+    return Stages([stage], [each for each in stage.inputs if each.required], stage.outputs, exact=stage.exact)
+
+
 def open_bench(device: PlanDevice, session: Session | None, calls: int, encode: str) -> LocalBench | RemoteBench:
     """Prepare a device for trials; a remote one with ``calls`` calls under way at once, their arrays encoded.
 
@@ -90,12 +157,16 @@ def load_on(session: Session, stage: Stage) -> RemoteModule:
         return session.load_module(path)
 
 
-def write_part(stage: Stage, path: Path, toolchain: str | None = None) -> Path:
+def write_part(stage: Stage, path: Path, toolchain: str | None = None, on: PlanDevice | None = None) -> Path:
     """Write a stage for a server to ``path`` plus the ending of an ONNX file or, if necessary, of a library.
 
-    A large stage becomes a library. So does an exact one, because a library stores the optimisation level.
+    A large stage becomes a library. So does an exact one, because a library stores the optimisation level, and one for
+    a device inside a board, which a library names.
     """
-    if not stage.exact and stage.weight_bytes <= models.EMBEDDED_BYTES:
+    if on is not None and on.chip:
+        path = path.with_name(f"{path.name}.so")
+        export_library(segment_library(_whole(stage), {stage.name: on.on_board()}).built, path, toolchain)
+    elif not stage.exact and stage.weight_bytes <= models.EMBEDDED_BYTES:
         path = path.with_name(f"{path.name}.onnx")
         stage.save(path)
     else:
@@ -180,6 +251,29 @@ def measured_link(session: Session, calls: int) -> DeviceLink:
         if max(to_s, back_s) > _LINK_S:
             break
     return DeviceLink(latency, up, down, calls)
+
+
+def measured_copies(session: Session, chip: str) -> DeviceLink:
+    """Measure copies between a board's memory and that of one of its devices: what they take beside the link.
+
+    Raises `SessionError` if the board is lost.
+    """
+    if parse(chip) == CPU:
+        return DeviceLink(0.0, math.inf, math.inf)
+    array = np.random.default_rng(1).integers(0, 256, _COPY_BYTES, np.uint8)
+    rates = []
+    for device in ("", chip):
+        there = session.array(array, device=device)
+        to_s = timed(functools.partial(session.array, array, device=device), _COPIES)[0]
+        rates.append((to_s, timed(there.numpy, _COPIES)[0]))
+    (host_to_s, host_back_s), (to_s, back_s) = rates
+    up, down = (size_per_s(more) for more in (to_s - host_to_s, back_s - host_back_s))
+    return DeviceLink(0.0, up, down)
+
+
+def size_per_s(seconds: float) -> float:
+    """Bytes a second of a copy of `_COPY_BYTES`, or infinite if it took no time that can be measured."""
+    return _COPY_BYTES / seconds if seconds > 0 else math.inf
 
 
 def timed(call: Callable[[], Any], repeat: int) -> tuple[float, Any]:

@@ -10,7 +10,11 @@ connection past a remote stage never crosses its link. For the goal ``latency`` 
 ``throughput`` the slowest stage limits the rate. Behind a link several calls are under way, so that the stage's rate is
 that of the slowest of three: the device's work, the transfer there and the transfer back.
 
-Limitation: the seconds of units are added up, even if they are fused. Measured spans correct it (`Costs.learn`).
+Neighbouring stages on devices of one board are one call: it crosses the board's link once, with the bytes of all of
+them together. The devices work at the same time on other frames, so the slowest stage counts for the rate. Each has a
+link of its own, from the board's memory to the device's, that its stage pays in its turn.
+
+Limitation: the seconds of units are added up, even if they are fused. Measured spans correct it (`costs`).
 """
 
 from __future__ import annotations
@@ -46,12 +50,16 @@ class DeviceLink(NamedTuple):
         """Transfer seconds of one call that takes and gives so many bytes; numbers or matrices of them."""
         return self.latency_s + taken / self.up + given / self.down
 
-    def pace(self, work_s: Any, taken: Any, given: Any) -> Any:
-        """Seconds from one result to the next, of calls that work ``work_s``; numbers or matrices."""
+    def pace(self, work_s: Any, taken: Any, given: Any, slowest_s: Any = None) -> Any:
+        """Seconds from one result to the next, of calls that work ``work_s``; numbers or matrices.
+
+        ``slowest_s`` : seconds of the slowest stage of a call, if several devices work on it one after another
+        """
         alone = (work_s + self.seconds(taken, given)) / self.calls
         if self.calls == 1:
             return alone
-        return np.maximum.reduce(np.broadcast_arrays(alone, work_s, taken / self.up, given / self.down))
+        slowest_s = work_s if slowest_s is None else slowest_s
+        return np.maximum.reduce(np.broadcast_arrays(alone, slowest_s, taken / self.up, given / self.down))
 
 
 class Span(NamedTuple):
@@ -60,6 +68,13 @@ class Span(NamedTuple):
     device: int
     start: int
     stop: int
+
+
+class Board(NamedTuple):
+    """Devices that are one call, if neighbouring stages run on them; the ``link`` goes to the board."""
+
+    devices: tuple[int, ...]
+    link: DeviceLink
 
 
 class Traffic(NamedTuple):
@@ -90,47 +105,3 @@ def traffic(tensors: Iterable[UnitTensor], units: int) -> Traffic:
         if tensor.maker >= 0:  # spans that include its maker and end before its last taker
             given[:after, after : last + 1] += tensor.nbytes
     return Traffic(taken, given)
-
-
-class Costs:
-    """The expected times of devices, corrected by measurements.
-
-    ``seconds`` are of each unit, on any one machine: after a device was measured only their proportions count.
-    ``links`` has the link to each device, None for this machine.
-    """
-
-    def __init__(self, seconds: Sequence[float], links: Sequence[DeviceLink | None], traffic: Traffic) -> None:
-        self.traffic = traffic
-        self._links = links
-        self._weights = [np.array(seconds, float) for _ in links]
-        self._known: list[dict[tuple[int, int], float]] = [{} for _ in links]
-
-    def work_s(self, span: Span) -> float:
-        """Seconds of its units on its device, without transfers."""
-        return float(self._weights[span.device][span.start : span.stop].sum())
-
-    def stage_s(self, span: Span) -> float:
-        """Seconds between two of its results, if frames arrive without pause."""
-        return float(self.matrix(span.device)[span.start, span.stop])
-
-    def matrix(self, device: int) -> Matrix:
-        """`stage_s` of all spans on a device, as a matrix."""
-        seconds = sums(self._weights[device])
-        link = self._links[device]
-        if link is not None:
-            seconds = link.pace(seconds, self.traffic.taken, self.traffic.given)
-        for (start, stop), measured in self._known[device].items():
-            seconds[start, stop] = measured
-        return seconds
-
-    def learn(self, span: Span, work_s: float, stage_s: float) -> None:
-        """Record a measured span: the seconds of its work alone, and of the whole stage.
-
-        A device's first measurement scales all of its units, each later one the units of its span.
-        """
-        weights = self._weights[span.device]
-        expected = self.work_s(span)
-        scaled = slice(span.start, span.stop) if self._known[span.device] else slice(None)
-        if expected > 0 and work_s > 0:
-            weights[scaled] *= work_s / expected
-        self._known[span.device][span.start, span.stop] = stage_s

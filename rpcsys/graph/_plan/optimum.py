@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rpcsys.graph._plan.chains import Chain, alone
 from rpcsys.graph._plan.cost_model import Goal, Matrix, Span, sums
 
 MOST_UNITS = 400  # more cut positions are thinned out: the search holds a few matrices of this number squared
@@ -18,7 +19,10 @@ def even(seconds: Sequence[float], devices: int) -> list[Span]:
     return best([sums(seconds)] * min(devices, len(seconds)), "throughput", every=True)
 
 
-def best(costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None, *, every: bool = False) -> list[Span]:
+def best(
+    costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None, *, every: bool = False,
+    chains: Sequence[Chain] = (),
+) -> list[Span]:  # fmt: skip
     """The spans, in the model's order, that reach ``goal`` best; devices that would not help are left out.
 
     costs : seconds of every span, a matrix for each device
@@ -26,61 +30,77 @@ def best(costs: Sequence[Matrix], goal: Goal, alike: Sequence[int] | None = None
     alike : a class for each device. Devices of one class are used in the order given, classes in any order; by
         default all devices are of one class, so that they keep their order
     every : use every device
+    chains : devices of one board that neighbouring stages may use in one call, which costs less than a call for each
     """
-    if goal == "latency":
-        return _shortest(costs, np.add, alike, every)
-    spans = _shortest(costs, np.maximum, alike, every)
-    slowest = max(costs[span.device][span.start, span.stop] for span in spans)
-    within = [np.where(matrix <= slowest, matrix, np.inf) for matrix in costs]
-    return _shortest(within, np.add, alike, every)
-
-
-def _shortest(costs: Sequence[Matrix], join: np.ufunc, alike: Sequence[int] | None, every: bool) -> list[Span]:
-    """Dynamic programming over (the number of devices used of each class, the number of units done)."""
-    units = len(costs[0]) - 1
     kinds = alike or [0] * len(costs)
     classes = [[i for i, each in enumerate(kinds) if each == kind] for kind in dict.fromkeys(kinds)]
-    forwards = [np.where(np.tri(units + 1, dtype=bool), np.inf, matrix) for matrix in costs]
+    ways = [alone(device, costs[device]) for members in classes for device in members]
+    ways += [chain for chain in chains if all(_in_order(chain.devices, members) for members in classes)]
+    found = _shortest(ways, np.add if goal == "latency" else np.maximum, classes, every)
+    if goal == "throughput":
+        slowest = max(way.costs[start, stop] for way, start, stop in found)
+        ways = [way._replace(costs=np.where(way.costs <= slowest, way.costs, np.inf)) for way in ways]
+        found = _shortest(ways, np.add, classes, every)
+    return [span for way, start, stop in found for span in way.spans(start, stop)]
+
+
+def _in_order(devices: Sequence[int], members: Sequence[int]) -> bool:
+    places = [members.index(device) for device in devices if device in members]
+    return places == sorted(places)
+
+
+def _shortest(
+    ways: Sequence[Chain], join: np.ufunc, classes: Sequence[Sequence[int]], every: bool
+) -> list[tuple[Chain, int, int]]:
+    """Dynamic programming over (the number of devices used of each class, the number of units done)."""
+    units = len(ways[0].costs) - 1
+    forwards = [np.where(np.tri(units + 1, dtype=bool), np.inf, way.costs) for way in ways]
     reached: dict[tuple[int, ...], NDArray[np.float64]] = {}
     came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
     for used in itertools.product(*(range(len(members) + 1) for members in classes)):
         seconds = np.full(units + 1, np.inf)
         if not any(used):
             seconds[0] = 0.0
-        device, start = np.full(units + 1, -1), np.full(units + 1, -1)
-        for last, number in _lasts(used, classes):
+        way, start = np.full(units + 1, -1), np.full(units + 1, -1)
+        for last, number in _lasts(used, ways, classes):
             through = join(reached[number][:, None], forwards[last])
             begin = through.argmin(axis=0)
             found = through[begin, np.arange(units + 1)]
             better = found < seconds
-            seconds[better], device[better], start[better] = found[better], last, begin[better]
-            if not every:  # the device may be unused
+            seconds[better], way[better], start[better] = found[better], last, begin[better]
+            if not every and len(ways[last].devices) == 1:  # the device may be unused
                 better = reached[number] < seconds
-                seconds[better], device[better], start[better] = reached[number][better], last, -1
-        reached[used], came[used] = seconds, (device, start)
-    return _traced(came, classes, units)
+                seconds[better], way[better], start[better] = reached[number][better], last, -1
+        reached[used], came[used] = seconds, (way, start)
+    return _traced(came, ways, classes, units)
 
 
-def _lasts(used: tuple[int, ...], classes: Sequence[Sequence[int]]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Each device that may be the last of ``used``, and the numbers of devices used before it."""
-    for kind, count in enumerate(used):
-        if count:
-            yield classes[kind][count - 1], (*used[:kind], count - 1, *used[kind + 1 :])
+def _lasts(
+    used: tuple[int, ...], ways: Sequence[Chain], classes: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Each way that may be the last of ``used``, by its index, and the numbers of devices used before it."""
+    done = [members[:count] for members, count in zip(classes, used, strict=True)]
+    for index, way in enumerate(ways):
+        before = tuple(next((i for i, each in enumerate(some) if each in way.devices), len(some)) for some in done)
+        ends = all(number == len(some) or some[-1] in way.devices for number, some in zip(before, done, strict=True))
+        if ends and set(way.devices).issubset(itertools.chain(*done)):
+            yield index, before
 
 
 def _traced(
-    came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]], classes: Sequence[Sequence[int]], units: int
-) -> list[Span]:
-    """The spans on the path that ends with all units done and all devices used or left out."""
+    came: dict[tuple[int, ...], tuple[NDArray[np.intp], NDArray[np.intp]]], ways: Sequence[Chain],
+    classes: Sequence[Sequence[int]], units: int,
+) -> list[tuple[Chain, int, int]]:  # fmt: skip
+    """The ways on the path that ends with all units done and all devices used or left out."""
     used, stop = tuple(map(len, classes)), units
-    spans: list[Span] = []
+    found: list[tuple[Chain, int, int]] = []
     while any(used):
-        device, start = (int(each[stop]) for each in came[used])
-        used = dict(_lasts(used, classes))[device]
+        way, start = (int(each[stop]) for each in came[used])
+        used = dict(_lasts(used, ways, classes))[way]
         if start >= 0:
-            spans.insert(0, Span(device, start, stop))
+            found.insert(0, (ways[way], start, stop))
             stop = start
-    return spans
+    return found
 
 
 def thinned(positions: Sequence[int], seconds: Sequence[float], crossing: Sequence[float]) -> list[int]:

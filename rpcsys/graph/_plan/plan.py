@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from rpcsys.client import Tracker
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.build import PathLike, build
 from rpcsys.graph._build.session_device import encoded_call
-from rpcsys.graph._build.targets import Leased, OnnxRuntime, Remote
+from rpcsys.graph._build.targets import Leased, Remote, Target
 from rpcsys.graph._ir.stage import Stages
 from rpcsys.graph._pipeline.pipeline import Pipeline
 from rpcsys.graph._pipeline.resolve import CALLS
@@ -43,6 +43,12 @@ class PlannedStage:
     stage_s: float  # from one frame to the next in a full pipeline; below frame_s if work and transfers overlap
     taken: int  # bytes that come in, after encoding
     given: int  # bytes that go out, after encoding
+    call: str = ""  # the call of several stages that it is a part of
+
+
+def whole_calls(planned: Iterable[PlannedStage], calls: Iterable[PlannedStage]) -> list[PlannedStage]:
+    """The calls that a frame makes: the stages that are a call of their own, and ``calls`` of several."""
+    return [*(stage for stage in planned if not stage.call), *calls]
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ class Plan:
     unused: tuple[str, ...] = ()  # devices that would not help
     encode: str = ""  # how arrays cross to devices behind a link
     warnings: tuple[str, ...] = ()  # one sentence each
+    calls: tuple[PlannedStage, ...] = ()  # the expected times of calls to several stages on one board
 
     def __iter__(self) -> Iterator[str | tuple[str, ...]]:
         return iter(self.cuts)
@@ -69,8 +76,8 @@ class Plan:
 
     @property
     def bottleneck(self) -> PlannedStage:
-        """The slowest stage, which limits a pipeline's rate."""
-        return max(self.planned, key=lambda stage: stage.stage_s)
+        """The slowest stage, or call of several stages, which limits a pipeline's rate."""
+        return max(whole_calls(self.planned, self.calls), key=lambda stage: stage.stage_s)
 
     @property
     def throughput(self) -> float:
@@ -80,7 +87,7 @@ class Plan:
     @property
     def latency_s(self) -> float:
         """Expected seconds of a single frame through all stages."""
-        return sum(stage.frame_s for stage in self.planned)
+        return sum(stage.frame_s for stage in whole_calls(self.planned, self.calls))
 
     @contextlib.contextmanager
     def pipeline(self, *, tracker: TrackerLike = None, wait_s: float = 60.0, queue: int = 2) -> Iterator[Pipeline]:
@@ -93,8 +100,10 @@ class Plan:
             targets: dict[str, Any] = {}
             replicas: dict[str, int] = {}
             for stage, device in zip(self.stages, self.devices, strict=True):
-                if device.cpus:
+                if device.here:
                     targets[stage.name] = device.target
+                elif device.chip:
+                    targets[stage.name] = device.on_board(tracker, wait_s=wait_s, calls=CALLS, encode=self.encode)
                 elif device.leased:
                     leased = Leased(device.key, tracker or "", wait_s=wait_s, calls=CALLS, encode=self.encode)
                     targets[stage.name] = leased
@@ -118,7 +127,7 @@ class Plan:
     def __str__(self) -> str:
         """A table of the stages, and a line with the expected times."""
         rows = []
-        for stage in self.planned:
+        for stage in (*self.planned, *self.calls):
             sizes = [size_text(stage.taken), size_text(stage.given)]
             times = [ms_text(seconds) for seconds in (stage.work_s, stage.frame_s - stage.work_s, stage.stage_s)]
             rows.append([stage.name, stage.device, str(stage.nodes), *sizes, *times])
@@ -138,12 +147,13 @@ class Plan:
 
         Raises `UsageError` for figures of other stages, and figures without frames.
         """
-        missing = [stage.name for stage in self.planned if not getattr(figures.get(stage.name), "frames", 0)]
+        rows = (*self.planned, *self.calls)
+        missing = [stage.name for stage in rows if not getattr(figures.get(stage.name), "frames", 0)]
         if missing:
             text = f"there are no frames of {', '.join(missing)} in these figures"
             raise UsageError(f"{text}: run a pipeline of plan.stages, and pass its figures")
         took = {name: each.active_s / each.frames for name, each in figures.items() if each.frames}
-        return Comparison(tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in self.planned))
+        return Comparison(tuple(Compared(stage.name, stage.stage_s, took[stage.name]) for stage in rows))
 
 
 @dataclass(frozen=True)
@@ -198,10 +208,10 @@ def export(
     """
     target = Path(path)
     prefix = _UNFIT.sub("-", target.stem).strip("-.") or "model"
-    targets: dict[str, OnnxRuntime | Remote] = {}
+    targets: dict[str, Target] = {}
     names: dict[str, str] = {}
     for stage, device in zip(stages, devices, strict=True):
-        if device.cpus:
+        if device.here:
             targets[stage.name] = device.target
             continue
         name = names[stage.name] = f"{prefix}-{stage.name}"
@@ -210,7 +220,8 @@ def export(
         targets[stage.name] = Remote(serve=name, tracker=known_to, address=address, encode=encode, fallback=here)
     export_library(build(stages, targets), target)
     try:
-        return {stage: write_part(stages[stage], target.with_name(name)) for stage, name in names.items()}
+        on = {stage.name: device for stage, device in zip(stages, devices, strict=True)}
+        return {name: write_part(stages[name], target.with_name(part), on=on[name]) for name, part in names.items()}
     except OSError as error:
         raise UsageError(f"{error.filename or target.parent} cannot be written: {error.strerror or error}") from None
 

@@ -68,6 +68,7 @@ class _Step(NamedTuple):
     call: Callable[..., Any]
     drops: Sequence[str]  # tensors that no later step needs
     device: str  # where it runs, "" for the CPU
+    named: bool  # whether its errors name it
 
 
 class GraphModule(Module):
@@ -135,12 +136,11 @@ class GraphModule(Module):
         made = {name: number for number, stage in enumerate(self.graph["stages"]) for name in stage["outputs"]}
         needs = [{made[name] for name in stage["inputs"] if name in made} for stage in self.graph["stages"]]
         self._needs = needs if branches.apart(needs, devices) else []
-        self._steps = [
-            _Step(
-                stage, self._function(stage), [name for name in set(stage["inputs"]) - kept if last[name] == number], on
-            )
-            for number, (stage, on) in enumerate(zip(self.graph["stages"], devices))
-        ]
+        steps = []
+        for number, (stage, on) in enumerate(zip(self.graph["stages"], devices)):
+            drops = [name for name in set(stage["inputs"]) - kept if last[name] == number]
+            steps.append(_Step(stage, self._function(stage), drops, on, len(devices) > 1))
+        self._steps = steps
 
     def release(self) -> None:
         super().release()
@@ -236,14 +236,30 @@ def _results(step: _Step, args: List[Any], extents: Dict[str, int]) -> List[Any]
         args = placement.on_host(args)
     if "makes" in stage:
         made = [_array(value, extents) for value in stage["makes"]]
-        step.call(*args, *made)
+        _called(step, [*args, *made])
         return [as_array(tensor) for tensor in made]
-    result = step.call(*args)
+    result = _called(step, args)
     results = list(result) if isinstance(result, (tuple, list)) and len(stage["outputs"]) != 1 else [result]
     if len(results) != len(stage["outputs"]):
         wanted = ", ".join(stage["outputs"])
         raise ModelError(f"stage {stage['name']!r} gave {len(results)} outputs, and the graph wants {wanted}")
     return results
+
+
+def _called(step: _Step, args: List[Any]) -> Any:
+    """Call a stage's function; what it raises names the stage, if there are several."""
+    try:
+        return step.call(*args)
+    except Exception as error:
+        if step.named and error.args and isinstance(error.args[0], str):
+            error.args = (f"stage {step.stage['name']!r}: {error.args[0]}", *error.args[1:])
+        raise
+
+
+def failing(error: BaseException, stages: Iterable[str]) -> str:
+    """The one of ``stages`` in which a graph failed, here or on a device; "" if the error names none of them."""
+    text = str(error.args[0]) if error.args else ""
+    return next((name for name in stages if text.startswith(f"stage {name!r}: ")), "")
 
 
 def _array(value: Value, extents: Mapping[str, int]) -> Tensor:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,8 @@ from rpcsys.errors import (
     WaitTimeout,
 )
 from rpcsys.graph import Leased, Pipeline
-from rpcsys.graph._build.leased_module import TRIES, LeasedModule, StageLibrary, _LeasedDevice
+from rpcsys.graph._build.leased_board import TRIES, LeasedBoard, LeasedSession
+from rpcsys.graph._build.leased_module import LeasedModule
 from rpcsys.module import Module, export_library
 from tests.graph.running import chain
 
@@ -34,9 +36,9 @@ class Lab:
         self.sessions: list[Any] = []
         self.ran: list[int] = []
         self.together: Callable[[], Any] = lambda: None
-        monkeypatch.setattr(LeasedModule, "_request", lambda _, wait_s, again: self.device(wait_s, again))
+        monkeypatch.setattr(LeasedBoard, "_request", lambda _, wait_s, again: self.device(wait_s, again))
 
-    def device(self, wait_s: float, again: bool) -> _LeasedDevice:
+    def device(self, wait_s: float, again: bool) -> LeasedSession:
         session: Any = SimpleNamespace(closed=None)
         session.close = lambda: setattr(session, "closed", "by us")
         self.sessions.append(session)
@@ -50,12 +52,13 @@ class Lab:
             self.ran.append(x)
             return 2 * x
 
-        return _LeasedDevice(session, run)
+        return LeasedSession(session, defaultdict(lambda: run))
 
 
 def module(**more: Any) -> LeasedModule:
-    library = StageLibrary(graph.build(graph.split(chain(), [])[0]), Leased("board", **more))
-    return LeasedModule(library, [], [])
+    made = graph.build(graph.split(chain(), [])[0], Leased("board", **more))
+    assert isinstance(made, LeasedModule)
+    return made
 
 
 def pipeline(*modules: LeasedModule, **more: Any) -> Pipeline:
@@ -116,19 +119,19 @@ def test_frames_of_a_lost_device_run_on_the_other_devices(monkeypatch: pytest.Mo
     lab = Lab(monkeypatch)
     done = threading.Event()
 
-    def two_then_late(device: LeasedModule, wait_s: float, again: bool) -> _LeasedDevice:
+    def two_then_late(device: LeasedBoard, wait_s: float, again: bool) -> LeasedSession:
         if again:
             assert done.wait(DEADLINE_S)
         return lab.device(wait_s, again)
 
-    monkeypatch.setattr(LeasedModule, "_request", two_then_late)
+    monkeypatch.setattr(LeasedBoard, "_request", two_then_late)
     with module() as device, pipeline(device, replicas={"s": 2}) as running:
         outputs = running.run(range(40))
         assert [next(outputs) for _ in range(10)] == [2 * x for x in range(10)]
         lab.sessions[0].closed = "brought down"
         assert list(outputs) == [2 * x for x in range(10, 40)]
         done.set()
-        replacing = device._replacing
+        replacing = device.board._replacing
         assert replacing is not None
         replacing.join(DEADLINE_S)
         assert device.session is lab.sessions[2]
@@ -147,7 +150,7 @@ def test_an_unavailable_device_is_an_error_before_any_frame(monkeypatch: pytest.
     def refuse(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(LeasedModule, "_request", refuse)
+    monkeypatch.setattr(LeasedBoard, "_request", refuse)
     with pytest.raises(type(error)):
         Pipeline(graph.split(chain(), [2]), {"stage1": Leased("board")})
 
@@ -156,7 +159,7 @@ def test_the_wait_for_another_device_ends(monkeypatch: pytest.MonkeyPatch) -> No
     lab = Lab(monkeypatch, deadly=(1,))
     asked: list[bool] = []
 
-    def one_then_none(_: Any, wait_s: float, again: bool) -> _LeasedDevice:
+    def one_then_none(_: Any, wait_s: float, again: bool) -> LeasedSession:
         asked.append(again)
         if len(asked) == 1:
             return lab.device(wait_s, again)
@@ -164,7 +167,7 @@ def test_the_wait_for_another_device_ends(monkeypatch: pytest.MonkeyPatch) -> No
             raise TrackerUnreachable("it starts anew")
         raise WaitTimeout("no device became free")
 
-    monkeypatch.setattr(LeasedModule, "_request", one_then_none)
+    monkeypatch.setattr(LeasedBoard, "_request", one_then_none)
     with module(calls=1) as device, pipeline(device) as running:
         assert running.submit(0).result(DEADLINE_S) == 0
         error = running.submit(1).exception(DEADLINE_S)
@@ -180,14 +183,14 @@ def test_frames_share_one_wait_for_a_lost_device(
     lab.together = threading.Barrier(3).wait
     waits: list[bool] = []
 
-    def one_then_none(_: Any, wait_s: float, again: bool) -> _LeasedDevice:
+    def one_then_none(_: Any, wait_s: float, again: bool) -> LeasedSession:
         if not again:
             return lab.device(wait_s, again)
         waits.append(again)
         time.sleep(1.0)  # the other frames have lost their device meanwhile
         raise WaitTimeout("no device became free")
 
-    monkeypatch.setattr(LeasedModule, "_request", one_then_none)
+    monkeypatch.setattr(LeasedBoard, "_request", one_then_none)
     with module(calls=3) as device, pipeline(device) as running:
         frames = [running.submit(x) for x in lab.deadly]
         errors = [frame.exception(DEADLINE_S) for frame in frames]
@@ -202,13 +205,13 @@ def test_close_ends_the_wait_for_another_device(monkeypatch: pytest.MonkeyPatch)
     lab = Lab(monkeypatch, deadly=(1,))
     waiting = threading.Event()
 
-    def one_then_late(device: LeasedModule, wait_s: float, again: bool) -> _LeasedDevice:
+    def one_then_late(device: LeasedBoard, wait_s: float, again: bool) -> LeasedSession:
         if again:
             waiting.set()
             assert device._ended.wait(DEADLINE_S)
         return lab.device(wait_s, again)
 
-    monkeypatch.setattr(LeasedModule, "_request", one_then_late)
+    monkeypatch.setattr(LeasedBoard, "_request", one_then_late)
     device = module(calls=1)
     with pipeline(device) as running:
         running.submit(1)

@@ -13,8 +13,8 @@ import pytest
 from rpcsys import graph
 from rpcsys.errors import NotSupported, UsageError
 from rpcsys.graph import Leased
-from rpcsys.graph._build.leased_module import StageLibrary
 from rpcsys.graph._build.session_device import check_encoding, encoded_call, toolchain_of
+from rpcsys.graph._build.stage_library import StageLibrary
 from rpcsys.module import container, elf
 from rpcsys.wire import encoding
 from tests.graph.running import chain, numbers
@@ -71,7 +71,7 @@ def built_for(path: Path) -> list[Any]:
 @pytest.mark.parametrize("target", [HERE, *(target for target, _ in BOARDS)])
 def test_a_stage_without_native_code_is_for_the_device_that_gets_it(target: Any, tmp_path: Path) -> None:
     stage = graph.build(graph.split(chain(), [])[0])
-    library = StageLibrary(stage, Leased("board"))
+    library = StageLibrary(stage, {"stage0": Leased("board")})
     assert built_for(library.path_for(session(target))) == target
     assert library.path_for(session(target)) == library.path_for(session(target))
     assert built_for(library.path_for(session(HERE))) == HERE

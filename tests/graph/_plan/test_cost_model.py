@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys.graph._plan.cost_model import Costs, DeviceLink, Span, UnitTensor, traffic
+from rpcsys.graph._plan.cost_model import DeviceLink, Span, UnitTensor, traffic
+from rpcsys.graph._plan.costs import Costs
 
 
 @st.composite

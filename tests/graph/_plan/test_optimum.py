@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys.graph._plan.cost_model import Costs, DeviceLink, Goal, Matrix, Span, UnitTensor, sums, traffic
+from rpcsys.graph._plan.cost_model import DeviceLink, Goal, Matrix, Span, UnitTensor, sums, traffic
+from rpcsys.graph._plan.costs import Costs
 from rpcsys.graph._plan.optimum import MOST_UNITS, best, even, thinned
 
 GOALS: tuple[Goal, ...] = ("throughput", "latency")
