@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from rpcsys.errors import UsageError
+from rpcsys.errors import NotSupported, UsageError
+from rpcsys.graph import OnnxRuntime, Tvm
 from rpcsys.graph._plan import devices
 from rpcsys.graph._plan.devices import PlanDevice, parse
 
@@ -40,6 +42,17 @@ def six_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
         (["key:edge@10.0.0.7:9090"], [PlanDevice("key:edge@10.0.0.7:9090", key="edge", address="10.0.0.7:9090")]),
         (["10.0.0.7:9090"], [PlanDevice("10.0.0.7:9090", address="10.0.0.7:9090")]),
         (["[::1]:9090"], [PlanDevice("[::1]:9090", address="[::1]:9090")]),
+        (["key:cpu:0"], [PlanDevice("key:cpu:0", key="cpu:0")]),
+        (["edge:opencl:0"], [PlanDevice("edge:opencl:0", key="edge", chip="opencl:0", board="edge")]),
+        (["edge#2:cpu:0"], [PlanDevice("edge#2:cpu:0", key="edge", chip="cpu:0", board="edge#2")]),
+        (["a:b:cuda:1"], [PlanDevice("a:b:cuda:1", key="a:b", chip="cuda:1", board="a:b")]),
+        (["key:edge/opencl"], [PlanDevice("key:edge/opencl", key="edge", chip="opencl:0", board="edge")]),
+        (["edge:openvino:GPU.0"], [PlanDevice("edge:openvino:GPU.0", key="edge", chip="openvino:GPU.0", board="edge")]),
+        (
+            ["10.0.0.7:9090/vulkan:0"],
+            [PlanDevice("10.0.0.7:9090/vulkan:0", address="10.0.0.7:9090", chip="vulkan:0", board="10.0.0.7:9090")],
+        ),
+        (["opencl:1"], [PlanDevice("opencl:1", chip="opencl:1")]),
         ("cpu:0, key:edge", [PlanDevice("cpu:0", (0,)), PlanDevice("key:edge", key="edge")]),
         (1, [PlanDevice("cpu:0,1,2,3,4,6", (0, 1, 2, 3, 4, 6))]),
         (2, [PlanDevice("cpu:0-2", (0, 1, 2)), PlanDevice("cpu:3,4,6", (3, 4, 6))]),
@@ -76,12 +89,59 @@ def test_devices_as_they_are_written(given: Any, expected: Sequence[PlanDevice])
         (["key:edge@nowhere"], "is no device"),
         (["edge"], "devices are written cpu:0, cpu:0-3, key:NAME or HOST:PORT"),
         (["host:0"], "is no device"),
+        (["cpu:0/opencl:0"], "is no device"),
+        (["edge/opencl:0"], "is no device"),
+        (["edge:gpu:0"], "is no device"),
+        (
+            ["edge:cpu:0", "edge:cpu:0"],
+            "edge:cpu:0 is given twice; .* is written NAME#2:cpu:0",
+        ),
         ([""], "is no device"),
     ],
 )
 def test_the_error_for_an_invalid_device_lists_the_forms(given: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse(given)
+
+
+class Described(Opened):
+    """A session whose server describes these devices."""
+
+    def __init__(self, **loaders: list[str]) -> None:
+        named = [{"name": f"{kind}:0", "loaders": each} for kind, each in loaders.items()]
+        super().__init__(devices=[{"name": "cpu:0", "loaders": ["onnxruntime"]}, *named])
+
+
+def test_a_chip_is_compiled_for_unless_a_runtime_of_the_board_takes_models() -> None:
+    given = parse(["edge:cpu:0", "edge:opencl:0", "edge:cuda:0", "cpu:0"])
+    session: Any = Described(opencl=["tvm"], cuda=["tvm", "onnxruntime"])
+    targets = [each.target for each in devices.with_targets(given, [session, session, session, None])]
+    assert targets[0] == targets[2] == OnnxRuntime()
+    assert targets[1] == Tvm({"kind": "opencl", "host": {"kind": "llvm"}})
+    assert targets[3] == OnnxRuntime(threads=1, cpus=(0,))
+
+
+def test_a_chip_that_the_board_lacks_is_named() -> None:
+    (given,) = parse(["edge:vulkan:0"])
+    with pytest.raises(NotSupported, match=r"edge:vulkan:0 has no device vulkan:0; it has cpu:0, opencl:0"):
+        devices.with_targets([given], [Described(opencl=["tvm"])])  # type: ignore[list-item]
+    with pytest.raises(NotSupported, match="its server is of a version that knows the CPU alone"):
+        devices.with_targets([given], [Opened()])  # type: ignore[list-item]
+
+
+def test_chips_of_one_board_share_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def connected(address: str, **_: Any) -> Any:
+        asked.append(address)
+        return contextlib.nullcontext(object())
+
+    monkeypatch.setattr(devices, "connect", connected)
+    over = ["h:1/cpu:0", "h:1/opencl:0", "h:2/cpu:0"]
+    with contextlib.ExitStack() as stack:
+        first, second, other = devices.open_sessions(parse(over), None, 1.0, stack)
+    assert first is second is not other
+    assert asked == ["h:1", "h:2"]
 
 
 def test_devices_of_one_key_or_as_many_cpus_are_alike() -> None:
