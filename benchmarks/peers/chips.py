@@ -98,7 +98,7 @@ class Chips(Subject):
         """A pipeline whose two stages lie on the chips of one leased board: one call a frame."""
         where = f"127.0.0.1:{self._tracker}"
         targets = {
-            "stage0": graph.Leased(KEY, where, target=self._target(0), device="cpu:0"),
+            "stage0": graph.Leased(KEY, where, target=self._on_a_core(), device="cpu:0"),
             "stage1": graph.Leased(KEY, where, target=OPENCL, device="opencl:0"),
         }
         with graph.Pipeline(chain(2, LAYERS, LARGE), targets) as pipeline:
@@ -111,7 +111,7 @@ class Chips(Subject):
             evaluators = []
             for number, stage in enumerate(chain(2, LAYERS, LARGE)):
                 path = self.place.folder / f"{stage.name}.so"
-                module.export_library(graph.build(stage, self._target(number)), path)
+                module.export_library(graph.build(stage, OPENCL if number else self._on_a_core()), path)
                 evaluators.append(session.load_module(path).time_evaluator(number=FRAMES))
             yield OnBoard(lambda: max(evaluator(_input(LARGE)).mean for evaluator in evaluators), 1)
 
@@ -126,8 +126,12 @@ class Chips(Subject):
         return chain(CHANGES, 1, TINY)
 
     def _target(self, number: int) -> Any:
-        """The target of a stage: the chips in turn. PoCL's thread has the first core."""
-        return OPENCL if number % 2 else graph.OnnxRuntime(threads=1, cpus=self._cores[-1:])
+        """The target of a stage: the chips in turn."""
+        return OPENCL if number % 2 else graph.OnnxRuntime(threads=1)
+
+    def _on_a_core(self) -> graph.OnnxRuntime:
+        """On the last core: PoCL's thread has the first one."""
+        return graph.OnnxRuntime(threads=1, cpus=self._cores[-1:])
 
     def _own(self, number: int, stage: graph.Stage) -> Callable[[Any], Any]:
         path = self.place.folder / f"own{number}"

@@ -72,11 +72,17 @@ def empty(dtype: str, shape: Tuple[int, ...], device: str) -> TvmArray:
     """An array in the memory of ``device``, its elements undefined. Raises `NativeError` if there is no room."""
     place = device_of(device)
     try:
-        made = _global("runtime.TVMTensorAllocWithScope").raw(shape, DType(dtype), place, None)
+        made = _global("runtime.TVMTensorAllocWithScope").raw(_shape(tuple(shape)), DType(dtype), place, None)
     except NativeError as error:
         text = f"{device} has no room for an array of {dtype} {list(shape)}: {one_line(error)}"
         raise NativeError(text, kind=error.kind) from None
     return TvmArray(made)
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape(extents: Tuple[int, ...]) -> Object:
+    """A shape as a native object, made once."""
+    return _global("ffi.Shape").raw(*extents)
 
 
 def synchronise(device: str) -> None:

@@ -72,38 +72,54 @@ class DeviceRun(NamedTuple):
 class Turn:
     """A call's place in the queue of a device; inside its ``with`` the device is the call's."""
 
+    __slots__ = ("_began", "_ready", "cancelled", "granted", "left", "order", "queue")
+
     def __init__(self, queue: DeviceQueue, order: int) -> None:
         self.queue = queue
         self.order = order
-        self.left = False
-        self.granted = threading.Event()
-        self.cancelled = False
+        self.granted = self.cancelled = self.left = False
+        self._ready: Optional[threading.Lock] = None  # while a thread waits here, released when it may go on
         self._began = 0.0
 
     def __lt__(self, other: Turn) -> bool:
         return self.order < other.order
 
     def __enter__(self) -> Turn:
-        if not self.granted.is_set():
-            with running_call.stopped_by(self._cancel):
-                self.granted.wait()
-        if self.cancelled:
-            self.leave()
-            raise RemoteFunctionError(f"the call was stopped while it waited for {self.queue.device}")
+        if not self.granted:
+            self._wait()
         self._began = time.perf_counter()
         return self
 
     def __exit__(self, *reason: object) -> None:
-        self.queue.ended(DeviceRun(self.queue.device, self.order, self._began, time.perf_counter()))
-        self.leave()
-
-    def _cancel(self) -> None:
-        self.cancelled = True
-        self.granted.set()
+        self.queue.leave(self, DeviceRun(self.queue.device, self.order, self._began, time.perf_counter()))
 
     def leave(self) -> None:
         """Give the device, or the place in its queue, to the next call. A second call does nothing."""
         self.queue.leave(self)
+
+    def grant(self) -> None:
+        """Let the call have the device; for its queue."""
+        self.granted = True
+        if self._ready is not None and not self.cancelled:
+            self._ready.release()
+
+    def _wait(self) -> None:
+        with self.queue.lock:
+            if self.granted:
+                return
+            ready = self._ready = threading.Lock()
+            ready.acquire()
+        with running_call.stopped_by(self._cancel):
+            ready.acquire()
+        if self.cancelled:
+            self.leave()
+            raise RemoteFunctionError(f"the call was stopped while it waited for {self.queue.device}")
+
+    def _cancel(self) -> None:
+        with self.queue.lock:
+            if self._ready is not None and not (self.granted or self.cancelled):
+                self.cancelled = True
+                self._ready.release()
 
 
 class DeviceQueue:
@@ -112,31 +128,28 @@ class DeviceQueue:
     def __init__(self, device: str) -> None:
         self.device = device
         self.figures = DeviceFigures()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # guards all of it, and its turns
         self._waiting: List[Turn] = []
         self._current: Optional[Turn] = None
 
     def enroll(self, order: int) -> Turn:
         """Queue a call; it has the device as soon as that is free and no call of a lower order waits."""
         turn = Turn(self, order)
-        with self._lock:
+        with self.lock:
             if self._current is None:
                 self._current = turn
-                turn.granted.set()
+                turn.grant()
             else:
                 heapq.heappush(self._waiting, turn)
         return turn
 
-    def ended(self, run: DeviceRun) -> None:
-        """Count a turn."""
-        with self._lock:
-            self.figures.calls += 1
-            self.figures.busy_s += run.ended - run.began
-        _runs.append(run)
-
-    def leave(self, turn: Turn) -> None:
-        """As `Turn.leave`."""
-        with self._lock:
+    def leave(self, turn: Turn, run: Optional[DeviceRun] = None) -> None:
+        """As `Turn.leave`, after a ``run`` if the call had the device."""
+        with self.lock:
+            if run is not None:
+                self.figures.calls += 1
+                self.figures.busy_s += run.ended - run.began
+                _runs.append(run)
             turn.left = True
             if self._current is not turn:
                 return
@@ -144,17 +157,17 @@ class DeviceQueue:
                 heapq.heappop(self._waiting)
             self._current = heapq.heappop(self._waiting) if self._waiting else None
             if self._current is not None:
-                self._current.granted.set()
+                self._current.grant()
 
     def copied_in(self, nbytes: int) -> None:
         """Count an array that was copied from the host to the device."""
-        with self._lock:
+        with self.lock:
             self.figures.copied_in += 1
             self.figures.bytes_in += nbytes
 
     def copied_out(self, nbytes: int) -> None:
         """Count an array that was copied from the device to the host."""
-        with self._lock:
+        with self.lock:
             self.figures.copied_out += 1
             self.figures.bytes_out += nbytes
 

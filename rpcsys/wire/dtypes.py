@@ -74,6 +74,7 @@ def format_of_name(name: str) -> Optional[str]:
     return _FORMAT_OF.get(name)
 
 
+@lru_cache(maxsize=256)
 def name_of_numpy(dtype: Any) -> str:
     """The wire's name for a little-endian ``numpy.dtype``.
 

@@ -30,13 +30,13 @@ def test_the_lowest_order_that_waits_is_next(steps):
             here.append(queue.enroll(number))
         else:
             turn = here.pop(number % len(here))
-            had = turn.granted.is_set()
+            had = turn.granted
             turn.leave()
             turn.leave()
             if had and here:
-                (now,) = (each for each in here if each.granted.is_set())
+                (now,) = (each for each in here if each.granted)
                 assert now.order == min(each.order for each in here)
-        assert sum(turn.granted.is_set() for turn in here) == bool(here)
+        assert sum(turn.granted for turn in here) == bool(here)
 
 
 def test_turns_are_never_taken_at_once_and_are_counted():
@@ -65,7 +65,7 @@ def test_a_call_has_its_first_turn_where_it_was_enrolled():
     with placement.in_order(order, turn):
         with placement.turn_on(queue.device) as mine:
             assert mine is turn
-        assert later.granted.is_set()
+        assert later.granted
     later.leave()
     assert running_call.order is None
 
@@ -75,7 +75,7 @@ def test_a_call_that_fails_before_its_turn_gives_its_place_back():
     turn, later = queue.enroll(1), queue.enroll(2)
     with pytest.raises(ZeroDivisionError), placement.in_order(1, turn):
         raise ZeroDivisionError
-    assert later.granted.is_set()
+    assert later.granted
 
 
 def test_a_call_that_waits_is_stopped():
@@ -99,7 +99,7 @@ def test_a_call_that_waits_is_stopped():
     thread.join(20)
     assert failed == [f"the call was stopped while it waited for {queue.device}"]
     first.leave()
-    assert queue.enroll(3).granted.is_set()
+    assert queue.enroll(3).granted
 
 
 def test_arrays_of_devices_come_to_the_host_and_are_counted():

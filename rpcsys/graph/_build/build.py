@@ -95,7 +95,7 @@ def _built_all(stages: Stages, targets: Mapping[str, AnyTarget], devices: Mappin
         if stage.name in boards.of:
             entries.append(_segment(stages, part, boards))
             continue
-        module, signature = _built(stage, chosen, shared), signature_of(stage)
+        module, signature = _inner(stage, chosen, shared), signature_of(stage)
         if isinstance(chosen, Remote):
             entries += Codec(chosen, signature).here(stage.name, module)
         else:
@@ -213,6 +213,12 @@ def _keeps_weights_apart(given: AnyTarget | None) -> bool:
     if isinstance(target, Remote):
         return _keeps_weights_apart(target.fallback)
     return isinstance(target, (OnnxRuntime, Reference))
+
+
+def _inner(stage: Stage, given: AnyTarget, shared: ParamsModule | None) -> Module:
+    """A stage's module within that of all stages, which declares the tensors and checks them."""
+    target = None if isinstance(given, Module) or stage.exact else target_of(given)
+    return _compiled(stage, target) if isinstance(target, Tvm) else _built(stage, given, shared)
 
 
 def _built(stage: Stage, given: AnyTarget, shared: ParamsModule | None) -> Module:
