@@ -92,10 +92,7 @@ def test_devices_as_they_are_written(given: Any, expected: Sequence[PlanDevice])
         (["cpu:0/opencl:0"], "is no device"),
         (["edge/opencl:0"], "is no device"),
         (["edge:gpu:0"], "is no device"),
-        (
-            ["edge:cpu:0", "edge:cpu:0"],
-            "edge:cpu:0 is given twice; .* is written NAME#2:cpu:0",
-        ),
+        (["edge:cpu:0", "edge:cpu:0"], "edge:cpu:0 is given twice; .* is written NAME#2:cpu:0"),
         ([""], "is no device"),
     ],
 )
