@@ -68,17 +68,16 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False, device: st
         raise ModelError(f"{name} {error}") from None
     if inside.older:
         _check_older(inside, name)
-    elif _is_tvms(inside):
-        return native.load(path, name, inside.kinds, device, allow_pickle=allow_pickle)
+    elif set(inside.kinds).isdisjoint(registry.known()):  # TVM loads files whose kinds are all unknown here
+        return native.load(path, name, inside.kinds, device)
+    elif inside.records[0].kind not in registry.known():  # and those whose root is its own; it asks us for ours
+        from rpcsys.module import tvm_loader
+
+        ours = tvm_loader.loading(name, allow_pickle=allow_pickle)
+        return native.load(path, name, inside.kinds, device, by_tvm=ours)
     native.check(inside.elf, name)
     context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file, device)
     return tree.load(inside.records, context)
-
-
-def _is_tvms(inside: Container) -> bool:
-    """Whether TVM loads the library: none of its kinds is known here, or its root is TVM's and imports ours."""
-    known = registry.known()
-    return inside.records[0].kind not in known or set(inside.kinds).isdisjoint(known)
 
 
 def _absolute(path: str) -> str:

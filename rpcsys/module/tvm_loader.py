@@ -80,7 +80,7 @@ _registered: Set[str] = set()  # kinds that TVM's loader knows
 _lock = threading.Lock()
 
 
-class _Process:
+class _TvmLoads:
     allow_pickle = False  # whether TVM's own loads may load Python functions
 
 
@@ -96,7 +96,7 @@ def register(*, allow_pickle: bool = False) -> None:
 
     ``allow_pickle`` also loads the Python functions in libraries, which can do anything.
     """
-    _Process.allow_pickle = allow_pickle
+    _TvmLoads.allow_pickle = allow_pickle
     _register()
 
 
@@ -122,7 +122,7 @@ def _loader(kind: str) -> Callable[[bytes], Object]:
     def load(data: bytes) -> Object:
         context = _loading.context
         if context is None:
-            context = Context(_NAME, _no_library, _Process.allow_pickle)
+            context = Context(_NAME, _no_library, _TvmLoads.allow_pickle)
             if kind == python.KIND and not context.allow_pickle:
                 raise ModelError(
                     f"{_NAME} holds Python functions, which can do anything; if you trust it: "

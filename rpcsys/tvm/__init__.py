@@ -14,17 +14,17 @@ from rpcsys.errors import UsageError
 from rpcsys.module.tvm_loader import register
 
 if TYPE_CHECKING:
-    from rpcsys.tvm._offload import Offload, offload
+    from rpcsys.tvm.relax_offload import RelaxOffload, offload
 
-__all__ = ["Offload", "offload", "register"]
+__all__ = ["RelaxOffload", "offload", "register"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562). Raises `UsageError` where a package is missing."""
-    if name not in ("Offload", "offload"):
+    if name not in ("RelaxOffload", "offload"):
         raise AttributeError(f"module 'rpcsys.tvm' has no attribute {name!r}")
     try:
-        value = globals()[name] = getattr(importlib.import_module("rpcsys.tvm._offload"), name)
+        value = globals()[name] = getattr(importlib.import_module("rpcsys.tvm.relax_offload"), name)
     except ImportError as error:
         raise UsageError(f"an offload needs TVM and graphs ({error}); pip install 'rpcsys[graph,tvm]'") from None
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +101,7 @@ def test_the_device_and_the_server_together_are_the_whole(
     main = machine(path)
     np.testing.assert_allclose(main(network.x), wanted, atol=1e-4)
     assert _crossed_in(edge, lambda: main(network.x)) - network.crossing in range(200, 2000)  # two calls' heads
-    board = daemons.server("board", "--tvm", "off")
+    board = daemons.server("board", flavour="bare")  # it has libtvm_runtime, and no Python package
     with rpcsys.connect(*board.address, key="board") as session:
         loaded = session.load_module(path)
         np.testing.assert_allclose(loaded["main"](network.x), wanted, atol=1e-4)
@@ -179,7 +180,7 @@ def test_a_server_that_is_gone_is_named_in_tvms_error_and_the_fallback_runs(edge
     for main in mains:
         np.testing.assert_allclose(main(MLP.x), wanted, atol=1e-4)
     edge.daemon.destroy()
-    with pytest.raises(RuntimeError, match=f"the server at {edge.where} closed the connection") as caught:
+    with pytest.raises(RuntimeError, match=re.escape(edge.where)) as caught:
         mains[0](MLP.x)
     assert "\n" not in str(caught.value)
     np.testing.assert_allclose(mains[1](MLP.x), wanted, atol=1e-4)

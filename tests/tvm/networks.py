@@ -92,6 +92,20 @@ def hidden() -> Any:
     return is_op("relax.nn.relu")(is_op("relax.add")(is_op("relax.matmul")(wildcard(), wildcard()), wildcard()))
 
 
+def chain(*operators: Any, shape: tuple = (2, 3)) -> Any:
+    """A module of these operators, one after another."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        value: Any = x
+        with builder.dataflow():
+            for operator in operators:
+                value = builder.emit(operator(value))
+            value = builder.emit_output(value)
+        builder.emit_func_output(value)
+    return builder.get()
+
+
 def whole(mod: Any, *inputs: np.ndarray) -> Any:
     """What TVM's virtual machine makes of a module that is not divided."""
     machine = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())

@@ -14,7 +14,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 from rpcsys.errors import ModelError, NativeError
 from rpcsys.ffi import device_arrays, library
 from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Lacking, Library
-from rpcsys.module import elf, placement, registry
+from rpcsys.module import elf, placement
 from rpcsys.module.container import functions_of
 from rpcsys.module.kinds import compiled_devices
 from rpcsys.module.kinds.native_call import adapted
@@ -65,12 +65,12 @@ class NativeModule(Module):
 
 
 def load(
-    path: str, name: str, inside: Sequence[str] = (), device: str = "", *, allow_pickle: bool = False
+    path: str, name: str, inside: Sequence[str] = (), device: str = "", *, by_tvm: Optional[ContextManager[None]] = None
 ) -> NativeModule:
     """Load the library at ``path``, with modules of the kinds ``inside`` in it, to run on ``device``.
 
-    By default it runs on the device that it is compiled for. TVM loads it where it is there; of these modules some may
-    be ours, and ``allow_pickle`` is for those. Raises `ModelError`, in one line.
+    By default it runs on the device that it is compiled for. TVM loads it where its runtime is there, inside
+    ``by_tvm``. Raises `ModelError`, in one line.
     """
     with _explained(name):
         file = elf.read(path)
@@ -83,7 +83,7 @@ def load(
             library.api()  # load it before the library
             Library(path)  # resolve all symbols now: one that is found missing later would end the process
             if library.has_runtime():
-                with _ours_in_tvm(name, inside, allow_pickle):
+                with by_tvm or contextlib.nullcontext():
                     return _load_by_tvm(path, name, functions, inside, device, file.undefined())
         if LIBRARY_BIN in file.symbols:
             raise _no_runtime(name, "has modules inside")
@@ -129,15 +129,6 @@ def _open_alone(path: str, file: elf.Elf) -> Library:
     slots = {name: file.jump_slots[name] for name in lacking if name in file.jump_slots}
     others = [name for name in file.undefined() if name not in slots]
     return Library(path, Lacking(slots, (anchor.name, anchor.value), others))
-
-
-def _ours_in_tvm(name: str, inside: Sequence[str], allow_pickle: bool) -> ContextManager[None]:
-    """Inside the ``with``, TVM can load modules of ours, if there are any in the library."""
-    if set(inside).isdisjoint(registry.known()):
-        return contextlib.nullcontext()
-    from rpcsys.module import tvm_loader
-
-    return tvm_loader.loading(name, allow_pickle=allow_pickle)
 
 
 def _load_by_tvm(

@@ -19,7 +19,7 @@ _PREFIX = CODEGEN + "."
 _UNNAMED = "region"  # what a region is called whose patterns are names of operators
 
 
-class Region(NamedTuple):
+class RelaxRegion(NamedTuple):
     """A marked function of a Relax module."""
 
     name: str  # its pattern's, with a number if several regions have it
@@ -42,8 +42,17 @@ def marked(mod: Any, patterns: Sequence[Any], merge: bool) -> Any:
     if fusions:
         passes.append(relax.transform.FuseOpsByPattern(fusions, annotate_codegen=not merge))
     if fusions and merge:
+        _check_mergeable(mod)
         passes.append(relax.transform.MergeCompositeFunctions())
     return tvm.ir.transform.Sequential(passes)(mod)
+
+
+def _check_mergeable(mod: Any) -> None:
+    """Raise `UsageError` for a module on which TVM's MergeCompositeFunctions fails."""
+    names = sorted(v.name_hint for v, function in mod.functions.items() if isinstance(function, relax.Function))
+    if names != ["main"]:
+        text = f"TVM merges neighbours where main is the only function, and there are {', '.join(names)}"
+        raise UsageError(f"{text}; give merge=False: each match is then a region")
 
 
 def _fusion(pattern: Any) -> Any:
@@ -70,13 +79,13 @@ def _operator(name: str) -> Any:
     return is_op(full)(*(wildcard() for _ in range(count)))
 
 
-def regions_of(mod: Any) -> list[Region]:
+def regions_of(mod: Any) -> list[RelaxRegion]:
     """The marked functions of a module, in the order in which they are first called. Raises `UsageError`."""
     found = {variable.name_hint: function for variable, function in mod.functions.items() if _is_marked(function)}
     functions = [found[name] for name in _called(mod, found)]
     names = _numbered([_pattern(function) for function in functions])
     return [
-        Region(name, str(function.attrs["global_symbol"]), function, _signature(function, name))
+        RelaxRegion(name, str(function.attrs["global_symbol"]), function, _signature(function, name))
         for name, function in zip(names, functions, strict=True)
     ]
 
@@ -158,7 +167,7 @@ def _distinct(names: Iterable[str]) -> Iterator[str]:
 def _tensor(name: str, kind: Any, whose: str) -> TensorSpec:
     if not isinstance(kind, relax.TensorType):
         raise UsageError(f"{whose} takes or gives {kind}, and only tensors cross to a server; choose other patterns")
-    described = {"name": name, "dtype": str(kind.dtype)}
+    described: TensorSpec = {"name": name, "dtype": str(kind.dtype)}
     if isinstance(kind.shape, relax.ShapeExpr):
         described["shape"] = [_extent(extent) for extent in kind.shape]
     return described

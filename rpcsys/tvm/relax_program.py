@@ -18,7 +18,7 @@ from rpcsys.module.sources import Sources
 from rpcsys.module.tree import CarriedModule
 
 
-class Program(CarriedModule):
+class RelaxProgram(CarriedModule):
     """A program that TVM's virtual machine runs. Called before it is exported, it is linked and loaded here."""
 
     def __init__(self, executable: Any, functions: Mapping[str, Signature], imports: Sequence[Module]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -13,15 +14,15 @@ from rpcsys.graph._build import relax
 from rpcsys.graph._build.codec import Codec, stage_entry
 from rpcsys.graph._build.targets import Remote, Tvm, target_of
 from rpcsys.module import Module, graph
-from rpcsys.tvm import _regions
-from rpcsys.tvm._program import Program
-from rpcsys.tvm._regions import Region
+from rpcsys.tvm import relax_regions
+from rpcsys.tvm.relax_program import RelaxProgram
+from rpcsys.tvm.relax_regions import RelaxRegion
 
 TvmTarget: TypeAlias = Tvm | str | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Offload:
+class RelaxOffload:
     """The device's side and the servers' side of a Relax module."""
 
     device: Module  # TVM's virtual machine runs it; each call of a region is a call to its server
@@ -31,18 +32,19 @@ class Offload:
 def offload(
     mod: Any, patterns: Sequence[Any], *, remote: Remote | Mapping[str, Remote],
     target: TvmTarget = "llvm", served: TvmTarget = "llvm", merge: bool = True,
-) -> Offload:  # fmt: skip
+) -> RelaxOffload:  # fmt: skip
     """Build both sides of a Relax module, for `rpcsys.module.export_library`: regions of it run on servers.
 
     ``patterns`` are for TVM's FuseOpsByPattern: ``(name, pattern[, annotations, check])``, `FusionPattern`, or names of
     operators (``"nn.conv2d"``). A match is a region; with ``merge`` neighbours are one region, by TVM's
     MergeCompositeFunctions. Functions that have ``Codegen="rpcsys"`` already are regions, too. A region has the name of
     its first pattern, or ``region``; several of one name have numbers (``region0``, ``region1``) in the order of their
-    calls. Its constants stay on the server; weights that are parameters of ``main`` cross in each call.
+    calls; equal functions are one. Its constants stay on the server. Weights that are parameters of ``main`` cross in
+    each call: bind them first.
 
     ``remote``: the server of the region; for several regions a mapping by name, or one server, on which each is
-    deployed as ``SERVE-REGION``. ``target`` is TVM's target on the device, ``served`` the one on the server: a kind, a
-    mapping, or `graph.Tvm` with a toolchain. ``fallback`` of a `graph.Remote` is ``"tvm"`` or a `graph.Tvm`.
+    deployed as ``SERVE-REGION``. Its ``fallback`` is ``"tvm"`` or a `graph.Tvm`. ``target`` is TVM's target on the
+    device, ``served`` the one on the server: a kind, a mapping, TVM's object, or `graph.Tvm` with a toolchain.
 
     Raises `UsageError` if nothing matches, for an unknown operator, target or region, for a region that takes or gives
     anything but tensors, and for what TVM cannot compile.
@@ -51,8 +53,8 @@ def offload(
         raise UsageError(f"{mod!r} is no Relax module (tvm.IRModule)")
     device_target, server_target = _tvm(target), _tvm(served)
     with relax.explained("the module"):
-        marked = _regions.marked(mod, patterns, merge)
-        regions = _regions.regions_of(marked)
+        marked = relax_regions.marked(mod, patterns, merge)
+        regions = relax_regions.regions_of(marked)
     if not regions:
         raise UsageError("nothing in the module matches the patterns; look at its operators with print(mod)")
     remotes = _remotes(remote, regions)
@@ -64,12 +66,12 @@ def offload(
         imports.append(graph(codec.here(region.name, call), *region.signature, writes=region.symbol))
         parts[there.serve or region.name] = codec.there(region.name, _built(region, server_target))
     with relax.explained("the device's part"):
-        rest = _regions.device_part(marked)
-        device = Program(relax.executable(rest, device_target), _regions.signatures(rest), imports)
-    return Offload(device, parts)
+        rest = relax_regions.device_part(marked)
+        device = RelaxProgram(relax.executable(rest, device_target), relax_regions.signatures(rest), imports)
+    return RelaxOffload(device, parts)
 
 
-def _tvm(given: TvmTarget) -> Tvm:
+def _tvm(given: Any) -> Tvm:
     if isinstance(given, Tvm):
         return given
     if isinstance(given, (str, Mapping)):
@@ -79,7 +81,7 @@ def _tvm(given: TvmTarget) -> Tvm:
     raise UsageError(f"{given!r} is no target of TVM: give its kind, a mapping, or graph.Tvm(...)")
 
 
-def _remotes(given: Any, regions: Sequence[Region]) -> dict[str, Remote]:
+def _remotes(given: Any, regions: Sequence[RelaxRegion]) -> dict[str, Remote]:
     """The server of each region, by its name. Raises `UsageError`."""
     names = [region.name for region in regions]
     if isinstance(given, Remote):
@@ -96,10 +98,13 @@ def _remotes(given: Any, regions: Sequence[Region]) -> dict[str, Remote]:
     for name, each in given.items():
         if each.is_url:
             raise UsageError(f"{each.function}: an inference server has no Relax; give {name!r} graph.Remote(serve=…)")
+    for name, count in Counter(each.serve for each in given.values() if each.serve).items():
+        if count > 1:
+            raise UsageError(f"{count} regions are deployed as {name!r}; give each a name of its own")
     return dict(given)
 
 
-def _fallback(region: Region, remote: Remote) -> Module | None:
+def _fallback(region: RelaxRegion, remote: Remote) -> Module | None:
     if remote.fallback is None:
         return None
     target = target_of(remote.fallback)
@@ -109,6 +114,6 @@ def _fallback(region: Region, remote: Remote) -> Module | None:
     return _built(region, target)
 
 
-def _built(region: Region, target: Tvm) -> Module:
+def _built(region: RelaxRegion, target: Tvm) -> Module:
     compiled = relax.compiled(lambda: region.program, target, region.name)
     return graph([stage_entry(region.name, compiled, region.signature)], *region.signature)
