@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.case import Case
-from benchmarks.cases import calls, closed_labs, inference, labs, networks, relays, replicas
+from benchmarks.cases import calls, chips, closed_labs, inference, labs, networks, relays, replicas
 
 
 def all_cases(folder: Path) -> list[Case]:
@@ -27,6 +27,7 @@ def all_cases(folder: Path) -> list[Case]:
         *networks.libraries(folder),
         networks.planned(folder),
         *networks.pipelines(folder),
+        *chips.chips(),
         *relays.relays(),
         *relays.through_proxy(),
         relays.pairing(),

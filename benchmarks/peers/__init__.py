@@ -47,6 +47,7 @@ SUBJECTS = {
     "serving": "benchmarks.peers.serving:Serving",
     "offloading": "benchmarks.peers.offloading:Offloading",
     "plans": "benchmarks.peers.plans:Plans",
+    "chips": "benchmarks.peers.chips:Chips",
     "pipelines": "benchmarks.peers.pipelines:Pipelines",
     "proxy": "benchmarks.peers.relays:Proxy",
     "socat": "benchmarks.peers.relays:Socat",
