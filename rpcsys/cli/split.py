@@ -21,9 +21,10 @@ Placed: TypeAlias = "tuple[graph.Stages, Sequence[PlanDevice]]"  # stages, and t
 _HELP = """Divide MODEL, an .onnx file, over devices: find the best cuts, print the expected times, write the library.
 
 \b
---over cpu:0,cpu:1       CPUs of this machine, one each (cpu:0-3: several together)
---over cpu:0,key:edge    and a device leased by its key
---over 2                 this machine's CPUs in two shares
+--over cpu:0,cpu:1               CPUs of this machine, one each (cpu:0-3: several together)
+--over cpu:0,key:edge            and a device leased by its key
+--over edge:cpu:0,edge:opencl:0  devices inside a board leased by its key
+--over 2                         this machine's CPUs in two shares
 
 The stages are tried on the devices themselves. Devices that would slow the model down are left out.
 

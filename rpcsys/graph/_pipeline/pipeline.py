@@ -25,7 +25,7 @@ from rpcsys.graph._pipeline.scheduler import Action, FrameScheduler, StartStage
 from rpcsys.graph._pipeline.stats import PipelineStats, StageRun, StageStats, size, with_progress
 from rpcsys.graph._pipeline.topology import Function, PipelineStage, Topology, named_results
 from rpcsys.module import Module
-from rpcsys.module.kinds.graph import failing
+from rpcsys.module.stage_errors import failing
 
 #: One frame: tensors by name, a tuple of them in the order of the pipeline's inputs, or the one input itself.
 Frame: TypeAlias = Any

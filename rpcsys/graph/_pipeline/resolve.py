@@ -14,7 +14,7 @@ from rpcsys.graph._build.targets import OnnxRuntime
 from rpcsys.graph._ir.stage import Stages, check_by_stage
 from rpcsys.graph._pipeline.cpu_shares import shared
 from rpcsys.graph._pipeline.topology import PipelineStage
-from rpcsys.module import Module
+from rpcsys.module import Module, placement
 from rpcsys.module.kinds.graph import GraphModule
 from rpcsys.module.kinds.remote import RemoteFunctionModule
 
@@ -108,10 +108,17 @@ def _of_graph(module: Module) -> ResolvedStages:
             raise UsageError(f"stage {stage['name']!r} writes into its arguments or takes weights; {needs}")
         imported = module.imports[stage["module"]]
         whole = isinstance(imported, (LeasedModule, RemoteFunctionModule)) and stage["function"] == "main"
-        run = imported if whole else imported.function(stage["function"])
+        run = imported if whole else on_device(imported, imported.function(stage["function"]))
         stages.append(PipelineStage(stage["name"], run, stage["inputs"], stage["outputs"]))
     inputs, outputs = ([value["name"] for value in values] for values in (module.inputs, module.outputs))
     return ResolvedStages(stages, inputs, outputs)
+
+
+def on_device(module: Module, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of ``module``; if that runs on a device of this machine, in its turn, with results on the host."""
+    if not module.devices:
+        return function
+    return lambda *args: placement.on_host(placement.one_device(module.devices, function, *args))
 
 
 def _placed(stages: Sequence[PipelineStage], cpus: Cpus, replicas: Mapping[str, int]) -> list[PipelineStage]:

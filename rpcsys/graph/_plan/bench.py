@@ -21,6 +21,7 @@ from rpcsys.graph._build.session_device import check_encoding, encoded_call, too
 from rpcsys.graph._build.targets import Leased
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.stage import Stage, Stages
+from rpcsys.graph._pipeline.resolve import on_device
 from rpcsys.graph._plan.cost_model import DeviceLink
 from rpcsys.graph._plan.devices import PlanDevice
 from rpcsys.module import Module, export_library
@@ -54,7 +55,7 @@ class LocalBench:
     def load(self, stage: Stage) -> Trial:
         module = build(stage, self.device.target)
         module.link()
-        return Trial(module)
+        return Trial(on_device(module, module))
 
 
 class RemoteBench:

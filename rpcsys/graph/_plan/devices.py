@@ -199,8 +199,8 @@ def _parsed(device: DeviceLike) -> PlanDevice:
     kind, _, rest = device.partition(":")
     if kind == "cpu":
         return PlanDevice(device, _cpus(device, rest))
-    if device and (chip := _chip(device)) == device:
-        return PlanDevice(device, chip=chip)
+    if device and _chip(device) == device:
+        return _chip_here(device)
     where, _, inside = device.rpartition("/")
     if inside and _chip(inside):
         return _with_chip(device, where, _chip(inside))
@@ -224,6 +224,15 @@ def _chip(text: str) -> str:
         return str(parse_device(text))
     except UsageError:
         return ""
+
+
+def _chip_here(chip: str) -> PlanDevice:
+    """A chip of this machine. Raises `UsageError` for one that compiled code would not choose by itself."""
+    if not isinstance(chip_target(chip), Tvm) or parse_device(chip).number != "0":
+        raise UsageError(
+            f"stages cannot be planned for {chip} of this machine; name it behind a server: HOST:PORT/{chip}"
+        )
+    return PlanDevice(chip, chip=chip)
 
 
 def _with_chip(name: str, where: str, chip: str) -> PlanDevice:

@@ -26,7 +26,7 @@ from typing import (
 )
 
 from rpcsys.errors import ModelError, ProtocolError, RemoteArgumentError, RemoteFunctionError, UsageError
-from rpcsys.module import branches, packed, placement
+from rpcsys.module import branches, packed, placement, stage_errors
 from rpcsys.module.kinds.params import KIND as PARAMS
 from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.params import params as params_module
@@ -251,15 +251,9 @@ def _called(step: _Step, args: List[Any]) -> Any:
     try:
         return step.call(*args)
     except Exception as error:
-        if step.named and error.args and isinstance(error.args[0], str):
-            error.args = (f"stage {step.stage['name']!r}: {error.args[0]}", *error.args[1:])
+        if step.named:
+            stage_errors.name(error, step.stage["name"])
         raise
-
-
-def failing(error: BaseException, stages: Iterable[str]) -> str:
-    """The one of ``stages`` in which a graph failed, here or on a device; "" if the error names none of them."""
-    text = str(error.args[0]) if error.args else ""
-    return next((name for name in stages if text.startswith(f"stage {name!r}: ")), "")
 
 
 def _array(value: Value, extents: Mapping[str, int]) -> Tensor:

@@ -17,6 +17,7 @@ from rpcsys.graph._pipeline.cpu_shares import available
 from rpcsys.graph._pipeline.stats import StageStats
 from rpcsys.graph._plan.devices import PlanDevice, parse
 from rpcsys.graph._plan.plan import Plan, PlannedStage, export
+from rpcsys.module.kinds.graph import GraphModule
 from rpcsys.module.kinds.onnx import OnnxModule
 from rpcsys.module.kinds.remote import RemoteFunctionModule
 from tests.graph.running import chain, numbers, run
@@ -175,3 +176,31 @@ def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model-stage0.onnx").mkdir()
     with pytest.raises(UsageError, match=r"model-stage0\.onnx cannot be written"):
         export(stages, devices, tmp_path / "model.so")
+
+
+def test_a_call_of_several_stages_counts_once() -> None:
+    planned = (
+        PlannedStage("stage0", "cpu:0", 1, 0.004, 0.004, 0.004, 24, 24),
+        PlannedStage("stage1", "edge:cpu:0", 1, 0.010, 0.010, 0.010, 24, 24, call="stage1+stage2"),
+        PlannedStage("stage2", "edge:opencl:0", 1, 0.015, 0.016, 0.016, 24, 24, call="stage1+stage2"),
+    )
+    call = PlannedStage("stage1+stage2", "edge", 2, 0.026, 0.030, 0.020, 24, 24)
+    devices = tuple(parse([f"cpu:{CPU}", "edge:cpu:0", "edge:opencl:0"]))
+    whole = Plan("throughput", ("t1", "t2"), split(chain(3), ["t1", "t2"]), planned, devices, calls=(call,))
+    assert whole.bottleneck == call
+    assert whole.throughput == pytest.approx(50)
+    assert whole.latency_s == pytest.approx(0.034)
+    assert str(whole).splitlines()[4].split()[:3] == ["stage1+stage2", "edge", "2"]
+    told = whole.compare(dict.fromkeys(["stage0", "stage1", "stage2", "stage1+stage2"], took(0.2)))
+    assert [stage.name for stage in told.stages] == ["stage0", "stage1", "stage2", "stage1+stage2"]
+
+
+def test_a_stage_for_a_chip_is_a_library_that_names_it(tmp_path: Path) -> None:
+    parts = export(split(chain(), [2]), parse([f"cpu:{CPU}", "edge:cpu:0"]), tmp_path / "model.so", tracker="lab:9190")
+    assert parts == {"stage1": tmp_path / "model-stage1.so"}
+    with module.load_module(parts["stage1"]) as part, module.load_module(tmp_path / "model.so") as whole:
+        assert isinstance(part, GraphModule)
+        assert [stage["device"] for stage in part.graph["stages"]] == ["cpu:0"]
+        assert [(each.endpoint.serve, each.endpoint.tracker) for each in remotes(whole)] == [
+            ("model-stage1", "lab:9190")
+        ]
