@@ -7,6 +7,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import rpcsys
@@ -31,6 +32,7 @@ def device_files() -> dict[str, Path]:
     return {name: file for name, file in found.items() if name not in staying}
 
 
+@cache
 def blanked(source: str) -> str:
     """``source`` without docstrings, comments and what only type checkers read; indentations are one space each.
 

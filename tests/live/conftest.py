@@ -25,6 +25,8 @@ BOTH_PATHS = {
     *("test_shared_connections", "test_behind_proxies", "test_served", "test_offload", "test_uploads"),
     *("test_interrupts", "test_asyncio", "test_slow_clients", "test_unread_clients", "test_flooded_logs"),
 }
+#: Tests of several minutes each, the longest one first.
+LONG = ("test_a_hundred_faults", "test_a_quick_run_yields_a_figure", "test_chaos", "test_killed_under_load")
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
 
 
@@ -132,8 +134,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest test first, so that the others run beside it."""
-    items.sort(key=lambda item: "test_chaos" not in item.nodeid)
+    """Start the longest tests first, so that the others run beside them and none of them is the last."""
+    items.sort(key=lambda item: next((n for n, name in enumerate(LONG) if name in item.nodeid), len(LONG)))
 
 
 @pytest.hookimpl(wrapper=True)

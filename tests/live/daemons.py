@@ -29,7 +29,7 @@ from tests.live import invariant
 from tests.live.flavours import GATEWAY, PROXIES, SERVERS, TRACKERS, Flavour
 from tests.live.leftovers import Watched
 from tests.live.probe import KEEPERS, TrackerProbe, asker
-from tests.live.processes import alive, descendants, is_init
+from tests.live.processes import alive, children, descendants, is_init
 from tests.live.ways import ALLOWED, CONNECTED, DEFAULT, OPEN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,7 +160,7 @@ class Daemon:
 
     def children(self) -> list[psutil.Process]:
         """The processes directly below this one."""
-        return [child for child in psutil.Process(self.pid).children() if alive(child.pid)]
+        return [psutil.Process(child) for child in children(self.pid) if alive(child)]
 
     def tree(self, inits: bool = True) -> list[int]:
         """This process and its descendants; without ``inits``, PID namespaces' inits and their parent are left out."""

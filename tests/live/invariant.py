@@ -25,6 +25,7 @@ SETTLE_S = 15.0  # an unused match key is replaced after 8 s; the machine may be
 END_S = 15.0
 FIRST_S, LAST_S = 0.005, 0.2  # pauses between two checks: most tests pass the first one
 SHM = Path("/dev/shm")
+TIME_WAIT = "06"  # in the kernel's tables of connections: no process's any more, and there are thousands
 
 
 class Running:
@@ -140,9 +141,9 @@ def _tcp_table(pid: int) -> Iterator[tuple[str, tuple[int, int]]]:
             rows = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
         except OSError:
             continue  # it ended meanwhile, or has no IPv6
-        for _, near, far, *more in map(str.split, rows):
-            if _port(far):
-                yield more[6], (_port(near), _port(far))
+        for _, near, far, state, rest in (row.split(maxsplit=4) for row in rows):
+            if state != TIME_WAIT and _port(far):
+                yield rest.split(maxsplit=6)[5], (_port(near), _port(far))
 
 
 def _port(address: str) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from tests.live.probe import KEEPERS, asker
-from tests.live.processes import is_init, is_tvm_zygote
+from tests.live.processes import alive, children, is_init, is_tvm_zygote
 
 ANSWER_S = 10.0
 #: States of leases that end only after some time: their server is gone, or does not report ends.
@@ -229,10 +229,11 @@ def _kind(link: str) -> str:
 
 
 def _children(pid: int) -> list[psutil.Process]:
-    try:
-        return [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
-    except psutil.NoSuchProcess:
-        return []
+    found = []
+    for child in children(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            found.append(psutil.Process(child))
+    return [child for child in found if alive(child.pid)]
 
 
 def _command(process: psutil.Process) -> str:

@@ -1,10 +1,16 @@
-"""Whether processes live."""
+"""Whether processes live, and which are below others."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 from pathlib import Path
 
 import psutil
+
+#: Whether this kernel lists the children of a process.
+LISTED = Path(f"/proc/self/task/{threading.get_native_id()}/children").exists()
 
 
 def alive(pid: int) -> bool:
@@ -15,13 +21,49 @@ def alive(pid: int) -> bool:
         return False
 
 
-def descendants(pid: int) -> list[int]:
-    """All living descendants of ``pid``."""
+def children(pid: int) -> list[int]:
+    """The children of ``pid``, also zombies.
+
+    A kernel's list of them (with CONFIG_PROC_CHILDREN) may lack some while another one is waited for; the next reading
+    differs then. Without such lists psutil reads about each process of the machine.
+    """
+    if not LISTED:
+        return _found(pid)
+    before, now = None, _listed(pid)
+    while before != now:
+        before, now = now, _listed(pid)
+    return now
+
+
+def _listed(pid: int) -> list[int]:
+    """What the lists of its threads have at the moment."""
+    found: list[int] = []
+    for thread in _threads(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return found
+
+
+def _threads(pid: int) -> list[str]:
     try:
-        below = psutil.Process(pid).children(recursive=True)
+        return os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _found(pid: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(pid).children()]
     except psutil.NoSuchProcess:
         return []
-    return [process.pid for process in below if alive(process.pid)]
+
+
+def descendants(pid: int) -> list[int]:
+    """All living descendants of ``pid``, each after its parent."""
+    below = [child for child in children(pid) if alive(child)]
+    for one in below:
+        below += [child for child in children(one) if alive(child)]
+    return below
 
 
 def is_init(pid: int) -> bool:
