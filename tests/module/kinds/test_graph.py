@@ -16,6 +16,8 @@ import pytest
 from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, UsageError
 from rpcsys.module import Module, Stage, graph, group, library, params, walk
 from rpcsys.module.kinds import graph as kind
+from rpcsys.module.kinds import graph_json
+from tests.module.kinds.test_graph_json import GOOD
 from tests.module.trees import Holder, blob_of, bytes_kind, loaded
 from tests.native import bare, compiled, lay_out
 from tests.pythons import pythons
@@ -179,52 +181,14 @@ def test_round_trip():
     assert blob_of(again) == blob
 
 
-GOOD = {
-    "inputs": [{"name": "x", "dtype": "float32", "shape": ["n"]}],
-    "outputs": [{"name": "y"}],
-    "weights": [],
-    "imports": ["rpcsys.group"],
-    "stages": [
-        {"name": "s", "module": 0, "function": "f", "inputs": ["x"], "outputs": ["y"],
-         "makes": [{"dtype": "float32", "shape": ["n", 2]}]},
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"inputs": None}, {"inputs": [{}]}, {"outputs": {}}, {"weights": [1]}, {"weights": ["x"]}, {"imports": "ab"},
-        {"stages": {}}, {"stages": [7]}, {"stages": [{"name": "s"}]},
-        *({"stages": [{**GOOD["stages"][0], key: value}]} for key, value in [
-            ("module", 1), ("module", -1), ("module", "0"), ("function", 3), ("inputs", "x"), ("outputs", [1]),
-            ("makes", []), ("makes", [{}]), ("makes", [{"dtype": "what", "shape": []}]),
-            ("makes", [{"dtype": "float32", "shape": ["m"]}]),
-            ("makes", [{"dtype": "float32", "shape": [-1]}]), ("makes", [{"dtype": "float32", "shape": [1.5]}]),
-            ("makes", [{"dtype": "float32", "shape": [[]]}]),
-        ]),
-    ],
-)  # fmt: skip
-def test_invalid_descriptions_are_refused(change):
-    from rpcsys.module import packed
-    from rpcsys.module.layout import FormatError
-    from rpcsys.module.registry import Context
-
-    kind.checked(GOOD)
-    data = b"".join(packed.pack({**GOOD, **change}, [], 0))
-    with pytest.raises(FormatError, match="is broken") as caught:
-        kind.load_from_bytes(memoryview(data), Context("model.so", lambda: None))
-    assert "\n" not in str(caught.value)
-
-
 def test_a_missing_function_of_a_stage_is_an_error():
     with pytest.raises(ModelError, match=r"stage 's' runs the function 'f', and rpcsys.group has none"):
-        loaded(blob_of(kind.GraphModule(kind.checked(GOOD), [group([])])))
+        loaded(blob_of(kind.GraphModule(graph_json.checked(GOOD), [group([])])))
 
 
 def test_the_wrong_number_of_imports():
     with pytest.raises(ModelError, match=r"imports 1 modules \(rpcsys.group\), and got 0 \(none\)"):
-        loaded(blob_of(kind.GraphModule(kind.checked(GOOD))))
+        loaded(blob_of(kind.GraphModule(graph_json.checked(GOOD))))
 
 
 # ---------------------------------------------------------------- native stages
