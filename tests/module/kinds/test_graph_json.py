@@ -29,7 +29,8 @@ GOOD = {
         {"stages": {}}, {"stages": [7]}, {"stages": [{"name": "s"}]},
         *({"stages": [{**GOOD["stages"][0], key: value}]} for key, value in [
             ("module", 1), ("module", -1), ("module", "0"), ("function", 3), ("inputs", "x"), ("outputs", [1]),
-            ("device", 3), ("device", "gpu"), ("device", "opencl:-1"), ("makes", []), ("makes", [{}]), ("makes", [{"dtype": "what", "shape": []}]),
+            ("device", 3), ("device", "gpu"), ("device", "opencl:-1"),
+            ("makes", []), ("makes", [{}]), ("makes", [{"dtype": "what", "shape": []}]),
             ("makes", [{"dtype": "float32", "shape": ["m"]}]),
             ("makes", [{"dtype": "float32", "shape": [-1]}]), ("makes", [{"dtype": "float32", "shape": [1.5]}]),
             ("makes", [{"dtype": "float32", "shape": [[]]}]),
