@@ -65,6 +65,7 @@ class ServerRow(_State):
     running: int  # sessions
     labels: Dict[str, str]
     loads: List[str]  # endings of model files, and kinds of modules
+    devices: List[str]  # of its board, such as opencl:0
     limits: bool  # whether its sessions can be limited and ended: False for TVM's
     since_s: float  # in this state
 

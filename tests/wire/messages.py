@@ -78,6 +78,7 @@ TO_TRACKER = st.one_of(
         maybe(texts),
         labels,
         st.lists(texts, max_size=3).map(tuple),
+        st.lists(texts, max_size=3).map(tuple),
         st.lists(running, max_size=3).map(tuple),
         texts,
         texts,

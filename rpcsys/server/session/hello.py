@@ -51,7 +51,7 @@ def _fields(job: Job, calls: int, window_bytes: int, **more: Any) -> dict[str, A
 
 def board(job: Job) -> dict[str, Any]:
     """The fields of HELLO that describe the board."""
-    return {"machine": capabilities.machine(), "devices": devices(job).names}
+    return {"machine": capabilities.machine(), "devices": list(devices(job).names)}
 
 
 def devices(job: Job) -> Devices:

@@ -31,17 +31,17 @@ def test_hello_has_the_sessions_fields():
         "version": 1, "key": "rpi4", "capabilities": {"numpy": True}, "limit_s": None,
         "window": {"calls": 3, "bytes": 1 << 20},
     }  # fmt: skip
-    assert hello.board()["devices"] == ["cpu:0"]
+    assert hello.board(job)["devices"] == ["cpu:0"]
 
 
 def test_the_frame_of_a_hello_has_the_same_fields(ends):
     job, flags = Job("rpcsys/1", b"", ".", "rpi4", "peer"), (True, False, True)
     able = capabilities.capabilities(pickle=True, cache=False, deploy=True)
     ours, theirs = ends
-    ours.send(hello.frame(job, hello.capable(*flags), 3, 1 << 20, limit_s=None, **hello.board()))
+    ours.send(hello.frame(job, hello.capable(*flags), 3, 1 << 20, limit_s=None, **hello.board(job)))
     received = theirs.receive()
     assert received.kind == frames.HELLO
-    assert received.parsed.head == hello.fields(job, able, 3, 1 << 20, limit_s=None, **hello.board())
+    assert received.parsed.head == hello.fields(job, able, 3, 1 << 20, limit_s=None, **hello.board(job))
 
 
 def test_capabilities_are_found_again_after_imports(monkeypatch):
