@@ -44,7 +44,7 @@ def library() -> Path:
     pytest.importorskip("tvm")
     if missing():
         pytest.skip(missing())
-    made = _cache() / _version() / "libtvm_opencl.so"
+    made = _cache() / f"tvm_opencl-{_version()}" / "libtvm_opencl.so"
     with _first(made):
         if not made.exists():
             partial = made.with_name(f"{os.getpid()}.partial")

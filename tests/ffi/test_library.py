@@ -69,3 +69,36 @@ def test_another_library_of_that_name_is_an_error(board: Path, functions_so: Pat
     source.write_text("int nothing;")
     compiled(source, tmp_path / library.FFI)
     assert "too old or too new" in bare(board, LOAD, tmp_path)
+
+
+BESIDE = """
+from rpcsys.errors import NativeError
+from rpcsys.ffi import library
+library.use(sys.argv[1])
+for _ in range(2):
+    library.beside(sys.argv[2:])
+    for _ in range(2):
+        try:
+            library.load_runtime()
+            print("loaded")
+        except NativeError as error:
+            print(error.kind, error)
+"""
+
+
+def test_libraries_beside_it_are_loaded_behind_it(board: Path, tvm_libraries: Path, tmp_path: Path) -> None:
+    source = tmp_path / "driver.c"
+    source.write_text(
+        "int TVMBackendFreeWorkspace(int, int, void *); void *use(void) { return TVMBackendFreeWorkspace; }"
+    )
+    driver = compiled(source, tmp_path / "driver.so", "-Wl,-z,now")  # it needs libtvm_runtime when it is opened
+    assert bare(board, BESIDE, tvm_libraries, driver).splitlines() == ["loaded"] * 4
+
+
+def test_a_library_beside_it_that_does_not_load_is_an_error_each_time(
+    board: Path, tvm_libraries: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "driver.so").write_bytes(b"no library")
+    lines = bare(board, BESIDE, tvm_libraries, tmp_path / "driver.so").splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith(f"LibraryBroken {tmp_path / 'driver.so'} does not load: ") for line in lines)

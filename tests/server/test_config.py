@@ -101,6 +101,7 @@ def test_every_flag(tmp_path):
         (["--custom-addr", "board.lab:http"], "'board.lab:http' is no address"),
         (["--key", "a b"], "no space, comma or bracket"),
         (["--load-library", "/no/such.so"], "there is no such file"),
+        (["--load-library", "nowhere.so"], "there is no such file"),
         (["--label", "colour"], "labels look like"),
         (["--label", "cores>=4"], "--label 'cores>=4': labels look like os=linux; a name has no space, <, >, ! or ="),
         (["--label", "onnxruntime>=1.22=x"], "--label 'onnxruntime>=1.22=x': labels look like"),
@@ -245,3 +246,14 @@ def test_the_users_of_sessions(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         assert parse(lab).session_user == default
         assert parse([*lab, "--session-user", "none"]).session_user == "none"
+
+
+def test_a_library_by_name_is_beside_tvms(tmp_path, monkeypatch):
+    there, here = tmp_path / "lib", tmp_path / "here"
+    for folder, names in ((there, ("libtvm_ffi.so", "libtvm_runtime.so", "both.so", "there.so")), (here, ("both.so",))):
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+    monkeypatch.chdir(here)
+    flags = ("--tvm", "ctypes", "--tvm-library", str(there), "--load-library", "both.so:there.so")
+    assert parse(flags).load_library == (str(here / "both.so"), str(there / "there.so"))
