@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import threading
 import zlib
-from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys import part
 from rpcsys.errors import ModelError, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.kinds import onnx_session
 from rpcsys.module.kinds.onnx_proto import NUMBERS
+from rpcsys.module.kinds.onnx_providers import MEMORIES, checked
 from rpcsys.module.kinds.onnx_session import Model, OnnxWeight, Runner, Value
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
+from rpcsys.module.placement import on_host
 from rpcsys.module.registry import Context
+from rpcsys.wire.device_names import OPENVINO
 
 if TYPE_CHECKING:
     from rpcsys.module.kinds.onnx_model import ModelLike
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 KIND = "rpcsys.onnx"
 #: Imported when needed: importing onnx is slow, and few boards have it.
 _REFERENCE, _MODEL = "rpcsys.module.kinds.reference", "rpcsys.module.kinds.onnx_model"
+_OPENVINO, _DEVICES = "rpcsys.module.kinds.onnx_openvino", "rpcsys.module.kinds.onnx_devices"
 _MAX_PROTO = 1 << 28  # bytes of an unpacked model without its weights: a hundred times the largest known one
 
 
@@ -37,9 +41,10 @@ class OnnxModule(Module):
 
     def __init__(
         self, model: Callable[[], Model], imports: Sequence[Module] = (), *, runner: Optional[Runner] = None,
-        name: str = "the model",
+        name: str = "the model", device: str = "",
     ) -> None:  # fmt: skip
         super().__init__(KIND, imports=imports)
+        self.device = device
         self._model = model
         self._name = name
         self._runner: Any = None
@@ -55,11 +60,20 @@ class OnnxModule(Module):
     @property
     def model(self) -> Model:
         """The parts of the model to save. Raises `UsageError`, and ImportError without the package onnx."""
-        return self._model()
+        model = self._model()
+        if model.options.get("device", "") == self.device:
+            return model
+        options = {key: value for key, value in model.options.items() if key not in ("device", "providers")}
+        return model._replace(options={**options, "device": self.device} if self.device else options)
+
+    def place(self, device: str) -> None:
+        """Run there; whether it can is known when it is linked."""
+        if self.device != checked(device):
+            self.device, self._runner = checked(device), None
 
     def link(self) -> None:
         """Prepare it to run, if the weights that it shares are there."""
-        model = self._model()
+        model = self.model
         if model.shared:
             self._runner = None  # the weights may have changed
         self.inputs, self.outputs = model.inputs, model.outputs
@@ -68,7 +82,7 @@ class OnnxModule(Module):
 
     def without_params(self) -> OnnxModule:
         """The same model without the weights that it shares; it runs after it has been given some and linked."""
-        lone = OnnxModule(self._model, name=self._name)
+        lone = OnnxModule(self._model, name=self._name, device=self.device)
         lone.inputs, lone.outputs = self.inputs, self.outputs
         return lone
 
@@ -94,7 +108,7 @@ class OnnxModule(Module):
         for name in wanted:
             if name not in names:
                 raise RemoteArgumentError(f"the model has no output {name!r}; it has {_listed(names)}")
-        feeds = {name: known[name].check(value) for name, value in inputs.items()}
+        feeds = _feeds(runner, ((known[name], value) for name, value in inputs.items()))
         return dict(zip(wanted, runner.run(wanted, feeds)))
 
     def _main(self, *args: Any) -> Any:
@@ -103,7 +117,7 @@ class OnnxModule(Module):
         if len(args) != len(inputs):
             names = _listed(value.name for value in inputs)
             raise RemoteArgumentError(f"the model takes {len(inputs)} input(s), not {len(args)}: {names}")
-        feeds = {value.name: value.check(arg) for value, arg in zip(inputs, args)}
+        feeds = _feeds(runner, zip(inputs, args))
         results = runner.run([value.name for value in runner.outputs], feeds)
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -115,7 +129,7 @@ class OnnxModule(Module):
             return self._runner
 
     def _open(self) -> Any:
-        model, name = self._model(), self._name
+        model, name = self.model, self._name
         missing = self._missing(model)
         if missing:
             how = "they were saved apart; give them, as with rpcsys.graph.create(json, library, params)"
@@ -129,10 +143,9 @@ class OnnxModule(Module):
 
         if model.options.get("runtime") == "reference":
             return _first(name, "", by_reference)
-        complaint = onnx_session.complaint(model.options)
-        if complaint:
-            raise ModelError(f"{name} {complaint}")
-        return _first(name, "", lambda: onnx_session.of_bytes(proto, weights, model.options), by_reference)
+        runtime = _runtime(model.options, name)
+        makers = [lambda: runtime.of_bytes(proto, weights, model.options)] + [by_reference] * (not self.device)
+        return _first(name, "", *makers)
 
     def _take(self, runner: Any) -> None:
         self._runner = runner
@@ -159,8 +172,33 @@ class OnnxModule(Module):
 
 def load(path: str, name: str, device: str = "") -> OnnxModule:
     """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line."""
-    runner = _first(name, path, lambda: onnx_session.of_file(path, {}), lambda: part(_REFERENCE).of_file(path))
-    return OnnxModule(lambda: part(_MODEL).parts(path), runner=runner, name=name)
+    device = checked(device) if device else ""
+    options = {"device": device} if device else {}
+    runtime = _runtime(options, name)
+    makers = [lambda: runtime.of_file(path, options)] + [lambda: part(_REFERENCE).of_file(path)] * (not device)
+    return OnnxModule(lambda: part(_MODEL).parts(path), runner=_first(name, path, *makers), name=name, device=device)
+
+
+def _runtime(options: Mapping[str, Any], name: str) -> Any:
+    """What opens models with these options: ``of_file``, ``of_bytes``. Raises `ModelError` if nothing here can."""
+    device = options.get("device", "")
+    complaint = onnx_session.complaint(options)
+    if complaint and device.startswith(OPENVINO):
+        try:
+            runtime = part(_OPENVINO)
+        except ImportError:
+            raise ModelError(f"{name} {complaint}") from None
+        complaint = runtime.complaint(device)
+    else:
+        runtime = part(_DEVICES) if device.partition(":")[0] in MEMORIES else onnx_session
+    if complaint:
+        raise ModelError(f"{name} {complaint}")
+    return runtime
+
+
+def _feeds(runner: Any, given: Iterable[Tuple[Any, Any]]) -> Dict[str, Any]:
+    """The inputs by name, checked; in the host's memory, unless the runner takes them from a device's."""
+    return {value.name: value.check(arg if runner.on_device else on_host(arg)) for value, arg in given}
 
 
 def _first(name: str, path: str, *makers: Callable[[], Any]) -> Any:
@@ -182,16 +220,19 @@ def onnx_module(model: ModelLike, *, params: Optional[ParamsModule] = None, **op
     ``params``: the module shares these weights where name and contents are equal, instead of its own.
     ``options``: ``cpus`` to bind it to (a list of numbers), ``threads`` (by default one for each of those CPUs, or each
     that the process may use), ``level`` of optimisation (``"off"``, ``"basic"``, ``"extended"`` or ``"all"``, the
-    default), ``providers`` of onnxruntime; ``runtime="reference"`` uses onnx's reference evaluator instead.
+    default), ``providers`` of onnxruntime, or a ``device`` for which it finds a provider (``"cuda:0"``,
+    ``"openvino:GPU"``); ``runtime="reference"`` uses onnx's reference evaluator instead.
 
     Raises `UsageError` for a model that cannot be read, and for invalid options.
     """
     try:
-        checked = onnx_session.options_of(options)
+        checked_options = onnx_session.options_of(options)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    made: Model = part(_MODEL).parts(model, checked, params.tensors if params else {})
-    module = OnnxModule(lambda: made, [params] if params and made.shared else [])
+    made: Model = part(_MODEL).parts(model, checked_options, params.tensors if params else {})
+    module = OnnxModule(
+        lambda: made, [params] if params and made.shared else [], device=checked_options.get("device", "")
+    )
     module.inputs, module.outputs = made.inputs, made.outputs
     return module
 
@@ -231,7 +272,7 @@ def load_from_bytes(data: memoryview, context: Context) -> Module:
     proto = _inflated(buffers[0]) if deflated else buffers[0]
     shared = _wanted(about.get("shared"))
     model = Model(proto, weights, shared, inputs, outputs, options, context.file, deflated)
-    return OnnxModule(lambda: model, name=context.name)
+    return OnnxModule(lambda: model, name=context.name, device=options.get("device", ""))
 
 
 def _inflated(data: memoryview) -> bytes:

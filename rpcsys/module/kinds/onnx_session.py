@@ -10,16 +10,19 @@ import ctypes
 import functools
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type, Union
 
 import numpy as np
 import onnxruntime
 
 from rpcsys.errors import RemoteArgumentError
+from rpcsys.module.kinds import onnx_providers
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, with_ir_version
 from rpcsys.module.layout import Buffer
 from rpcsys.module.module import process, running_call
+from rpcsys.module.placement import DeviceArray
 from rpcsys.module.registry import File
+from rpcsys.wire.device_names import CPU
 from rpcsys.wire.dtypes import count
 from rpcsys.wire.tensor import Tensor, as_tensor
 
@@ -57,6 +60,7 @@ class Runner:
     """A model that is ready to run."""
 
     runtime = "onnxruntime"
+    on_device = False  # whether it takes arrays in a device's memory, and leaves its outputs there
 
     def __init__(self, session: Any, keep: Any = None, cpus: Sequence[int] = ()) -> None:
         self._session = session
@@ -80,7 +84,7 @@ class Runner:
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. Many threads may call it."""
         if self._cpus:
-            with _on(self._cpus):
+            with bound_to(self._cpus):
                 return self._run(outputs, feeds)
         return self._run(outputs, feeds)
 
@@ -95,36 +99,38 @@ class Runner:
         if not self._raw:
             results: List[Any] = self._session.run(outputs, feeds, how)
             return results
-        values = {name: to_ort(feed) if _is_array(feed) else feed for name, feed in feeds.items()}
+        values = {name: to_ort(feed) if is_array(feed) else feed for name, feed in feeds.items()}
         if self._raw_out:
             return [from_ort(value) for value in self._session.run_with_ort_values(outputs, values, how)]
         return list(self._session.run(outputs, values, how))
 
 
-def _is_array(feed: Any) -> bool:
+def is_array(feed: Any) -> bool:
     """Whether an OrtValue can be made of an input: not of strings, sequences and maps."""
     return isinstance(feed, Tensor) or (isinstance(feed, np.ndarray) and feed.dtype.kind not in "OU")
 
 
-def of_file(path: str, options: Mapping[str, Any]) -> Runner:
+def of_file(path: str, options: Mapping[str, Any], runner: Type[Runner] = Runner) -> Runner:
     """Open the model of an ``.onnx`` file. Raises what onnxruntime raises."""
 
     def make(version: Optional[int]) -> Runner:
         if version is None:
-            return _runner(path, _settings(options), options)
+            return _runner(path, _settings(options), options, runner)
         # The patched copy is written beside the model, so that external weights are still found.
         copy = path + ".ir"
         try:
             with open(path, "rb") as model, open(copy, "wb") as file:
                 file.write(with_ir_version(model.read(), version))
-            return _runner(copy, _settings(options), options)
+            return _runner(copy, _settings(options), options, runner)
         finally:
             os.unlink(copy)
 
     return _by_ir_version(make)
 
 
-def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[str, Any]) -> Runner:
+def of_bytes(
+    model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[str, Any], runner: Type[Runner] = Runner
+) -> Runner:
     """Open a model with separated weights, mapped if they are in a file. Raises what onnxruntime raises.
 
     onnxruntime maps weights that a model references in a file, at any offset, and reads only what it uses (256 MB in 3
@@ -147,9 +153,12 @@ def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[s
             settings.add_initializer(name, keep[name])
     settings.add_external_initializers(list(keep), list(keep.values()))
     whole = b"".join(pieces)
-    return _by_ir_version(
-        lambda version: _runner(whole if version is None else with_ir_version(whole, version), settings, options, keep)
-    )
+
+    def make(version: Optional[int]) -> Runner:
+        changed = whole if version is None else with_ir_version(whole, version)
+        return _runner(changed, settings, options, runner, keep)
+
+    return _by_ir_version(make)
 
 
 def _by_ir_version(make: Callable[[Optional[int]], Runner]) -> Runner:
@@ -174,16 +183,26 @@ def _settings(options: Mapping[str, Any]) -> Any:
     return settings
 
 
-def _runner(model: Union[str, bytes], settings: Any, options: Mapping[str, Any], keep: Any = None) -> Runner:
-    providers = list(options.get("providers", ["CPUExecutionProvider"]))
+def _runner(
+    model: Union[str, bytes], settings: Any, options: Mapping[str, Any], runner: Type[Runner], keep: Any = None
+) -> Runner:
     cpus = options.get("cpus", ())
-    with _on(cpus):  # the session's threads inherit the affinity of the thread that makes it
+    providers = onnx_providers.listed(options, onnxruntime.get_available_providers())
+    with bound_to(cpus):  # the session's threads inherit the affinity of the thread that makes it
         session = onnxruntime.InferenceSession(model, settings, providers=providers)
-    return Runner(session, keep, cpus)
+    lost = set(map(_provider, providers)).difference(session.get_providers())  # it goes on without, and only logs why
+    if lost:
+        raise ValueError(f"onnxruntime cannot start {', '.join(lost)} for {options.get('device') or 'it'}")
+    return runner(session, keep, cpus)
+
+
+def _provider(given: Any) -> str:
+    """The name of a provider that may have options."""
+    return str(given if isinstance(given, str) else given[0])
 
 
 @contextlib.contextmanager
-def _on(cpus: Sequence[int]) -> Iterator[None]:
+def bound_to(cpus: Sequence[int]) -> Iterator[None]:
     """Bind this thread to these CPUs inside the ``with``; without CPUs change nothing."""
     before = _cpus_here()
     if cpus:
@@ -209,13 +228,13 @@ def complaint(options: Mapping[str, Any]) -> str:
     if lacking:
         has = ", ".join(onnxruntime.get_available_providers())
         return f"is for {', '.join(lacking)}, and onnxruntime here has {has}"
-    return ""
+    return onnx_providers.complaint(options.get("device", ""), onnxruntime.get_available_providers())
 
 
 def options_of(given: Any) -> Dict[str, Any]:
     """Check options for onnxruntime (see `onnx.onnx_module`). Raises ValueError with the reason."""
-    if not isinstance(given, dict) or set(given) - {"threads", "cpus", "level", "providers", "runtime"}:
-        raise ValueError("options are threads, cpus, level, providers and runtime")
+    if not isinstance(given, dict) or set(given) - {"threads", "cpus", "level", "providers", "runtime", "device"}:
+        raise ValueError("options are threads, cpus, level, providers, runtime and device")
     if given.get("level", "all") not in _LEVELS:
         raise ValueError("a level is one of " + ", ".join(_LEVELS))
     threads, cpus, providers = given.get("threads", 1), given.get("cpus", []), given.get("providers", [])
@@ -227,7 +246,11 @@ def options_of(given: Any) -> Dict[str, Any]:
         raise ValueError("providers is a list of names")
     if given.get("runtime", "onnxruntime") not in ("onnxruntime", "reference"):
         raise ValueError("a runtime is onnxruntime or reference")
-    return given
+    device = onnx_providers.checked(given.get("device", str(CPU)))
+    if device and (providers or given.get("runtime") == "reference"):
+        raise ValueError(f"{device} is for onnxruntime to find a provider for; leave providers and runtime out")
+    rest = {key: value for key, value in given.items() if key != "device"}
+    return {**rest, "device": device} if device else rest
 
 
 # ------------------------------------------------------------------ inputs and outputs
@@ -271,7 +294,10 @@ class Value:
         """Convert ``given`` for onnxruntime. Raises `RemoteArgumentError` for a wrong dtype or shape."""
         if self.dtype is None:
             return given
-        if self.dtype in RAW:
+        value: Any
+        if isinstance(given, DeviceArray):
+            dtype, shape, value = given.dtype, given.shape, given
+        elif self.dtype in RAW:
             tensor = as_tensor(given)
             dtype, shape, value = (tensor.dtype, tensor.shape, tensor) if tensor else (type(given).__name__, (), given)
         else:

@@ -39,6 +39,7 @@ class ReferenceRunner:
     """A model that is ready to run, with the interface of `onnx_session.Runner`."""
 
     runtime = "reference"
+    on_device = False
 
     def __init__(self, model: Any) -> None:
         """Raises what onnx's checker and evaluator raise."""
