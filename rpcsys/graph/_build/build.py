@@ -233,7 +233,11 @@ def _built(stage: Stage, given: AnyTarget, shared: ParamsModule | None) -> Modul
         text = f"{stage.name} is exact: it gives the same bits as the whole in onnxruntime alone"
         raise UsageError(f"{text}; split without exact=True")
     if isinstance(target, Tvm):
-        return graph([stage_entry(stage.name, _compiled(stage, target), signature)], *signature)
+        compiled = _compiled(stage, target)
+        if target.device:
+            compiled.place(target.device)
+        entry = stage_entry(stage.name, compiled, signature)._replace(device=target.device)
+        return graph([entry], *signature)
     if isinstance(target, Remote):
         return _remote(stage, target, shared)
     return onnx_module(stage.model, params=shared, **_options(stage, target))
@@ -253,7 +257,7 @@ def _remote(stage: Stage, target: Remote, shared: ParamsModule | None) -> Module
 def _options(stage: Stage, target: OnnxRuntime | Reference) -> dict[str, Any]:
     if isinstance(target, Reference):
         return {"runtime": "reference"}
-    options: dict[str, Any] = {"providers": [target.provider]}
+    options: dict[str, Any] = {"device": target.device} if target.device else {"providers": [target.provider]}
     if target.threads is not None:
         options["threads"] = target.threads
     if target.cpus:

@@ -25,11 +25,13 @@ class OnnxRuntime:
     threads : number of threads; by default one for each of its CPUs
     cpus : the CPUs it is bound to; by default all that the process may use
     provider : onnxruntime's name of the execution provider
+    device : where it runs, such as ``"cuda:0"`` or ``"openvino:GPU"``, in place of a provider; "" for the CPU
     """
 
     threads: int | None = None
     cpus: Sequence[int] = ()
     provider: str = "CPUExecutionProvider"
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,12 @@ class Tvm:
         "aarch64-linux-gnu"}``
     toolchain : the linker's toolchain: a target's name (``"aarch64-linux-gnu"``) or the path of a CMake toolchain file;
         "" is this machine's own compiler
+    device : where it runs, such as ``"opencl:1"``; by default the first device of the target's kind
     """
 
     target: str | Mapping[str, Any] = "llvm"
     toolchain: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True)
