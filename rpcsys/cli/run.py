@@ -26,6 +26,7 @@ from rpcsys.link.address import parse_address
 from rpcsys.module import Module, declared, external
 from rpcsys.module.kinds.remote import remote
 from rpcsys.query import terminal
+from rpcsys.wire import device_names
 from rpcsys.wire.labels import operator_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Run:
     repeat: int
     as_json: bool
     outputs: Sequence[Path]  # a file for each device, or none
+    device: str = ""  # of the board, such as opencl:0; "" for where the model says, else its CPU
 
 
 @click.command(short_help="Lease a device, run a model on it, time it, print.")
@@ -57,6 +59,8 @@ class Run:
               help="A label that the device must have: arch=aarch64, 'onnxruntime>=1.22,<2'; repeatable.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 1000), default=1, show_default=True,
               help="How many devices, all together; the model runs on each.")  # fmt: skip
+@click.option("--device", metavar="KIND:N", default="",
+              help="What of the board runs it: opencl:0, cuda:0, openvino:GPU (see query_tracker).")  # fmt: skip
 @click.option("--server", metavar="HOST:PORT", help="Run on this device server, without a tracker and a lease.")
 @click.option("--key-file", type=options.FILE, help="With --server: the file with its key (its --standing-key).")
 @click.option("--serve", metavar="NAME", help="Call this deployed module, in place of a lease and a MODEL.")
@@ -74,7 +78,7 @@ class Run:
 @click.argument("model", type=options.FileOrUrl(), required=False)
 @click.argument("arrays", metavar="[INPUTS.npz]", type=options.FILE, required=False)
 def run(
-    key: str | None, labels: Sequence[str], count: int, server: str | None, key_file: Path | None,
+    key: str | None, labels: Sequence[str], count: int, device: str, server: str | None, key_file: Path | None,
     serve: str | None, tracker: str | None, repeat: int,
     output: Path | None, as_json: bool, model: Path | str | None, arrays: Path | None, **terms: Any,
 ) -> None:  # fmt: skip
@@ -94,6 +98,8 @@ def run(
     if isinstance(model, str):
         _run_url(model, arrays, Run(None, repeat, as_json, output_files(output, 1, arrays)))
         return
+    if device:
+        device_names.parse(device)  # raises now
     wanted = parse_labels(labels)
     direct = _direct(server, key, key_file, terms)
     if serve is not None:
@@ -110,7 +116,7 @@ def run(
     given = load_inputs(arrays) if arrays is not None else None
     if model is not None and serve is None:
         _check_inputs(model, given)
-    job = Run(given, repeat, as_json, output_files(output, count, arrays))
+    job = Run(given, repeat, as_json, output_files(output, count, arrays), device)
     if direct is not None:
         assert model is not None, "checked above"
         with direct() as session:
@@ -155,7 +161,7 @@ def _check_inputs(model: Path, given: Arrays | None) -> None:
 
 def _of_served(model: Path | None, arrays: Path | None) -> Path | None:
     """The inputs' file of a command with ``--serve``."""
-    _leave_out((*_LEASED, "server"), "--serve calls a module that clients share, without a lease")
+    _leave_out((*_LEASED, "server", "device"), "--serve calls a module that clients share, without a lease")
     if arrays is not None or (model is not None and model.suffix in _MODELS):
         raise UsageError(f"--serve runs a deployed module: leave out {model}, or deploy it (rpcsys deploy)")
     return model
@@ -222,7 +228,7 @@ def _run_on(session: Session, path: Path, job: Run, place: int) -> None:
     about = {"device": name, "address": "{}:{}".format(*session.address)}
     _say(job, f"device: {name} at {about['address']}")
     with terminal.progress(f"loading {path.name}") as advance:
-        model = session.load_module(path, progress=advance)
+        model = session.load_module(path, progress=advance, device=job.device)
 
     def timed(feed: Arrays) -> TimingResult:
         ordered = [feed[spec["name"]] for spec in model.inputs if spec["name"] in feed]
@@ -241,7 +247,7 @@ def _run_served(module: ServedModule, job: Run) -> None:
 
 def _run_url(url: str, arrays: Path | None, job: Run) -> None:
     """Call a model on an inference server, with the inputs and outputs that the server says."""
-    _leave_out((*_LEASED, "server", "key_file", "serve", "tracker"), "a URL says where the model is")
+    _leave_out((*_LEASED, "server", "key_file", "serve", "tracker", "device"), "a URL says where the model is")
     first, *_ = urls.parse_urls(url)
     job = replace(job, feed=load_inputs(arrays) if arrays is not None else None)
     described = inference.InferenceModel(first, (), (), _CONNECT_S)

@@ -26,7 +26,7 @@ _orders = itertools.count(1)
 
 
 class DeviceArray:
-    """An array in a device's memory. Several threads may use it, and nothing changes it.
+    """An array in a device's memory. Several threads may use it.
 
     Attributes
     ----------
@@ -47,6 +47,10 @@ class DeviceArray:
 
     def to_host(self) -> Any:
         """A copy as a host's array. Raises `NativeError` if the device fails."""
+        raise NotImplementedError
+
+    def fill(self, data: memoryview) -> None:
+        """Copy ``data``, its elements in C order, into it. Raises `NativeError` if the device fails."""
         raise NotImplementedError
 
 

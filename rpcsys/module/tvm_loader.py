@@ -25,15 +25,17 @@ from typing import Any, Callable, Dict, Iterator, Optional, Set
 from rpcsys.errors import ModelError
 from rpcsys.ffi import calls, tvm
 from rpcsys.ffi.calls import get_global
+from rpcsys.ffi.device_arrays import TvmArray
 from rpcsys.ffi.library import Object
 from rpcsys.ffi.module import PREFIX
-from rpcsys.ffi.tensors import TensorView
+from rpcsys.ffi.tensors import NativeTensor, TensorView
 from rpcsys.module import elf, elfwriter, packed, registry
 from rpcsys.module.kinds import python
 from rpcsys.module.kinds.group import GroupModule
 from rpcsys.module.kinds.native import NativeModule
 from rpcsys.module.layout import LIBRARY
 from rpcsys.module.module import Module
+from rpcsys.module.placement import HOST
 from rpcsys.module.registry import Context
 from rpcsys.wire.tensor import Tensor, as_array
 
@@ -201,7 +203,9 @@ def _ours(native: Object, mapped: Set[str]) -> Module:
 
 
 def _argument(value: Any) -> Any:
-    """An argument from TVM as our modules take it: arrays over the same memory."""
+    """An argument from TVM as our modules take it: arrays over the same memory, those of devices as they are."""
+    if isinstance(value, NativeTensor) and value.device != HOST:
+        return TvmArray(value.object)
     if isinstance(value, TensorView):
         return as_array(Tensor(value.dtype, value.shape, value.data))
     if isinstance(value, (tuple, list)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from rpcsys import graph, module
 from rpcsys.errors import RemoteError, SessionLost
 from rpcsys.graph import Leased, Pipeline
 from tests.graph.running import make, node, numbers, values
+from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons
 from tests.opencl import LENGTH, Programs
 
@@ -159,3 +162,34 @@ def test_a_killed_session_in_mid_pipeline_leaves_a_clean_board(lab: tuple[Daemon
         with tracker.request("board", wait_timeout=30) as session:
             assert session.memory()["objects"] == 0
             assert session.load_module(library)(numbers(32, 32)).shape == (32, 32)
+
+
+def test_a_model_runs_on_the_chip_that_the_command_names(
+    lab: tuple[Daemon, Daemon], library: Path, tmp_path: Path
+) -> None:
+    stages = graph.split(network(32, 1), ["middle"])
+    module.export_library(graph.build(stages["stage1"], OPENCL), tmp_path / "one.so")
+    command = [sys.executable, "-m", "rpcsys", "run", "--key", "board", "--tracker", lab[0].where, "--repeat", "2"]
+    for device, status, said in (
+        ("opencl:0", 0, "time:   mean"),
+        ("cpu:0", 1, "is compiled for opencl, not for cpu:0"),
+        ("cuda:0", 1, "is compiled for opencl, not for cuda:0"),
+    ):
+        run = [*command, "--device", device, str(tmp_path / "one.so")]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
+        assert "Traceback" not in done.stderr
+
+
+def test_a_deployed_graph_uses_both_chips(
+    module_daemons: Any, opencl_library: Path, library: Path, tmp_path: Path
+) -> None:
+    flags = ("--devices", "opencl", "--load-library", str(opencl_library), "--deploy", str(tmp_path / "deployed"))
+    deployed.put(tmp_path / "deployed", "two", library)
+    server = module_daemons().server("edge", *flags)
+    whole = graph.build(graph.split(network(32, 1), []))
+    frames = [numbers(32, 32, seed=number) for number in range(20)]
+    with rpcsys.connect(*server.address, serve="two") as served:
+        futures = [served["main"].submit(frame) for frame in frames]
+        for frame, future in zip(frames, futures, strict=True):
+            np.testing.assert_allclose(future.result(60), whole(frame), atol=1e-4)

@@ -14,6 +14,7 @@ import pytest
 import rpcsys
 from rpcsys import graph, module
 from rpcsys.client.deploying import Deployment
+from tests import opencl_here
 from tests.live import deployed
 from tests.live.daemons import Daemon, Daemons
 from tests.live.recording_relay import Recorded, recording
@@ -107,6 +108,20 @@ def test_the_device_and_the_server_together_are_the_whole(
         np.testing.assert_allclose(loaded["main"](network.x), wanted, atol=1e-4)
         assert loaded.inputs[0]["name"] == "x"
     np.testing.assert_allclose(both.device(network.x), wanted, atol=1e-4)
+
+
+def test_the_devices_part_may_run_on_another_chip(edge: Edge, tmp_path: Path) -> None:
+    opencl_here.load()
+    target = {"kind": "opencl", "host": {"kind": "llvm"}}
+    remote = graph.Remote(serve="heads", address=edge.where)
+    both = rpcsys.tvm.offload(MLP.make(), [MLP.pattern], remote=remote, target=target)
+    edge.deploy(both.parts)
+    edge.start()
+    module.export_library(both.device, tmp_path / "device.so")
+    device = tvm.device("opencl", 0)
+    loaded = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "device.so")), [device, tvm.cpu()])
+    made = loaded["main"](tvm.runtime.tensor(MLP.x, device)).numpy()
+    np.testing.assert_allclose(made, networks.whole(MLP.make(), MLP.x), atol=1e-4)
 
 
 def _crossed_in(edge: Edge, call: Callable[[], Any]) -> int:

@@ -216,10 +216,13 @@ class GraphModule(Module):
 
 def _copy(name: str, result: Any, place: Any) -> None:
     """Write a result into the array ``place``. Raises `ModelError` if it is of another dtype or shape."""
-    made, wanted = as_tensor(result), as_tensor(place)
+    made = as_tensor(placement.on_host(result))
+    wanted = place if isinstance(place, placement.DeviceArray) else as_tensor(place)
     if made is None or wanted is None or (made.dtype, made.shape) != (wanted.dtype, wanted.shape):
         raise ModelError(f"output {name!r} is {made}, and its place is {wanted}")
-    if made.nbytes:
+    if isinstance(wanted, placement.DeviceArray):
+        wanted.fill(memoryview(made.data))
+    elif made.nbytes:
         memoryview(wanted.data).cast("B")[:] = memoryview(made.data).cast("B")
 
 
