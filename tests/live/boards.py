@@ -6,7 +6,6 @@ TVM's libraries come from PyPI's wheels. 32-bit ARM has no wheel: its libraries 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tarfile
 from dataclasses import dataclass
@@ -16,23 +15,23 @@ from rpcsys.pack import build
 from tests.live import sdist
 from tests.live.daemons import Daemon, Daemons
 from tests.live.emulated import Machine
+from tests.live.once import once
 
 KEY = "board"
 
 
 def packed(shared: Path, triple: str) -> Path:
     """The device runtime for a target in ``shared``; the first process of the run that needs it packs it."""
-    path = shared / f"rpcsys-device-{triple}.tar.gz"
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            if triple == "aarch64-linux-gnu":
-                build.pack(triple, path, from_wheels=True, glibc="2.27")
-            elif triple == "arm-linux-gnueabihf":
-                build.pack(triple, path, folder=sdist.runtime(triple))
-            else:
-                build.pack(triple, path, folder=sdist.built(triple))
-    return path
+
+    def pack(path: Path) -> None:
+        if triple == "aarch64-linux-gnu":
+            build.pack(triple, path, from_wheels=True, glibc="2.27")
+        elif triple == "arm-linux-gnueabihf":
+            build.pack(triple, path, folder=sdist.runtime(triple))
+        else:
+            build.pack(triple, path, folder=sdist.built(triple))
+
+    return once(shared / f"rpcsys-device-{triple}.tar.gz", pack)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from tests.live.board_cli import BoardCli
 from tests.live.daemons import Daemons
 from tests.live.fault_lab import KINDS, FaultLab
 from tests.live.lab_site import LabSite
+from tests.live.once import once
 from tests.live.ways import DEFAULT, SECURE
 
 #: The modules whose tests run with the C library and without it.
@@ -181,18 +182,22 @@ def cli(tmp_path: Path, daemons: Daemons, current_archive: Path, short_folder: P
 
 
 @pytest.fixture(scope="session")
-def current_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of this version."""
-    return build.pack("x86_64-linux-gnu", tmp_path_factory.mktemp("current") / "current.tar.gz").path
+def current_archive(shared: Path) -> Path:
+    """An archive of this version, for this machine."""
+    return once(shared / "current.tar.gz", pack_here)
 
 
 @pytest.fixture(scope="session")
-def newer_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def newer_archive(shared: Path) -> Path:
     """An archive of a later version."""
-    folder = tmp_path_factory.mktemp("newer")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rpcsys, "__version__", "9.9.9")
-        return build.pack("x86_64-linux-gnu", folder / "newer.tar.xz").path
+        return once(shared / "newer.tar.xz", pack_here)
+
+
+def pack_here(path: Path) -> None:
+    """Pack the device runtime for this machine."""
+    build.pack("x86_64-linux-gnu", path)
 
 
 @pytest.fixture

@@ -42,8 +42,8 @@ def machine(daemons: Daemons) -> Iterator[Booted]:
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return versions.unpacked(tmp_path_factory.mktemp("old"))
+def old(current_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return versions.unpacked(current_archive, tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture

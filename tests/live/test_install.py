@@ -28,8 +28,8 @@ SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return versions.unpacked(tmp_path_factory.mktemp("old"))
+def old(current_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return versions.unpacked(current_archive, tmp_path_factory.mktemp("old"))
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
-from rpcsys.pack import build
 from tests.device_files import ROOT
+from tests.live import versions
 from tests.pythons import pythons
 
 pytestmark = pytest.mark.slow
@@ -20,11 +19,8 @@ OLDER = sorted(Path.home().glob(".pyenv/versions/[23].[0-7].*/bin/python"))
 
 
 @pytest.fixture(scope="module")
-def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("packed")
-    with tarfile.open(build.pack("x86_64-linux-gnu", folder / "a.tar.gz").path) as tar:
-        tar.extractall(folder, filter="fully_trusted")
-    return folder / build.TOP
+def top(current_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return versions.unpacked(current_archive, tmp_path_factory.mktemp("packed"))
 
 
 def run(python: str | Path, *command: str | Path) -> subprocess.CompletedProcess[str]:

@@ -14,10 +14,9 @@ from rpcsys.pack import build
 NEXT = "9.9.9"
 
 
-def unpacked(folder: Path) -> Path:
-    """Pack this version for this machine and unpack it below ``folder``; the new folder."""
-    made = build.pack("x86_64-linux-gnu", folder / "rpcsys-device.tar.gz")
-    with tarfile.open(made.path) as tar:
+def unpacked(archive: Path, folder: Path) -> Path:
+    """Unpack an archive below ``folder``; the new folder."""
+    with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="fully_trusted")
     return folder / build.TOP
 
