@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rpcsys.errors import UsageError, one_line
+from rpcsys.graph._build import schedules
 from rpcsys.graph._build.targets import Tvm
 from rpcsys.module import library
 from rpcsys.module import toolchain as toolchains
@@ -29,7 +30,8 @@ def executable(program: Any, target: Tvm) -> Any:
     import tvm
 
     kind = target.target if isinstance(target.target, str) else dict(target.target)
-    return tvm.compile(program, target=tvm.target.Target(kind))
+    compiled_for = tvm.target.Target(kind)
+    return tvm.compile(program, target=compiled_for, relax_pipeline=schedules.pipeline(compiled_for))
 
 
 @contextlib.contextmanager
