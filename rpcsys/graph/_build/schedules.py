@@ -50,7 +50,8 @@ def _convolution(builder: Any, call: Any) -> Any:
     if layouts != ("NCHW", "OIHW", "NCHW") or not _static(data) or not _static(weights):
         return tvm.ir.Op.get(_CONVOLUTION).get_attr("FLegalize")(builder, call)
     groups = int(attrs.groups)
-    stride, dilation, padding = ([int(each) for each in part] for part in (attrs.strides, attrs.dilation, attrs.padding))
+    parts = (attrs.strides, attrs.dilation, attrs.padding)
+    stride, dilation, padding = ([int(each) for each in part] for part in parts)
     outputs, inputs, height, width = (int(each) for each in weights.ty.shape)
     each = outputs // groups
 

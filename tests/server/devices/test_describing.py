@@ -13,7 +13,8 @@ ANY = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=6,
 )
-FIELDS = st.fixed_dictionaries({}, optional=dict.fromkeys(("title", "memory", "driver", "runtime", "number", "type"), ANY))
+NAMES = ("title", "memory", "driver", "runtime", "number", "type")
+FIELDS = st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANY))
 
 
 def test_a_devices_fields():

@@ -3,6 +3,7 @@
 import pytest
 
 from rpcsys.server.devices import board, opencl
+from rpcsys.server.devices.describing import TYPES
 from rpcsys.server.devices.reading import MAX_FOUND
 from tests.server.devices import fakes
 
@@ -37,4 +38,5 @@ def test_this_machines_devices():
         pytest.skip("this machine has no OpenCL; Debian: apt-get install pocl-opencl-icd")
     found = opencl.find(path)
     assert found
+    assert all(each["type"] in TYPES for each in found)
     assert all(each["title"] and each["memory"] and each["runtime"].startswith("OpenCL ") for each in found)
