@@ -34,6 +34,19 @@ def executable(program: Any, target: Tvm) -> Any:
     return tvm.compile(program, target=compiled_for, relax_pipeline=schedules.pipeline(compiled_for))
 
 
+def with_plain_names(program: Any) -> Any:
+    """The program with parameters of ``main`` named by numbers: a name such as ``gpu_0/data`` is none in OpenCL's C."""
+    from tvm import relax
+
+    main = program["main"]
+    named = [relax.Var(f"input{place}", old.ty) for place, old in enumerate(main.params)]
+    body = main.bind_params(dict(zip(main.params, named, strict=True))).body
+    program.update_func(
+        program.get_global_var("main"), relax.Function(named, body, main.ret_ty, main.is_pure, main.attrs)
+    )
+    return program
+
+
 @contextlib.contextmanager
 def explained(name: str) -> Iterator[None]:
     """Turn TVM's errors into a `UsageError` of one line, which names what is compiled."""

@@ -31,12 +31,11 @@ def pipeline(target: Any) -> Any:
         *gpu.dataflow_lower_passes(target), *gpu.finalize_passes(target),
     ]  # fmt: skip
 
-    @tvm.transform.module_pass(opt_level=0)
     def run(program: Any, _context: Any) -> Any:
         with target:
             return tvm.transform.Sequential(passes)(program)
 
-    return run
+    return tvm.transform.module_pass(run, opt_level=0)
 
 
 def _convolution(builder: Any, call: Any) -> Any:
@@ -132,7 +131,7 @@ def _reduces(schedule: Any, block: Any) -> bool:
 
 def _is_product(schedule: Any, block: Any) -> bool:
     """Whether a block adds products of numbers."""
-    value = getattr(schedule.get(block).body, "value", None)
+    value: Any = getattr(schedule.get(block).body, "value", None)
     return _named(value, "Add") and _named(value.b, "Mul") and str(value.ty.dtype) == "float32"
 
 
