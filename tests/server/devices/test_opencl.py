@@ -11,7 +11,8 @@ from tests.server.devices import fakes
 def test_gpus_come_first_and_what_is_not_told_is_empty(tmp_path):
     found = opencl.find(fakes.library(tmp_path, "libOpenCL.so.1", fakes.OPENCL))
     rest = {"runtime": "OpenCL 3.0 fake", "driver": ""}
-    assert found == [{"title": "a GPU", "memory": 2 << 30, **rest}, {"title": "a CPU", "memory": 1 << 30, **rest}]
+    gpu = {"title": "a GPU", "memory": 2 << 30, "type": "gpu", **rest}
+    assert found == [gpu, {"title": "a CPU", "memory": 1 << 30, "type": "cpu", **rest}]
 
 
 def test_a_count_of_billions_and_texts_without_an_end_are_cut(tmp_path):
