@@ -147,6 +147,30 @@ def test_a_wrong_kernel_fails_its_own_call(session: Any, library: Path, opencl_p
     np.testing.assert_array_equal(session.load_module(opencl_programs.addone)["addone"](x, y), x + 1)
 
 
+def test_the_schedules_for_a_cpu_are_vectors_with_the_same_outputs(session: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    weights = {
+        "c": rng.standard_normal((16, 2, 3, 3), np.float32),
+        "b": rng.standard_normal(16, np.float32),
+        "d": rng.standard_normal((16 * 5 * 5, 24), np.float32),
+    }
+    nodes = [
+        node("Conv", "a/x c b", "conv", pads=[1, 1, 1, 1], strides=[2, 2], group=2),
+        node("Relu", "conv", "relu"),
+        node("Flatten", "relu", "flat"),
+        node("MatMul", "flat d", "y"),
+    ]
+    model = make(nodes, values("a/x", shape=(1, 4, 9, 9)), values("y", shape=(1, 24)), weights=weights)
+    stages = graph.split(model, [])
+    x = numbers(1, 4, 9, 9)
+    path = tmp_path / "cpu.so"
+    cpu = graph.Tvm({"kind": "opencl", "device": "cpu", "host": {"kind": "llvm"}})
+    module.export_library(graph.build(stages, cpu), path)
+    assert b"vload8" in path.read_bytes()
+    expected = graph.build(stages, "onnxruntime")(x)
+    np.testing.assert_allclose(session.load_module(str(path))(x), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_a_killed_session_in_mid_pipeline_leaves_a_clean_board(lab: tuple[Daemon, Daemon], library: Path) -> None:
     where = lab[0].where
     with rpcsys.connect_tracker(where) as tracker:

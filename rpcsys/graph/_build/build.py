@@ -276,6 +276,6 @@ def _compiled(stage: Stage, target: Tvm) -> LibraryModule:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns of names that it drops; the stage keeps them
-            return from_onnx(models.to_proto(stage.model), dtype_dict=dtypes)
+            return relax.with_plain_names(from_onnx(models.to_proto(stage.model), dtype_dict=dtypes))
 
     return relax.compiled(program, target, stage.name)

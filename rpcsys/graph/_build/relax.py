@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rpcsys.errors import UsageError, one_line
+from rpcsys.graph._build import schedules
 from rpcsys.graph._build.targets import Tvm
 from rpcsys.module import library
 from rpcsys.module import toolchain as toolchains
@@ -29,7 +30,21 @@ def executable(program: Any, target: Tvm) -> Any:
     import tvm
 
     kind = target.target if isinstance(target.target, str) else dict(target.target)
-    return tvm.compile(program, target=tvm.target.Target(kind))
+    compiled_for = tvm.target.Target(kind)
+    return tvm.compile(program, target=compiled_for, relax_pipeline=schedules.pipeline(compiled_for))
+
+
+def with_plain_names(program: Any) -> Any:
+    """The program with parameters of ``main`` named by numbers: a name such as ``gpu_0/data`` is none in OpenCL's C."""
+    from tvm import relax
+
+    main = program["main"]
+    named = [relax.Var(f"input{place}", old.ty) for place, old in enumerate(main.params)]
+    body = main.bind_params(dict(zip(main.params, named, strict=True))).body
+    program.update_func(
+        program.get_global_var("main"), relax.Function(named, body, main.ret_ty, main.is_pure, main.attrs)
+    )
+    return program
 
 
 @contextlib.contextmanager

@@ -132,7 +132,8 @@ def chip_target(chip: str, says: Mapping[str, Any] | None = None, toolchain: str
     if device.kind in _RUNTIMES or "onnxruntime" in loaders or "openvino" in loaders:
         return OnnxRuntime()
     host = {"kind": "llvm", **({"mtriple": toolchain} if toolchain else {})}
-    return Tvm({"kind": device.kind, "host": host}, toolchain)
+    cpu = {"device": "cpu"} if device.kind == "opencl" and (says or {}).get("type") == "cpu" else {}
+    return Tvm({"kind": device.kind, **cpu, "host": host}, toolchain)
 
 
 def with_targets(devices: Sequence[PlanDevice], sessions: Sequence[Session | None]) -> list[PlanDevice]:

@@ -11,6 +11,8 @@ from rpcsys.wire.device_names import MAX_DEVICES
 
 #: Characters of a title, and of a driver's or runtime's version; longer ones are cut.
 _TITLE, _VERSION = 96, 48
+#: What a device is, where its kind does not say it.
+TYPES = ("cpu", "gpu", "accelerator")
 
 
 class Devices(NamedTuple):
@@ -44,6 +46,7 @@ def _of_kind(kind: str, answer: Any, loaders: List[str]) -> List[Dict[str, Any]]
             "driver": _text(about.get("driver"), _VERSION),
             "runtime": _text(about.get("runtime"), _VERSION),
             "loaders": loaders,
+            **({"type": about["type"]} if about.get("type") in TYPES else {}),
         }
     return list(found.values())
 

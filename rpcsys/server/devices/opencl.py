@@ -11,6 +11,7 @@ from rpcsys.server.devices.reading import MAX_FOUND, check, load, text
 _NO_PLATFORM = -1001  # there is the loader, and no driver
 _NO_DEVICE = -1
 _ALL, _GPU = 0xFFFFFFFF, 1 << 2
+_TYPES = {"cpu": 1 << 1, "gpu": _GPU, "accelerator": 1 << 3}
 _PLATFORM_VERSION = 0x0901
 _NAME, _DRIVER, _MEMORY, _TYPE = 0x102B, 0x102D, 0x101F, 0x1000
 _handle = ctypes.c_void_p
@@ -27,8 +28,10 @@ def find(library: str) -> List[Dict[str, Any]]:
             name, driver, memory, kind = (
                 _said(api.clGetDeviceInfo, device, what) for what in (_NAME, _DRIVER, _MEMORY, _TYPE)
             )
+            bits = _number(kind)
             about = {"title": text(name), "driver": text(driver), "runtime": runtime, "memory": _number(memory)}
-            found.append((not _number(kind) & _GPU, about))
+            about["type"] = next((name for name, bit in _TYPES.items() if bits & bit), "")
+            found.append((not bits & _GPU, about))
     return [about for _, about in sorted(found, key=lambda each: each[0])]
 
 

@@ -120,6 +120,13 @@ def test_a_chip_is_compiled_for_unless_a_runtime_of_the_board_takes_models() -> 
     assert targets[3] == OnnxRuntime(threads=1, cpus=(0,))
 
 
+def test_an_opencl_device_that_is_a_cpu_has_its_schedules() -> None:
+    session: Any = Opened(devices=[{"name": "opencl:0", "type": "cpu"}, {"name": "opencl:1", "type": "gpu"}])
+    one, other = devices.with_targets(parse(["edge:opencl:0", "edge:opencl:1"]), [session, session])
+    assert one.target == Tvm({"kind": "opencl", "device": "cpu", "host": {"kind": "llvm"}})
+    assert other.target == Tvm({"kind": "opencl", "host": {"kind": "llvm"}})
+
+
 def test_a_chip_that_the_board_lacks_is_named() -> None:
     (given,) = parse(["edge:vulkan:0"])
     with pytest.raises(NotSupported, match=r"edge:vulkan:0 has no device vulkan:0; it has cpu:0, opencl:0"):

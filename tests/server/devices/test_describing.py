@@ -13,12 +13,13 @@ ANY = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=6,
 )
-FIELDS = st.fixed_dictionaries({}, optional=dict.fromkeys(("title", "memory", "driver", "runtime", "number"), ANY))
+NAMES = ("title", "memory", "driver", "runtime", "number", "type")
+FIELDS = st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANY))
 
 
 def test_a_devices_fields():
-    gpu = {"title": " a\nGPU \u00e9", "memory": 5, "driver": "1.2", "runtime": "OpenCL 3.0"}
-    answers = {"cpu": [{}], "opencl": [gpu, {}], "openvino": [{"number": "GPU.0"}]}
+    gpu = {"title": " a\nGPU \u00e9", "memory": 5, "driver": "1.2", "runtime": "OpenCL 3.0", "type": "gpu"}
+    answers = {"cpu": [{}], "opencl": [gpu, {"type": "toaster"}], "openvino": [{"number": "GPU.0"}]}
     devices = describe(answers, lambda kind: ["tvm"] if kind == "opencl" else [])
     assert devices.names == ("cpu:0", "opencl:0", "opencl:1", "openvino:GPU.0")
     rest = {"title": "", "memory": 0, "driver": "", "runtime": ""}

@@ -3,6 +3,7 @@
 import pytest
 
 from rpcsys.server.devices import board, opencl
+from rpcsys.server.devices.describing import TYPES
 from rpcsys.server.devices.reading import MAX_FOUND
 from tests.server.devices import fakes
 
@@ -10,7 +11,8 @@ from tests.server.devices import fakes
 def test_gpus_come_first_and_what_is_not_told_is_empty(tmp_path):
     found = opencl.find(fakes.library(tmp_path, "libOpenCL.so.1", fakes.OPENCL))
     rest = {"runtime": "OpenCL 3.0 fake", "driver": ""}
-    assert found == [{"title": "a GPU", "memory": 2 << 30, **rest}, {"title": "a CPU", "memory": 1 << 30, **rest}]
+    gpu = {"title": "a GPU", "memory": 2 << 30, "type": "gpu", **rest}
+    assert found == [gpu, {"title": "a CPU", "memory": 1 << 30, "type": "cpu", **rest}]
 
 
 def test_a_count_of_billions_and_texts_without_an_end_are_cut(tmp_path):
@@ -37,4 +39,5 @@ def test_this_machines_devices():
         pytest.skip("this machine has no OpenCL; Debian: apt-get install pocl-opencl-icd")
     found = opencl.find(path)
     assert found
+    assert all(each["type"] in TYPES for each in found)
     assert all(each["title"] and each["memory"] and each["runtime"].startswith("OpenCL ") for each in found)
