@@ -57,7 +57,7 @@ test: check
 	$(PYTEST) -n $(LIVE) -m "live and not slow" --reruns 2 --rerun-show-tracebacks
 
 test-slow: .venv/.ready-native
-	$(PYTEST) -n $(LIVE) -m slow --reruns 2 --rerun-show-tracebacks
+	$(PYTEST) -n $(CHECK) -m slow --reruns 2 --rerun-show-tracebacks
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .
