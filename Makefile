@@ -17,8 +17,7 @@ WHEELS := build/wheels
 DIST := dist
 DEVICE := $(BIN)/python tests/device_files.py
 PYTEST := $(BIN)/pytest -q --dist worksteal
-# Tests also wait: more of them at once than there are cores, and of live and slow ones, which wait for daemons and for
-# time to pass, still more.
+# Tests also wait: more of them at once than there are cores, and of live ones, which wait for daemons, still more.
 CORES := $(shell nproc 2>/dev/null || echo 2)
 CHECK := $(shell echo $$(( $(CORES) * 3 / 2 )))
 LIVE := $(shell echo $$(( $(CORES) * 2 )))
