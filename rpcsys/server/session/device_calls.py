@@ -15,7 +15,7 @@ import time
 from queue import SimpleQueue
 from typing import Callable, NamedTuple, Sequence
 
-from rpcsys.errors import ProtocolError
+from rpcsys.errors import ProtocolError, RemoteArgumentError
 from rpcsys.module import placement
 from rpcsys.module.module import running_call
 from rpcsys.server.session.calls import BoundCall
@@ -24,6 +24,7 @@ from rpcsys.server.session.operations import Operations
 from rpcsys.server.session.outgoing import Outgoing, error_frame
 from rpcsys.server.session.watchdog import STOP_S, STOPPED, Stopping, grace_s
 from rpcsys.stream import Ended
+from rpcsys.wire.device_names import MAX_DEVICES
 from rpcsys.wire.frames import Buffer, Frame
 
 #: Threads for calls to graphs on several devices: a frame in each stage of a long pipeline, and some that wait.
@@ -80,6 +81,8 @@ class DeviceCalls:
             devices = self._calls.devices_of(frame)
             if not devices:
                 return False
+            if self._lane_of(devices) not in self._lanes and len(self._lanes) >= MAX_DEVICES:
+                raise RemoteArgumentError(f"a session uses at most {MAX_DEVICES} devices, and {devices[0]} is one more")
             call = DeviceCall(frame, self._calls.bound(frame), devices)
         except Exception as error:  # noqa: BLE001 - a value may be anything
             self._out.send(self._error_of(frame, error))
@@ -128,9 +131,13 @@ class DeviceCalls:
             window = f"{WINDOW_CALLS}, with {self._window_bytes} bytes of arguments"
             raise ProtocolError(f"more calls were sent than may be under way: {window}")
 
+    @staticmethod
+    def _lane_of(devices: Sequence[str]) -> str:
+        return devices[0] if len(devices) == 1 else ""
+
     def _put(self, call: DeviceCall) -> None:
         """Give a call to the threads of its device, or to those for several devices."""
-        name = call.devices[0] if len(call.devices) == 1 else ""
+        name = self._lane_of(call.devices)
         lane = self._lanes.get(name)
         if lane is None:
             lane = self._lanes[name] = _Lane(SimpleQueue(), [], 1 if name else MAX_THREADS)

@@ -9,6 +9,7 @@ import pytest
 
 from rpcsys.errors import DeadlineExceeded, RemoteError, SessionLost
 from rpcsys.wire import frames
+from rpcsys.wire.device_names import MAX_DEVICES
 from tests.device import Device, until
 
 LONG_S = 300.0
@@ -222,6 +223,18 @@ def test_more_calls_than_the_window_allows_end_the_session():
         reply = raw.receive()
         assert (reply.kind, reply.get("type")) == (frames.ERROR, "ProtocolError")
         assert "more calls were sent than may be under way" in reply.get("message")
+
+
+def test_a_session_uses_a_bounded_number_of_devices(session):
+    one = chip(session)
+    assert one(1) == 2
+    wrong = 0
+    for number in range(MAX_DEVICES + 5):
+        with pytest.raises(RemoteError) as caught:
+            session._builtin("session.put", b"", f"vulkan:{number}")
+        wrong += f"a session uses at most {MAX_DEVICES} devices" in str(caught.value)
+    assert wrong == 6
+    assert one(2) == 3
 
 
 def test_time_evaluator_has_the_chip_for_itself(session):
