@@ -101,7 +101,8 @@ class Session(Caller, Closeable):
     def array(self, value: Any, *, device: str = "") -> RemoteArray:
         """Copy an array to the board, where it stays until the result of this call is dropped.
 
-        ``device``: in whose memory, such as ``"opencl:0"``; by default the host's.
+        ``device``: in whose memory, such as ``"opencl:0"``; by default the host's, which OpenVINO's devices and NPUs
+        read, too.
         """
         where = capabilities.device(device, self.info.get("capabilities", {}))
         return answers.handle(self._builtin("session.put", value, *where), RemoteArray, "session.put")

@@ -125,6 +125,17 @@ def test_an_array_on_a_chip_is_no_copy_for_its_functions(session: Any, tmp_path:
     np.testing.assert_allclose(kept.numpy(), model(numbers(32, 32)), atol=1e-6)
 
 
+def test_an_array_for_openvino_stays_in_the_hosts_memory(session: Any, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    onnx.save(network(32, 1), tmp_path / "two.onnx")
+    model = session.load_module(tmp_path / "two.onnx", device="openvino:CPU")
+    x = session.array(numbers(32, 32), device="openvino:CPU")
+    assert x.device == "cpu:0"
+    whole = graph.build(graph.split(network(32, 1), []))
+    np.testing.assert_allclose(model(x), whole(numbers(32, 32)), atol=1e-4)
+    assert session.device_report()["devices"]["openvino:CPU"]["calls"] == 2  # the array, and the call
+
+
 def test_a_chip_without_memory_fails_one_call_and_the_rest_go_on(session: Any, library: Path) -> None:
     model = session.load_module(library)
     frames = [model["main"].submit(numbers(32, 32, seed=number)) for number in range(4)]

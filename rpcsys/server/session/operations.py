@@ -107,10 +107,11 @@ class Operations(Calls):
     def _put(self, value: Any, device: str = "") -> Any:
         if as_tensor(value) is None:
             raise RemoteArgumentError(f"session.array takes an array, not a {type(value).__name__}")
-        if device and device_names.parse(device) != device_names.CPU:
+        name = device_names.parse(device or device_names.CPU.kind)
+        if name != device_names.CPU and name.dlpack is not None:  # the others read the host's memory
             from rpcsys.ffi import device_arrays  # few sessions pay for it
 
-            value = device_arrays.copied(value, str(device_names.parse(device)))
+            value = device_arrays.copied(value, str(name))
         return keep_arrays(value, self.objects)
 
     def _time(self, target: Any, args: list[Any], options: dict[str, Any]) -> dict[str, Any]:
