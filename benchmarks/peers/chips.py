@@ -64,7 +64,7 @@ class Chips(Subject):
         build = [sys.executable, str(ROOT / "native" / "tvm_opencl" / "build.py"), str(self._plugin)]
         subprocess.run(build, check=True)
         self._tracker = self.start_server(TRACKER)
-        board = ("--tracker", f"127.0.0.1:{self._tracker}", "--load-library", str(self._plugin))
+        board = ("--tracker", f"127.0.0.1:{self._tracker}", "--devices", "opencl", "--load-library", str(self._plugin))
         self.port = self.start_server((*SERVER, *board))
         for server in self._servers:
             for pid in tree(server.pid):
