@@ -12,19 +12,12 @@ import pytest
 import rpcsys
 from rpcsys.errors import UnknownKey
 from rpcsys.server.devices import board
-from tests.live.daemons import Daemon, Daemons, wait_free, wait_until
+from tests.live.daemons import Daemon, wait_free, wait_until
 from tests.server.devices import fakes
 
 BARE = ("--tvm", "off", "--preload", "none")
 NAMES = ["cpu:0", "opencl:0", "opencl:1"]
 START_S = 60.0
-
-
-@pytest.fixture
-def daemons(tmp_path):
-    started = Daemons(tmp_path)
-    yield started
-    started.stop()
 
 
 @pytest.fixture
