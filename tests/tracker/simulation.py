@@ -139,7 +139,7 @@ class Lab:
         if board.ours:
             name = f"board{board.number}"
             labels = {"rev": str(board.number % 3)}
-            register = control.Register(self.number(), board.key, name, 1, 9090, None, labels, (), running)
+            register = control.Register(self.number(), board.key, name, port=9090, labels=labels, running=running)
             self.say(board.conn, register)
         else:
             self.say(board.conn, tracker.UpdateInfo("server:" + board.key, None, 9090))

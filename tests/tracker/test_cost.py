@@ -32,7 +32,7 @@ class Bench:
         for conn in range(1, boards + 1):
             self.happens(events.Connected(START, conn, "10.0.0.8", "10.0.0.1"))
             labels = {"rev": str(conn % 3), "name": f"b{conn}"}
-            self.say(conn, control.Register(1, "key", f"b{conn}", 1, 9090, None, labels, (".onnx",)))
+            self.say(conn, control.Register(1, "key", f"b{conn}", port=9090, labels=labels, loads=(".onnx",)))
             self.put(conn)
         self.users = [boards + 1 + number for number in range(200)]
         for conn in self.users:
