@@ -5,6 +5,7 @@ Their times are reported; the bounds here are loose.
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from tests.live.daemons import ROOT, START_S, Daemon, Daemons, anonymous_mb, wai
 from tests.live.labs import LabOnDisk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-SLOWEST_S = 2.0
+USUAL_S, SLOWEST_S = 2.0, 20.0  # of most and of the slowest, on a machine where other tests run
 FLOODS = [("garbage", 1000), ("half-way", 1500), ("fuzzed", 100_000)]
 
 
@@ -95,7 +96,7 @@ def test_those_who_are_known_notice_nothing(
                 times = each.end()
                 record_property(f"{where} {kind} {name}", f"p99 {quiet[name]} ms alone, {p99_ms(times)} beside")
                 assert len(times) > 10
-                assert p99_ms(times) < 1000 * SLOWEST_S, name
+                assert statistics.median(times) < USUAL_S and max(times) < SLOWEST_S, (name, sorted(times)[-5:])
             record_property(f"{where} {kind}", f"{count / lasted:.0f} a second")
 
     def back() -> bool:
