@@ -96,7 +96,8 @@ def test_those_who_are_known_notice_nothing(
                 times = each.end()
                 record_property(f"{where} {kind} {name}", f"p99 {quiet[name]} ms alone, {p99_ms(times)} beside")
                 assert len(times) > 10
-                assert statistics.median(times) < USUAL_S and max(times) < SLOWEST_S, (name, sorted(times)[-5:])
+                assert statistics.median(times) < USUAL_S, (name, times)
+                assert max(times) < SLOWEST_S, (name, times)
             record_property(f"{where} {kind}", f"{count / lasted:.0f} a second")
 
     def back() -> bool:
