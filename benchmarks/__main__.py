@@ -15,7 +15,7 @@ from benchmarks import machine
 from benchmarks.case import Case
 from benchmarks.cases import all_cases
 from benchmarks.figures import Row, table
-from benchmarks.harness import FULL, QUICK, harness, run_folder
+from benchmarks.harness import FULL, ONCE, QUICK, harness, run_folder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,6 +37,7 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="rpcsys and its peers, side by side.")
     parser.add_argument("case", nargs="*", help="only the cases with these prefixes")
     parser.add_argument("--quick", action="store_true", help="rough figures from a few rounds, in some minutes")
+    parser.add_argument("--once", action="store_true", help="one round of each: whether every case runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE, too")
     parser.add_argument("--check", action="store_true", help="exit 1 if a goal is missed or could not be measured")
     parser.add_argument("--list", action="store_true", help="print the names of the cases")
@@ -52,13 +53,14 @@ def run(cases: Sequence[Case], arguments: argparse.Namespace, folder: Path) -> i
     where = machine.describe()
     print(machine.line(where), flush=True)
     begin = time.monotonic()
-    with harness(QUICK if arguments.quick else FULL, show_progress, folder) as bench:
+    effort = ONCE if arguments.once else QUICK if arguments.quick else FULL
+    with harness(effort, show_progress, folder) as bench:
         rows = list(bench.run(cases))
     show_progress("")
     seconds = time.monotonic() - begin
-    print(f"\n{table(rows)}\n\n{summary(rows)} ({seconds:.0f} s{', quick' if arguments.quick else ''})")
+    print(f"\n{table(rows)}\n\n{summary(rows)} ({seconds:.0f} s{', quick' if effort is not FULL else ''})")
     if arguments.json:
-        arguments.json.write_text(json.dumps(report(where, rows, arguments.quick), indent=1) + "\n")
+        arguments.json.write_text(json.dumps(report(where, rows, effort is not FULL), indent=1) + "\n")
     return 1 if arguments.check and not all_met(rows) else 0
 
 

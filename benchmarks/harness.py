@@ -41,6 +41,7 @@ class Effort:
 
 FULL = Effort(rounds=8, slow_rounds=3, budget_s=0.15)
 QUICK = Effort(rounds=2, slow_rounds=1, budget_s=0.03)
+ONCE = Effort(rounds=1, slow_rounds=1, budget_s=0.01)
 
 
 @dataclass

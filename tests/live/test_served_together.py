@@ -56,7 +56,7 @@ def test_eight_clients_share_the_weights_and_the_throughput(edge, record_propert
         own = _for_a_while([alone] * len(os.sched_getaffinity(0)), picture)
         ratios.append(_for_a_while(clients, picture) / own)
     record_property("eight clients, share of the network's own throughput", round(sorted(ratios)[2], 3))
-    assert max(ratios) >= 0.8  # 0.95 on an idle machine (benchmarks: served-eight-clients)
+    assert max(ratios) >= 0.65  # other tests run beside; 0.95 on an idle machine (benchmarks: served-eight-clients)
 
 
 def _own_model(network):
