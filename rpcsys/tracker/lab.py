@@ -54,6 +54,7 @@ class RunningLab:
         self.access = self._rules()
         self.context = tls.server_context(self.folder.identity())
         self._read_from = self._stamp(), self._groups()  # what the rules depend on
+        self._seen = self._read_from[0]
         self._thread = ThreadPoolExecutor(1, "rpcsys-lab")
         self.view = self.look()
         self.trail = AuditTrail()
@@ -161,7 +162,7 @@ class RunningLab:
                 reconnect.add(EVERYONE)
             if change.renewed:
                 reconnect.add(change.renewed)
-        read_from = self._stamp(), self._groups()
+        read_from = self._settled(), self._groups()
         if read_from != self._read_from:
             self._read_from = read_from
             try:
@@ -207,6 +208,11 @@ class RunningLab:
 
     def _groups(self) -> Mapping[str, tuple[str, ...]]:
         return {member.name: member.groups for member in self.members.by_name.values()}
+
+    def _settled(self) -> tuple[int, int, int]:
+        """The stamp of the rules' file, the new one at its second look: whoever writes it may be in the middle."""
+        before, self._seen = self._seen, self._stamp()
+        return self._seen if self._seen == before else self._read_from[0]
 
     def _stamp(self) -> tuple[int, int, int]:
         try:

@@ -15,6 +15,14 @@ _UNARY = ("Relu", "Neg", "Abs", "Tanh", "Sigmoid", "Identity")
 _BINARY = ("Add", "Mul", "Sub", "Max", "Min")
 
 
+_LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # 240 to 570 MB of weights
+
+
+def stage_counts(network: str) -> tuple[int, ...]:
+    """The numbers of stages in which the sample ``network`` is tried: fewer where each takes long."""
+    return (2, 7) if network in _LARGE else (2, 3, 4, 7)
+
+
 @st.composite
 def networks(draw: st.DrawFn) -> onnx.ModelProto:
     """2 to 14 nodes; every tensor is float32 of 2 by 3, except the input ``flag``, which selects branches."""

@@ -84,7 +84,8 @@ def _cached(name: str, triple: str, texts: Sequence[Path], make: Callable[[Path]
 def build(project: Path, folder: Path, triple: str, target: str, *options: str) -> None:
     """Configure and build a target of the project in ``folder``."""
     file = data.folder("toolchains") / f"{triple}.cmake"
-    kind = ("-DCMAKE_BUILD_TYPE=Release", "--toolchain", str(file))
+    light = [f"-DCMAKE_{language}_FLAGS_RELEASE=-O1" for language in ("C", "CXX")]  # compiles in half the time
+    kind = ("-DCMAKE_BUILD_TYPE=Release", *light, "--toolchain", str(file))
     run([str(CMAKE), "-S", str(project), "-B", str(folder), *kind, *options])
     run([str(CMAKE), "--build", str(folder), "--parallel", "2", "--target", target])
 

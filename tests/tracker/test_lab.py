@@ -66,9 +66,22 @@ def test_new_members_boards_and_rules_are_seen(place: Path, lab: RunningLab) -> 
     assert lab.look_again().result(30).view
     assert lab.view.machines == {"rpi4-3": HolderKind.BOARD}
     lab.folder.policy_path.write_text('[[allow]]\nwho = ["bo"]\nkeys = ["rpi4"]\n')
+    assert not lab.look_again().result(30).view
     assert lab.look_again().result(30).view
     assert lab.access.grant("bo", "rpi4")
     assert not lab.access.grant("mo", "rpi4")
+
+
+def test_rules_that_are_being_written_change_nothing(lab: RunningLab) -> None:
+    before, rules = lab.access, '[[allow]]\nwho = ["bo"]\nkeys = ["rpi4"]\n'
+    with open(lab.folder.policy_path, "w") as file:
+        assert not lab.look_again().result(30).view
+        assert lab.access is before
+        file.write(rules)
+    assert not lab.look_again().result(30).view
+    assert lab.access is before
+    assert lab.look_again().result(30).view
+    assert lab.access.grant("bo", "rpi4")
 
 
 def test_the_audit_logs_newest_hash_is_logged_on_a_machine_that_has_just_started(
@@ -87,6 +100,7 @@ def test_the_audit_logs_newest_hash_is_logged_on_a_machine_that_has_just_started
 def test_a_mistake_in_the_rules_changes_nothing_and_is_told_once(place: Path, lab: RunningLab, caplog) -> None:
     before = lab.access
     lab.folder.policy_path.write_text("[[allow]]\n")
+    assert not lab.look_again().result(30).view
     assert not lab.look_again().result(30).view
     assert not lab.look_again().result(30).view
     assert lab.access is before
@@ -128,6 +142,7 @@ def test_peers_without_a_credential_are_told_what_to_type(place: Path, lab: Runn
     assert "rpcsys connect" in lab.refusal("10.9.0.7")
     assert "add 10.9.0.7 to [tvm] from" in lab.refusal("10.9.0.7")
     lab.folder.policy_path.write_text('[tvm]\nfrom = ["10.9.0.0/16"]\n')
+    lab.look_again().result(30)
     lab.look_again().result(30)
     assert lab.refusal("10.9.0.7") == ""
     assert lab.refusal("10.8.0.7")
