@@ -176,9 +176,9 @@ def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
             messages.send_json(control, fields.get("printed"), **fields)
 
         return session.serve(sock, job, report, lambda: messages.last(control))
-    from rpcsys.server.session import tvm_session
+    from rpcsys.server.session import tvm_package, tvm_session
 
-    if job.options.get("tvm") == "ctypes":
+    if job.options.get("tvm") == "ctypes" or tvm_package.ready():
         from rpcsys.server.session.tvm_ctypes import library_runtime
 
         return tvm_session.serve(sock, job, library_runtime())
