@@ -15,7 +15,7 @@ from rpcsys.server.sandbox.processes import LIBC, check
 CLONE_PARENT = 0x8000  # the new process is a child of this one's parent: clone(2)
 _DONTFORK, _DOFORK = 10, 11  # madvise(2)
 _READ_WRITE, _PRIVATE_ANONYMOUS = 3, 0x22
-_UNBUFFERED = 2  # setvbuf(3)
+_FULLY_BUFFERED, _BUFFER = 0, 4096  # setvbuf(3)
 _STACK, _FRAME = 1 << 16, 64  # bytes of a stack, and those left free at its top
 _FILE = 4096  # more than a FILE has
 _AROUND = 1 << 14  # bytes of a thread's own data on either side of its pointer
@@ -34,9 +34,10 @@ def prepare(pipe: int) -> Callable[[int], int]:
     process by `os.fork` have no Python any more. Raises OSError.
     """
     file = _address("fdopen", ctypes.c_int(pipe), b"r")
-    LIBC.setvbuf(ctypes.c_void_p(file), None, ctypes.c_int(_UNBUFFERED), ctypes.c_size_t(0))  # else it asks for memory
     sizes = ctypes.c_size_t(_STACK), ctypes.c_int(_READ_WRITE), ctypes.c_int(_PRIVATE_ANONYMOUS)
     stack = _address("mmap", None, *sizes, ctypes.c_int(-1), ctypes.c_long(0))
+    # The lowest part is the file's buffer: it would ask for memory, and an unbuffered one writes out what others have.
+    LIBC.setvbuf(ctypes.c_void_p(file), ctypes.c_void_p(stack), _FULLY_BUFFERED, ctypes.c_size_t(_BUFFER))
     wait = ctypes.cast(LIBC.getc_unlocked, ctypes.c_void_p)
     _shed(wait.value or 0)
     for place, size in ((stack, _STACK), (file, _FILE), (_address("pthread_self") - _AROUND, 2 * _AROUND)):
