@@ -95,7 +95,9 @@ def tvm_for_children(supervisor: socket.socket, child: int) -> None:
 def _tvm_for_children() -> None:
     package = importlib.import_module("rpcsys.server.session.tvm_package")
     if TVM not in sys.modules and package.load():
-        importlib.import_module("rpcsys.server.session.tvm_ctypes").library_runtime()
+        runtime = importlib.import_module("rpcsys.server.session.tvm_ctypes").library_runtime()
+        for _ in range(REHEARSALS):
+            importlib.import_module(OWN[1]).rehearse(runtime)
         release_pages(LIBRARIES)
     else:
         importlib.import_module(TVM)
