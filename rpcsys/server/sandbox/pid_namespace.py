@@ -68,6 +68,8 @@ class InitMaker:
 
     def _start(self) -> None:
         self._requests, theirs = messages.pair()
+        self._answers = select.poll()
+        self._answers.register(self._requests, select.POLLIN)
         parent = os.getpid()
         self.pid = fork()
         if not self.pid:
@@ -95,7 +97,7 @@ class InitMaker:
         """Ask the maker for an init; its answer, empty when it is dead. Inits have its socket, too, which stays open."""
         try:
             self._requests.send(b"?", NO_SIGNAL)
-            while not select.select([self._requests], [], [], LOOK_S)[0]:
+            while not self._answers.poll(LOOK_S * 1000):
                 if processes.parent(self.pid) != os.getpid() or not processes.alive(self.pid):
                     return b""
             return self._requests.recv(100)
