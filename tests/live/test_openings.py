@@ -123,8 +123,9 @@ def test_one_of_those_who_make_children_is_killed_between_two_sessions(server: D
         del session
         os.kill(killed, signal.SIGKILL)
         session = opened(server)
-    assert "not clean" not in server.stderr()
     assert len(of_tvm(server)) == 1
+    assert session.get_function("testing.echo")(7) == 7
+    assert "not clean" not in server.stderr()
 
 
 def born(process: psutil.Process) -> float:

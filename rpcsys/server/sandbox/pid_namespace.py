@@ -94,7 +94,7 @@ class InitMaker:
         return _number(answer, "the maker of inits")
 
     def _ask(self) -> bytes:
-        """Ask the maker for an init; its answer, empty when it is dead. Inits have its socket, too, which stays open."""
+        """Ask the maker for an init; its answer, empty when it is dead: inits hold its end of the socket open."""
         try:
             self._requests.send(b"?", NO_SIGNAL)
             while not self._answers.poll(LOOK_S * 1000):
@@ -130,8 +130,8 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
         processes.die_with_parent(parent)
         processes.set_name("rpcsys-inits")
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):  # the kernel reaps what inits adopt
-            signal.signal(number, signal.SIG_IGN)
+        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):  # the kernel reaps what inits adopt
+            signal.signal(ignored, signal.SIG_IGN)
         privileges.drop(privileges.OF_INITS)
         clone = bare_process.prepare(alive)
         while requests.recv(1):

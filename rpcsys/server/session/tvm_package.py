@@ -120,6 +120,6 @@ def _import() -> None:
     try:
         importlib.import_module(MODULE)
     except BaseException:
-        _Absent.names = names
-        _stand_in(names)
+        _Absent.names = [name for name in names if calls.find_global(name) is None]
+        _stand_in(_Absent.names)
         raise
