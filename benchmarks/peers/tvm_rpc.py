@@ -128,7 +128,6 @@ class TvmLease(Subject):
 
         yield Trial(run, after=opened.clear)
 
-
     @contextmanager
     def candidate(self, path: str, size: int) -> Iterator[Trial]:
         """Measure one candidate with the steps of MetaSchedule's RPCRunner, from the lease to the session's end."""
