@@ -12,6 +12,7 @@ SQUEEZENET = "squeezenet.onnx"
 RESNET50 = "resnet50.onnx"
 ADD_LIBRARY = "add.so"
 ADD_FUNCTION = "add_one"
+CANDIDATE_LIBRARY, CANDIDATE_BYTES = "candidate.so", 1024  # a tuner's candidate: the same function, of 256 elements
 INPUT_SHAPE = (1, 3, 224, 224)
 INPUT_BYTES = 4 * 3 * 224 * 224
 OUTPUT_BYTES = 4 * 1000

@@ -23,6 +23,7 @@ def all_cases(folder: Path) -> list[Case]:
         networks.served(folder),
         *labs.openings(),
         *labs.sessions(),
+        labs.candidate(folder),
         *labs.trackers(),
         *networks.libraries(folder),
         networks.planned(folder),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from benchmarks import models
 from benchmarks.case import Case, Measured, Reading
 from benchmarks.figures import MILLISECONDS, PER_SECOND, at_least, each_second, ours_at_most
 
@@ -19,7 +21,8 @@ def openings() -> list[Case]:
     return [
         opening_case("opening-in-turn", "session opened, 50 ms after the last one", 2.5, pause_s=PAUSE_S),
         opening_case("opening-after-another", "the same, the one slot's last one just closed", 8, pause_s=0.0),
-        opening_case("opening-after-held", "the same, the last one was held for 0.1 s", 6, pause_s=0.0, held_s=HELD_S),
+        opening_case("opening-after-another-tvm", "the same, TVM's client of ours", 8, "tvm-to-rpcsys", pause_s=0.0),
+        opening_case("opening-after-held", "ours, the last one was held for 0.1 s", 6, pause_s=0.0, held_s=HELD_S),
         Case(
             "opening-eight-at-once",
             replace(in_turn, operation="openings_at_once", parameters=eight, apart=True),
@@ -29,8 +32,8 @@ def openings() -> list[Case]:
     ]
 
 
-def opening_case(name: str, what: str, goal_ms: float, **times_s: float) -> Case:
-    ours, tvm = (Measured(who, "opening", tuple(times_s.items())) for who in ("rpcsys", "tvm"))
+def opening_case(name: str, what: str, goal_ms: float, subject: str = "rpcsys", **times_s: float) -> Case:
+    ours, tvm = (Measured(who, "opening", tuple(times_s.items())) for who in (subject, "tvm"))
     reading = Reading(what, "seconds", MILLISECONDS, {"tvm": ours_at_most(goal_ms)})
     return Case(name, ours, {"tvm": (replace(tvm, slow=True),)}, (reading,))
 
@@ -53,6 +56,14 @@ def lease_case(name: str, subject: str, what: str) -> Case:
     """A device requested from a tracker, its session, and the first call."""
     reading = Reading(what, "seconds", MILLISECONDS, {"tvm": ours_at_most(15)})
     return Case(name, Measured(subject, "lease"), {"tvm": (Measured("tvm-lease", "lease"),)}, (reading,))
+
+
+def candidate(folder: Path) -> Case:
+    """What TVM's RPCRunner does for one candidate of 256 elements: a lease, the upload, three runs, the end."""
+    parameters = (("path", str(folder / models.CANDIDATE_LIBRARY)), ("size", models.CANDIDATE_BYTES))
+    ours, tvm = (Measured(who, "candidate", parameters) for who in ("tvm-lease-of-rpcsys", "tvm-lease"))
+    reading = Reading("candidates, TVM's client of ours", "seconds", each_second(), {"tvm": at_least(7)})
+    return Case("lease-candidate-tvm", ours, {"tvm": (replace(tvm, slow=True),)}, (reading,))
 
 
 def trackers() -> list[Case]:

@@ -128,6 +128,29 @@ class TvmLease(Subject):
 
         yield Trial(run, after=opened.clear)
 
+    @contextmanager
+    def candidate(self, path: str, size: int) -> Iterator[Trial]:
+        """Measure one candidate with the steps of MetaSchedule's RPCRunner, from the lease to the session's end."""
+        from tvm.s_tir.meta_schedule import arg_info, runner
+        from tvm.s_tir.meta_schedule.runner import rpc_runner as steps
+
+        library = str(compiled_add(path, size))
+        place = {"tracker_host": "127.0.0.1", "tracker_port": self.port, "tracker_key": KEY}
+        config = runner.RPCConfig(**place, session_timeout_sec=60)
+        evaluator = runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=0)
+        information = tuple(arg_info.TensorInfo("float32", (size // 4,)).as_json() for _ in range(2))
+
+        def run() -> None:
+            session = steps.default_create_session(config)
+            device = session.device("cpu", 0)
+            name = library.rpartition("/")[2]
+            module = steps.default_upload_module(session, library, name)
+            arguments = steps.default_alloc_argument(session, device, information, 1)
+            assert len(steps.default_run_evaluator(session, module, device, evaluator, arguments)) == 3
+            steps.default_cleanup(session, name)
+
+        yield Trial(run)
+
 
 class TvmLeaseOfOurs(TvmLease):
     def start(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import sys
 import traceback
@@ -30,6 +31,8 @@ from rpcsys.server.sandbox import (
 )
 from rpcsys.server.sandbox.messages import DEPLOYER, FRONT, HOST, RPCSYS, TVM_END, Job
 from rpcsys.server.sandbox.mount_namespace import MountNamespace
+
+REHEARSE_S = 0.02  # a client that comes right after another one does not wait for a rehearsal
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
@@ -68,8 +71,6 @@ def run(control: socket.socket, settings: dict[str, Any], namespace: MountNamesp
 
     ``settings["parent"]``: the PID of this process's parent.
     """
-    from rpcsys.server.session import session
-
     status = 1
     try:
         limits.set_oom_score(limits.OOM_FIRST)
@@ -78,11 +79,9 @@ def run(control: socket.socket, settings: dict[str, Any], namespace: MountNamesp
             processes.become_subreaper()
         processes.exit_without_destructors()
         os.setsid()
-        if settings["rehearse"]:
-            session.rehearse()
-            preload.rehearse_opening(settings)
-            _rehearse(settings)
         messages.send_json(control, ready=True)
+        if settings["rehearse"] and not _readable_within(control, REHEARSE_S):
+            _rehearse(settings)
         data, descriptor = messages.receive(control)
         status = _do(Job.from_bytes(data), descriptor, control, settings, namespace) if data else 0
     except (BrokenPipeError, ConnectionResetError):
@@ -96,6 +95,12 @@ def run(control: socket.socket, settings: dict[str, Any], namespace: MountNamesp
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         os._exit(status)
+
+
+def _readable_within(sock: socket.socket, seconds: float) -> bool:
+    poll = select.poll()  # select() writes to twenty pages of the stack
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _do(
@@ -145,7 +150,14 @@ def _restrict(job: Job, settings: dict[str, Any]) -> None:
 
 
 def _rehearse(settings: dict[str, Any]) -> None:
-    """Do ahead what :func:`_restrict` does, as far as it changes nothing: in a new process each first time is slow."""
+    """Do ahead what a session does first, as far as it changes nothing: in a new process each first time is slow."""
+    from rpcsys.server.session import session, tvm_ctypes, tvm_package, tvm_session
+
+    if tvm_package.ready():
+        tvm_session.rehearse(tvm_ctypes.library_runtime())
+    else:
+        session.rehearse()
+        preload.rehearse_opening(settings)
     if settings["confined"]:
         privileges.drop(privileges.ALL)
     if settings["user"] is not None:
@@ -176,9 +188,9 @@ def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
             messages.send_json(control, fields.get("printed"), **fields)
 
         return session.serve(sock, job, report, lambda: messages.last(control))
-    from rpcsys.server.session import tvm_session
+    from rpcsys.server.session import tvm_package, tvm_session
 
-    if job.options.get("tvm") == "ctypes":
+    if job.options.get("tvm") == "ctypes" or tvm_package.ready():
         from rpcsys.server.session.tvm_ctypes import library_runtime
 
         return tvm_session.serve(sock, job, library_runtime())

@@ -32,7 +32,7 @@ class ChildKind(str, Enum):
     """What a child is made for."""
 
     SESSION = "session"
-    TVM = "tvm"  # for a session of TVM's protocol, where only these children have TVM's Python
+    TVM = "tvm"  # for a session of TVM's protocol, where only these children have TVM
     HOST = "host"
     DEPLOYER = "deployer"
     FRONT = "front"

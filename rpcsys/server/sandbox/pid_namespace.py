@@ -21,12 +21,13 @@ import socket
 from typing import Callable, NoReturn
 
 from rpcsys.link.tcp import NO_SIGNAL
-from rpcsys.server.sandbox import messages, privileges, processes
-from rpcsys.server.sandbox.processes import LIBC, check, fork, fork_sibling
+from rpcsys.server.sandbox import bare_process, messages, privileges, processes
+from rpcsys.server.sandbox.processes import LIBC, check, fork
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 #: Namespaces that a process can leave: of mounts and IPC objects; of networks; and of PIDs, for its later children.
 MOUNTS, NETWORK, PIDS = _NEWNS | _NEWIPC, _NEWNET, _NEWPID
+LOOK_S = 0.05  # while the maker does not answer, between two looks whether it lives
 
 
 def mounts() -> int:
@@ -55,8 +56,8 @@ def _map_user(pid: int | str) -> None:
 class InitMaker:
     """Makes inits and starts processes below them. All become children of this process, a subreaper with one thread.
 
-    The maker is a process of its own, ``pid``: a copy of the zygote before its imports, whose fork takes 0.5 ms instead
-    of 2. ``close_others`` closes, in a copy of this process, its other private descriptors.
+    The maker is a process of its own, ``pid``: a copy of the zygote, of which its inits have next to nothing
+    (`bare_process`). ``close_others`` closes, in a copy of this process, its other private descriptors.
     """
 
     def __init__(self, close_others: Callable[[], None]) -> None:
@@ -67,6 +68,8 @@ class InitMaker:
 
     def _start(self) -> None:
         self._requests, theirs = messages.pair()
+        self._answers = select.poll()
+        self._answers.register(self._requests, select.POLLIN)
         parent = os.getpid()
         self.pid = fork()
         if not self.pid:
@@ -91,8 +94,12 @@ class InitMaker:
         return _number(answer, "the maker of inits")
 
     def _ask(self) -> bytes:
+        """Ask the maker for an init; its answer, empty when it is dead: inits hold its end of the socket open."""
         try:
             self._requests.send(b"?", NO_SIGNAL)
+            while not self._answers.poll(LOOK_S * 1000):
+                if processes.parent(self.pid) != os.getpid() or not processes.alive(self.pid):
+                    return b""
             return self._requests.recv(100)
         except ConnectionError:
             return b""
@@ -118,25 +125,18 @@ def _join(init: int, *kinds: str) -> None:
 
 
 def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
-    """Run a maker: make an init for each request, until the sender of requests is gone.
-
-    The maker does all setup itself: each page that an init writes to is copied once more for every slot.
-    """
+    """Run a maker: make an init for each request, until the sender of requests is gone."""
     try:
         processes.die_with_parent(parent)
         processes.set_name("rpcsys-inits")
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps what inits adopt
+        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):  # the kernel reaps what inits adopt
+            signal.signal(ignored, signal.SIG_IGN)
         privileges.drop(privileges.OF_INITS)
-        poll = select.poll()
-        poll.register(alive, 0)
+        clone = bare_process.prepare(alive)
         while requests.recv(1):
             try:
-                number = _fork_init()
-                if not number:
-                    requests.close()
-                    poll.poll()
-                    os._exit(0)
+                number = _make_init(clone)
             except OSError as error:
                 number = -(error.errno or errno.EIO)
             requests.send(b"%d" % number)
@@ -144,17 +144,17 @@ def _make_inits(requests: socket.socket, alive: int, parent: int) -> NoReturn:
         os._exit(0)
 
 
-def _fork_init() -> int:
-    """Fork an init as a child of the maker's parent; return its PID, 0 in the init itself. Raises OSError."""
+def _make_init(clone: Callable[[int], int]) -> int:
+    """Make an init as a child of the maker's parent; return its PID. Raises OSError."""
+    beside = bare_process.CLONE_PARENT | signal.SIGCHLD
     if not os.geteuid():
-        return fork_sibling(PIDS)
-    init = fork_sibling(PIDS | _NEWUSER)
-    if init:
-        try:
-            _map_user(init)
-        except OSError:
-            processes.kill(init)
-            raise
+        return clone(beside | PIDS)
+    init = clone(beside | PIDS | _NEWUSER)
+    try:
+        _map_user(init)
+    except OSError:
+        processes.kill(init)
+        raise
     return init
 
 

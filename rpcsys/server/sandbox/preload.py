@@ -8,7 +8,7 @@ import importlib
 import os
 import socket
 import sys
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, Optional, Sequence, Tuple
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import library
@@ -24,6 +24,8 @@ SECURE = "rpcsys.server.session.secure_opening"
 #: For a package to preload, the module that sessions use.
 TVM = "tvm.rpc.server"
 PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": TVM}
+#: How the names of the libraries begin whose loading touches many pages.
+LIBRARIES = ("libtvm_", "libstdc++")
 REHEARSALS = 10  # Python 3.11 adapts code in its eighth run
 _MADV_DONTNEED = 4
 
@@ -75,16 +77,40 @@ def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
         tvm(supervisor)
 
 
-def tvm(supervisor: socket.socket, child: Optional[int] = None) -> None:
-    """Import TVM's Python, as the first part of making ``child``. Raises ImportError."""
+def tvm(supervisor: socket.socket) -> None:
+    """Import TVM's Python. Raises ImportError."""
     with _one_thread():
-        _import(TVM, "--tvm python", supervisor, **({} if child is None else {"child": child}))
+        _import(TVM, "--tvm python", supervisor)
 
 
-def _import(name: str, what: str, supervisor: socket.socket, **fields: int) -> None:
+def tvm_for_children(supervisor: socket.socket, child: int) -> None:
+    """Load TVM for this process's later children, the first of which is ``child``. Raises ImportError.
+
+    Without its Python, where that is possible.
+    """
+    with _one_thread():
+        _load("--tvm python", supervisor, _tvm_for_children, child=child)
+
+
+def _tvm_for_children() -> None:
+    package = importlib.import_module("rpcsys.server.session.tvm_package")
+    if TVM not in sys.modules and package.load():
+        runtime = importlib.import_module("rpcsys.server.session.tvm_ctypes").library_runtime()
+        for _ in range(REHEARSALS):
+            importlib.import_module(OWN[1]).rehearse(runtime)
+        release_pages(LIBRARIES)
+    else:
+        importlib.import_module(TVM)
+
+
+def _import(name: str, what: str, supervisor: socket.socket) -> None:
+    _load(what, supervisor, lambda: importlib.import_module(PACKAGES.get(name, name)))
+
+
+def _load(what: str, supervisor: socket.socket, load: Callable[[], object], **fields: int) -> None:
     messages.send_json(supervisor, importing=what, **fields)
     try:
-        importlib.import_module(PACKAGES.get(name, name))
+        load()
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError)
         how = "; install it for this Python, or add its folder to PYTHONPATH" if missing else ""
@@ -112,7 +138,7 @@ def _load_runtime() -> None:
         library.load_runtime()
     except NativeError as error:
         raise ImportError(f"--tvm ctypes: {error}") from error
-    release_pages(("libtvm_", "libstdc++"))
+    release_pages(LIBRARIES)
 
 
 def release_pages(libraries: Sequence[str]) -> int:

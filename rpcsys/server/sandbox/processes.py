@@ -11,7 +11,6 @@ import ctypes
 import errno
 import os
 import signal
-import struct
 import time
 from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
@@ -21,10 +20,6 @@ _LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)  # called with the GIL held,
 RESCAN_S = 0.005  # between two bursts of scans for orphans
 BURST_S = 0.02  # the length of a burst of scans without a pause
 KILL_TIMEOUT_S = 5.0  # a process that is alive so long after SIGKILL counts as stuck in the kernel
-_CLONE_PARENT = 0x8000
-#: The number of the system call clone, by processor and bits; on all of them its first argument are the flags.
-_CLONE = {("x86_64", 64): 56, ("aarch64", 64): 220, ("riscv64", 64): 220}
-_CLONE_32 = ("x86_64", "aarch64", "i386", "i486", "i586", "i686", "armv6l", "armv7l", "armv8l")  # 120 on all
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 _host_pid = 0
 
@@ -48,22 +43,6 @@ def prctl(option: int, value: int) -> int:
 def fork() -> int:
     """Fork by the C library, in a process with one thread: Python's own fork copies 200 pages more. Raises OSError."""
     pid = int(_LIBC_WITH_GIL.fork())
-    if pid < 0:
-        check(pid)
-    return pid
-
-
-def fork_sibling(namespaces: int) -> int:
-    """Fork into new ``namespaces`` a child of this process's parent; return its PID, 0 in the child. Raises OSError.
-
-    The child may use system calls only: the C library does not know of this fork.
-    """
-    bits, machine = struct.calcsize("P") * 8, os.uname().machine
-    number = 120 if bits == 32 and machine in _CLONE_32 else _CLONE.get((machine, bits))
-    if number is None:
-        raise OSError(errno.ENOSYS, f"no fork beside a process on {machine}")
-    flags = _CLONE_PARENT | namespaces | signal.SIGCHLD
-    pid = int(_LIBC_WITH_GIL.syscall(ctypes.c_long(number), ctypes.c_long(flags), *[ctypes.c_long(0)] * 4))
     if pid < 0:
         check(pid)
     return pid

@@ -1,7 +1,7 @@
-"""The first zygote's side of a second one, which has TVM's Python: it makes the children for TVM's clients.
+"""The first zygote's side of a second one, which has TVM: it makes the children for TVM's clients.
 
-Started with the first such child: TVM's Python is 60 MB, which a fork copies the page tables of, and which a board
-without TVM's clients never loads. It is a fork of the first zygote and does what that one does; it dies with it.
+Started with the first such child: TVM takes memory, which a fork copies the page tables of, and which a board without
+TVM's clients never loads. It is a fork of the first zygote and does what that one does; it dies with it.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _main_of_tvm(settings: dict[str, Any], control: socket.socket, first_child: 
     zygote = Zygote(control, settings)
     zygote.start_maker()
     try:
-        preload.tvm(control, first_child)
+        preload.tvm_for_children(control, first_child)
         launch.freeze()
         messages.send_json(control, ready=True)
         zygote.run()

@@ -45,8 +45,7 @@ def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
         # Blocks if the client does not read: the supervisor ends this process after some seconds.
         runtime.get("rpc.ReturnException")(sock.fileno(), job.words)
         return "ended"
-    for name, function in functions(job.workdir, runtime.load_module).items():
-        runtime.register("tvm.rpc.server." + name, function)
+    _register(runtime, job.workdir)
     sock.sendall(job.reply)
     try:
         runtime.get("rpc.ServerLoop")(sock.detach())  # it closes the descriptor
@@ -55,6 +54,16 @@ def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
             raise
         return "lost"
     return "closed"
+
+
+def rehearse(runtime: Runtime) -> None:
+    """Do what a session does before its client's first call, in a process that waits for one. Leaves no state."""
+    _register(runtime, os.curdir)
+
+
+def _register(runtime: Runtime, workdir: str) -> None:
+    for name, function in functions(workdir, runtime.load_module).items():
+        runtime.register("tvm.rpc.server." + name, function)
 
 
 def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:

@@ -1,7 +1,8 @@
 """The slots of a board, their sessions, and the children that serve them. Decisions only.
 
 A child waits for every slot without a running session, so that a session opens without a fork. One child waits even
-while all slots are taken, so that the next session needs no fork either.
+while all slots are taken, so that the next session needs no fork either; but while a client of TVM may measure, none is
+made before a session ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ GRACE_GONE_S = 0.4  # time for a session process to end by itself after its clie
 #: Time for a session process to exit after its last message, and for sending a TVM client the timeout error.
 GRACE_DONE_S = 2.0
 FIRST_CALL_S = 0.005  # no fork for this long after a session was opened: its client makes its first call
-TVM_QUIET_S = 0.01  # the same for TVM's clients, whose HELLO is not seen: half make their first call within it
 KILL_AGAIN_S = 5.0  # pause between two kills. A killed process is dead within milliseconds, unless the kernel holds it
 #: Why a stopping server ends its sessions.
 STOPPED = "its server was stopped"
@@ -209,6 +209,8 @@ class Slots:
 
     def _expect_end(self, session: SessionRecord, grace_s: float) -> None:
         session.move(END_SEEN)
+        if not any(other.state is RUNNING for other in self.sessions.values()):
+            self._quiet_until = None  # nobody is left whom the fork for the next session would delay
         due = self.records.now + grace_s
         session.due = due if session.due is None else min(session.due, due)
 
@@ -307,8 +309,8 @@ class Slots:
             session.due = now + GRACE_DONE_S
         else:
             session.started = now
-            quiet_s = self.records.policy.quiet_s
-            self._quiet_until = now + (quiet_s if session.opening else min(TVM_QUIET_S, quiet_s))
+            if session.opening:
+                self._quiet_until = now + self.records.policy.quiet_s
             session.keep_limit()
         alone = self.processes.shared and len(self.sessions) == 1
         limit_s, lease = session.limit_s, session.lease
@@ -326,24 +328,36 @@ class Slots:
         return self._quiet_until is not None
 
     def _missing(self) -> list[ChildKind]:
-        """The kinds of the children to make, without regard to pauses.
-
-        For TVM's clients as many wait as there were at once; none before the first, whose child loads TVM's Python.
-        """
+        """The kinds of the children to make, without regard to pauses."""
         if not self.processes.can_spawn:
             return []
-        policy, of_tvm = self.records.policy, self._of_tvm()
-        running = sum(session.state is RUNNING for session in self.sessions.values())
-        lacking = sum(session.state in CHILDLESS for session in of_tvm)
-        ahead = self._tvm_at_once - sum(session.state is RUNNING for session in of_tvm)
-        least = policy.spares if self._tvm_at_once else 0
-        wanted = {
-            ChildKind.SESSION: max(policy.slots - running, policy.spares),
-            ChildKind.TVM: max(lacking, min(ahead, policy.slots - running), least),
-        }
+        measured = any(session.kind == TVM and session.state is RUNNING for session in self.sessions.values())
+        wanted = self._successors() if measured else self._ahead()
         for _, child in self.processes.for_sessions():
             wanted[child.kind] -= child.state in UNUSED
         return [kind for kind, number in wanted.items() for _ in range(number)]
+
+    def _ahead(self) -> dict[ChildKind, int]:
+        """How many children are to wait while no TVM client measures.
+
+        For TVM's clients as many as there were at once; none before the first, whose child loads TVM.
+        """
+        policy, of_tvm = self.records.policy, self._of_tvm()
+        running = sum(session.state is RUNNING for session in self.sessions.values())
+        lacking = sum(session.state in CHILDLESS for session in of_tvm)
+        least = policy.spares if self._tvm_at_once else 0
+        return {
+            ChildKind.SESSION: max(policy.slots - running, policy.spares),
+            ChildKind.TVM: max(lacking, min(self._tvm_at_once, policy.slots - running), least),
+        }
+
+    def _successors(self) -> dict[ChildKind, int]:
+        """The same while one may: a fork would run beside its measurement.
+
+        One for each session that lacks a child, and for each that ends: its end takes time anyway, and the next comes.
+        """
+        kinds = Counter(self._kind(session) for session in self.sessions.values() if session.state is not RUNNING)
+        return {kind: kinds[kind] for kind in (ChildKind.SESSION, ChildKind.TVM)}
 
 
 def _how(status: int) -> str:

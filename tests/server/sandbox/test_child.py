@@ -9,6 +9,7 @@ from rpcsys.server.sandbox import mount_namespace
 from rpcsys.server.sandbox.messages import TVM_END, Job, send
 from rpcsys.wire import frames
 from rpcsys.wire.reader import FrameReader
+from tests.device import until
 
 WHY_NOT = mount_namespace.probe("/tmp/rpcsys-probe")
 
@@ -42,6 +43,21 @@ def test_a_session_is_served_and_its_outcome_reported(zygote):
         assert zygote.child_message(1, "outcome")["outcome"] == "closed"
     dead = zygote.next_message("dead")
     assert (dead["dead"], dead["status"]) == (1, 0)
+
+
+def faults(pid):
+    """How many pages the process has had to get, or to copy (proc(5), minflt)."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[7])
+
+
+def test_a_forked_child_rehearses_once_while_no_client_comes(start):
+    zygote = start()
+    zygote.next_message("ready")
+    pid = zygote.spawn(1)["pid"]
+    zygote.child_message(1, "ready")
+    at_first = faults(pid)
+    until(lambda: faults(pid) > at_first + 50, "it rehearses")
 
 
 def test_a_client_that_disconnects_is_reported_as_lost(zygote):

@@ -111,7 +111,7 @@ print(json.dumps([lived, ended(pid, other, first, second)]))
 """,
         user,
     )
-    assert result == [[True] * 4, [-9, -9, 0, 0]]
+    assert result == [[True] * 4, [-9, -9, 255, 255]]
 
 
 def test_starting_a_process_in_an_ended_namespace_is_an_error(user):

@@ -34,6 +34,13 @@ def test_functions_stay_in_the_directory(tmp_path: Path) -> None:
             functions[name]("../x.so")
 
 
+def test_a_rehearsal_registers_the_functions_that_a_session_replaces() -> None:
+    registered: dict[str, object] = {}
+    tvm_session.rehearse(tvm_session.Runtime(registered.__setitem__, registered.__getitem__, str))
+    names = {"workpath", "load_module", "listdir", "download_linked_module"}
+    assert {name.rpartition(".")[2] for name in registered} == names
+
+
 def test_an_empty_name_is_the_directory_which_cannot_be_removed(tmp_path: Path) -> None:
     home = tmp_path / "empty"
     home.mkdir()

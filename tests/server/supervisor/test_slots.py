@@ -88,23 +88,50 @@ def test_a_session_without_a_child_ends_the_pause_in_forking():
     script.boot()
     for number in (1, 2):
         if number == 2:
-            script.post(ev.ChildDone, 1, "closed")
+            assert script.post(ev.ChildDone, 1, "closed") == [do.Spawn(2)]
             script.child_dies(1)
-            assert script.tick(0.06)[-1:] == [do.Spawn(2)]
             script.post(ev.ChildReady, 2)
         script.greet(number)
     script.greet(3)
-    script.post(ev.ChildDone, 2, "closed")
-    assert do.Spawn(3, at_once=True) in script.child_dies(2)
+    script.child_dies(2)
+    script.post(ev.Removed, 2)
+    assert do.Start in kinds(script.post(ev.ChildReady, 3))
     script.replay()
 
 
-def test_the_pause_in_forking_is_short_for_tvm_clients():
+def test_a_session_whose_end_is_in_sight_ends_the_pause_in_forking():
+    script = Transcript(slots=2, spares=1, quiet_s=0.05)
+    script.boot()
+    script.greet(1)
+    script.greet(2)
+    assert script.post(ev.ChildDone, 1, "closed") == []  # the second one's client is about to make its first call
+    assert script.post(ev.ChildDone, 2, "closed") == [do.Spawn(3), do.Spawn(4)]
+
+
+def test_no_child_is_forked_while_a_tvm_client_may_measure():
     script = Transcript(spares=1, quiet_s=0.05)
     script.boot()
     script.greet(1, session=None)
-    assert script.tick(0.005) == []
-    assert script.tick(0.006) == [do.Spawn(2)]
+    assert script.tick(60) == []
+    assert script.post(ev.HungUp, 1) == [do.Spawn(2)]  # beside the end of its processes
+    assert script.post(ev.ChildReady, 2) == []
+    script.post(ev.ChildDone, 1, "closed")
+    script.child_dies(1)
+    assert kinds(script.greet(2, session=None)) == [do.Start]
+    assert script.tick(60) == []
+    script.replay()
+
+
+def test_a_session_that_ends_beside_a_tvm_client_has_one_successor_forked():
+    script = Transcript(slots=3, spares=1)
+    script.boot()
+    for conn in (1, 2, 3):
+        script.greet(conn, session=None)
+    assert script.post(ev.HungUp, 2) == [do.Spawn(4)]
+    script.child_dies(2)
+    assert script.tick(60) == []
+    assert kinds(script.greet(4, session=None)) == []
+    assert kinds(script.post(ev.ChildReady, 4)) == [do.Start]
 
 
 def test_a_session_that_never_opens_delays_no_fork_for_long():
@@ -232,10 +259,10 @@ def test_another_child_sends_a_tvm_client_the_memory_limit(starved):
     board = Transcript(slots=1, spares=1, memory=512 << 20)
     board.boot()
     board.greet(1, session=None)
-    board.post(ev.ChildReady, 2)
     if not starved:
-        assert board.post(ev.MemoryExceeded, 1) == [do.Kill(1)]
-    start = board.post(ev.ChildDead, 1, -9, starved=starved)[0]
+        assert board.post(ev.MemoryExceeded, 1) == [do.Kill(1), do.Spawn(2)]
+    assert only(board.post(ev.ChildDead, 1, -9, starved=starved), do.Start) == []
+    start = board.post(ev.ChildReady, 2)[0]
     assert (start.child, start.kind) == (2, "tvm-end")
     assert start.words.startswith("MemoryLimit: the session's memory limit of 512 MB was hit")
     board.post(ev.ChildDone, 2, "ended")
@@ -332,8 +359,8 @@ def test_the_holder_of_an_ended_lease_is_sent_the_reason():
 
 def test_a_tvm_client_is_sent_the_reason_too():
     board, _ = leased(None)
-    board.post(ev.ChildReady, 2)
     board.post(ev.LeaseRevoked, "l", 1, "ended", "eve ended it: maintenance")
+    board.post(ev.ChildReady, 2)
     (start,) = only(board.post(ev.ChildDead, 1, -9), do.Start)
     assert start.words == "SessionLost: the session is over: eve ended it: maintenance"
 
