@@ -399,19 +399,21 @@ def _with_written(session: Caller, arguments: Sequence[Any], frame: Frame) -> An
 
 
 def told(answer: Any) -> TimingResult:
-    """The result in a device's answer. Its warnings also go to Python's `warnings`.
-
-    Raises `ProtocolError` for an invalid answer.
-    """
-    try:
-        answer = answers.from_device(answers.times, answer, "a time evaluator")
-        energy = answer.get("joules"), answer.get("meters")
-        result = TimingResult(answer["results"], answer.get("board"), answer.get("warnings", ()), *energy)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        raise ProtocolError("the device's answer to a time evaluator makes no sense") from None
+    """`timing_of` an answer, whose warnings also go to Python's `warnings`."""
+    result = timing_of(answer)
     if result.warnings:
         python_warnings.warn(printable("; ".join(map(str, result.warnings))), RuntimeWarning, stacklevel=3)
     return result
+
+
+def timing_of(answer: Any) -> TimingResult:
+    """The result in a device's answer to a time evaluator. Raises `ProtocolError` for an invalid answer."""
+    try:
+        answer = answers.from_device(answers.times, answer, "a time evaluator")
+        energy = answer.get("joules"), answer.get("meters")
+        return TimingResult(answer["results"], answer.get("board"), answer.get("warnings", ()), *energy)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        raise ProtocolError("the device's answer to a time evaluator makes no sense") from None
 
 
 def _human(seconds: float) -> str:

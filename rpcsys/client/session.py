@@ -128,9 +128,9 @@ class Session(Caller, Closeable):
         """The objects that this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
 
         It has a row for each object, the largest first: ``id``, ``bytes``, ``is`` (array, module, function), and
-        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is not counted. If the
-        session uses several devices, ``devices`` has for each the ``arrays`` that it keeps and their ``bytes``, and
-        the figures of `device_report`.
+        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is in ``process`` alone,
+        the bytes of the session's own process. If the session uses several devices, ``devices`` has for each the
+        ``arrays`` that it keeps and their ``bytes``, and the figures of `device_report`.
         """
         found: MemoryReport = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
         return found

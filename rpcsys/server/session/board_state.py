@@ -26,6 +26,8 @@ STEAL_SHARE = 0.01
 PRESSURE = 10.0  # percent of the last ten seconds in which a task waited for a CPU
 PINNED = "performance"
 
+_MEMORY = {"anonymous": "RssAnon", "peak": "VmHWM"}
+
 #: Cooling devices that slow a processor: not fans, and not the light behind a display.
 _SLOWS = re.compile(r"Processor|intel_powerclamp|(thermal-)?(cpufreq|cpuidle|idle|devfreq)-")
 #: A Raspberry Pi's firmware: capped, throttled and at its soft limit now (bits 1 to 3), or short of voltage (bit 0).
@@ -75,6 +77,16 @@ def since(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     if after.get("throttle_count", 0) > before.get("throttle_count", after.get("throttle_count", 0)):
         found["throttled"] = True
     return found
+
+
+def process_memory(root: str = "/") -> dict[str, int]:
+    """Bytes of this process that no other has: ``anonymous`` now, and ``peak``, the most that it had with all files.
+
+    From ``/proc/self/status`` (filesystems/proc.rst): RssAnon and VmHWM. A new child has the zygote's.
+    """
+    text = _text(os.path.join(root, "proc/self/status")) or ""
+    found = {name: re.search(rf"^{field}:\s+([0-9]+) kB$", text, re.MULTILINE) for name, field in _MEMORY.items()}
+    return {name: int(match.group(1)) << 10 for name, match in found.items() if match}
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

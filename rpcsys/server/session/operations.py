@@ -12,7 +12,7 @@ from rpcsys.module.loading import load_file
 from rpcsys.module.module import Module
 from rpcsys.module.placement import DeviceArray
 from rpcsys.server.session import registry
-from rpcsys.server.session.board_state import board_state
+from rpcsys.server.session.board_state import board_state, process_memory
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.timing import measure
@@ -51,7 +51,7 @@ class Operations(Calls):
         self._add("session.listdir", files.directory.listdir, str, optional=1)
         self._add("session.remove", files.directory.remove, str)
         self._add("session.offer", files.offer, str, int, str)
-        self._add("session.memory", objects.memory)
+        self._add("session.memory", lambda: {**objects.memory(), "process": process_memory()})
         self._add("session.put", self._put, object, str, optional=1)
         self._add("session.devices", _devices)
         self._add("session.get", lambda value: value, object)

@@ -1,0 +1,17 @@
+"""Measures models on the boards of a lab: tables of models and boards, and what became slower since the last one.
+
+    table = rpcsys.measure.bench(["model.onnx"], "all", tracker="lab:9190")
+    table.save("today.json")
+    for verdict in rpcsys.measure.judge(rpcsys.measure.load("yesterday.json"), table):
+        print(verdict)
+
+It needs numpy and scipy: ``pip install 'rpcsys[measure]'``.
+"""
+
+from __future__ import annotations
+
+from rpcsys.measure.bench import bench
+from rpcsys.measure.regressions import Outcome, Verdict, confirmed, judge
+from rpcsys.measure.tables import BenchTable, Cell, Measured, load, merged
+
+__all__ = ["BenchTable", "Cell", "Measured", "Outcome", "Verdict", "bench", "confirmed", "judge", "load", "merged"]

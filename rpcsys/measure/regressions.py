@@ -1,0 +1,220 @@
+"""Decides which cells of a table became slower since an earlier one. Pure; docs/bench.md says why it is done so.
+
+The sessions of a cell are what is independent, not its results: those of one session share its process, its memory and
+its minute. So each session counts once, by its median, and the spread between sessions is in every interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from rpcsys.measure.tables import BenchTable, BoardFacts, Cell, Measured
+
+LEAST = 0.02  # the least change that counts
+ALPHA = 0.05  # the share of wrong calls among all calls, at most (false discovery rate)
+FEWEST = 3  # sessions on each side: with two, the spread is a guess
+
+
+class Outcome(str, Enum):
+    """What became of a cell."""
+
+    SAME = "no change that counts"
+    SLOWER = "slower"
+    FASTER = "faster"
+    BOARD = "slower, and so is the board itself"
+    BROKEN = "no longer runs"
+    UNKNOWN = "cannot be compared"
+
+
+#: Outcomes that fail a check in CI.
+BAD = (Outcome.SLOWER, Outcome.BROKEN)
+
+
+class Shift(NamedTuple):
+    """How one sample of sessions is slower than another: a ratio less 1, and its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{abs(self.ratio):.1%} ({self._ends()}, 95 %)"
+
+    def _ends(self) -> str:
+        ends = sorted((abs(self.low), abs(self.high))) if self.low * self.high > 0 else (self.low, self.high)
+        return "{:.1%} to {:.1%}".format(*ends)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a cell, and by how much; ``why`` in words where there is no shift, or more to say."""
+
+    cell: Cell
+    outcome: Outcome
+    shift: Shift | None = None
+    why: str = ""
+
+    @property
+    def bad(self) -> bool:
+        """Whether it fails a check."""
+        return self.outcome in BAD
+
+    def __str__(self) -> str:
+        if self.shift is None or self.outcome in (Outcome.BROKEN, Outcome.UNKNOWN):
+            return f"{self.cell}: {self.outcome.value}{f' ({self.why})' if self.why else ''}"
+        if self.outcome is Outcome.SAME:
+            return f"{self.cell}: {self.outcome.value} ({self.shift.ratio:+.1%}, {self.shift._ends()}, 95 %)"
+        more = f"; {self.why}" if self.why else ""
+        return f"{self.cell}: {self.outcome.value} by {self.shift}{more}"
+
+
+def judge(base: BenchTable, now: BenchTable, least: float = LEAST) -> list[Verdict]:
+    """What became of each cell of ``now`` that ``base`` has, too.
+
+    A cell is slower if its sessions' medians and the fastest results of its sessions are both, beyond chance, more than
+    ``least`` above those of ``base``: what else runs on a board only adds time, and spares some results. Chances are
+    those of Welch's t-test on the logarithms, corrected for the number of cells (Benjamini and Hochberg 1995). Where
+    the board itself is slower, by a call that does nothing, that is taken off before.
+    """
+    pairs = [(before, row) for row in now.rows if (before := base.row(row.cell)) is not None]
+    told = {row.cell: verdict for before, row in pairs if (verdict := _untested(before, row)) is not None}
+    told.update({row.cell: verdict for row in now.rows if (verdict := _moved(base, row)) is not None})
+    tested = [(before, row) for before, row in pairs if row.cell not in told]
+    slower = _corrected(_chance_slower(before, row, least) for before, row in tested)
+    faster = _corrected(_chance_slower(row, before, least) for before, row in tested)
+    for (before, row), p_slower, p_faster in zip(tested, slower, faster, strict=True):
+        shift = shift_of(before.medians, row.medians)
+        outcome = Outcome.SLOWER if p_slower <= ALPHA else Outcome.FASTER if p_faster <= ALPHA else Outcome.SAME
+        verdict = Verdict(row.cell, outcome, shift, _doubts(row) if outcome is not Outcome.SAME else "")
+        if outcome is Outcome.SLOWER:
+            facts = base.boards.get(row.cell.board), now.boards.get(row.cell.board)
+            verdict = _less_the_boards(verdict, before, row, facts, least)
+        told[row.cell] = verdict
+    return [told[row.cell] for row in now.rows if row.cell in told]
+
+
+def confirmed(
+    base: BenchTable, now: BenchTable, again: Callable[[Collection[Cell]], BenchTable], least: float = LEAST
+) -> list[Verdict]:
+    """`judge`; cells that it calls bad are measured ``again``, and the new sessions alone decide about these."""
+    first = judge(base, now, least)
+    bad = [verdict.cell for verdict in first if verdict.bad]
+    second = {verdict.cell: verdict for verdict in judge(base, again(bad), least)} if bad else {}
+    return [_of_two(verdict, second.get(verdict.cell)) if verdict.bad else verdict for verdict in first]
+
+
+def _of_two(first: Verdict, second: Verdict | None) -> Verdict:
+    if second is None:
+        return replace(first, outcome=Outcome.UNKNOWN, why="it could not be measured again")
+    if second.bad:
+        return second
+    how = f"{first.outcome.value} by {first.shift}" if first.outcome is Outcome.SLOWER else first.outcome.value
+    return replace(second, why=f"{how} at first, and not when it was measured again")
+
+
+def shift_of(before: Sequence[float], now: Sequence[float]) -> Shift:
+    """How much slower ``now`` is than ``before`` (both in seconds), by their geometric means, and Welch's interval."""
+    logs_now, logs_before = _logs(now), _logs(before)
+    middle = float(logs_now.mean() - logs_before.mean())
+    interval = _welch(logs_now, logs_before).confidence_interval(0.95)
+    low, high = (middle if math.isnan(end) else float(end) for end in (interval.low, interval.high))
+    return Shift(*(math.expm1(min(each, _MOST)) for each in (middle, low, high)))
+
+
+_TINY = 1e-12  # seconds: a clock's 0 has no logarithm
+_MOST = 100.0  # of a logarithm: the exponential of more is of no use
+_Array = NDArray[np.float64]
+
+
+def _logs(seconds: Sequence[float]) -> _Array:
+    return np.log(np.maximum(seconds, _TINY))
+
+
+def _welch(now: _Array, before: _Array, above: float = 0.0) -> Any:
+    """Scipy's test of whether the means of ``now``, less ``above``, and ``before`` differ."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of samples without any spread
+        return stats.ttest_ind(now - above, before, equal_var=False)
+
+
+def _p_above(now: _Array, before: _Array, above: float) -> float:
+    """The chance of such logarithms, or of larger ones, if ``now`` is not more than ``above`` over ``before``."""
+    two_sided = float(_welch(now, before, above).pvalue)
+    over = float(now.mean() - before.mean()) > above
+    if math.isnan(two_sided):
+        return 0.0 if over else 1.0
+    return two_sided / 2 if over else 1 - two_sided / 2
+
+
+def _chance_slower(before: Measured, now: Measured, least: float) -> float:
+    """The larger of the chances by the sessions' medians and by their fastest results: both must be above."""
+    limit = math.log1p(least)
+    fastest = [_logs([min(block) for block in row.blocks]) for row in (now, before)]
+    return max(_p_above(_logs(now.medians), _logs(before.medians), limit), _p_above(fastest[0], fastest[1], limit))
+
+
+def _corrected(chances: Iterable[float]) -> list[float]:
+    listed = list(chances)
+    return [float(p) for p in stats.false_discovery_control(listed)] if listed else []
+
+
+def _untested(before: Measured, now: Measured) -> Verdict | None:
+    """The verdict of a cell that has no two samples to test; None if it has."""
+    if before.error:
+        return Verdict(now.cell, Outcome.UNKNOWN, why=f"it was not measured before: {before.error}")
+    if now.error:
+        return Verdict(now.cell, Outcome.BROKEN if now.broken else Outcome.UNKNOWN, why=now.error)
+    fewest = min(len(before.blocks), len(now.blocks))
+    if fewest < FEWEST:
+        return Verdict(now.cell, Outcome.UNKNOWN, why=f"{fewest} sessions are too few; measure at least {FEWEST}")
+    return None
+
+
+def _moved(base: BenchTable, now: Measured) -> Verdict | None:
+    """The verdict of a cell that was measured on another board of its key alone; None for any other."""
+    if base.row(now.cell) is not None:
+        return None
+    twins = [row.cell.board for row in base.rows if row.cell._replace(board="") == now.cell._replace(board="")]
+    if not twins:
+        return None
+    return Verdict(now.cell, Outcome.UNKNOWN, why=f"it was measured on {', '.join(twins)}, and boards differ")
+
+
+def _less_the_boards(
+    verdict: Verdict, before: Measured, now: Measured, facts: Sequence[BoardFacts | None], least: float
+) -> Verdict:
+    """The verdict of a slower cell whose board may be slower itself: is the cell, without what its board is?"""
+    known = [each for each in facts if each is not None]
+    if len(known) < len(facts) or known[0].versions.get("python") != known[1].versions.get("python"):
+        return verdict
+    was, is_now = (_pace(each) for each in known)
+    if (len(was), len(is_now)) != (len(before.blocks), len(now.blocks)):
+        return verdict
+    if _p_above(_logs(is_now), _logs(was), 0.0) > ALPHA:
+        return verdict
+    why = f"a call that does nothing takes {shift_of(was, is_now)} longer there"
+    rest = _logs(now.medians) - _logs(is_now), _logs(before.medians) - _logs(was)
+    if _p_above(*rest, math.log1p(least)) <= ALPHA:
+        return replace(verdict, why=f"more than its board, where {why}")
+    return replace(verdict, outcome=Outcome.BOARD, why=f"{why}: look what runs there, and how hot it is")
+
+
+def _pace(facts: BoardFacts) -> list[float]:
+    """The board's median pace in each session."""
+    return [statistics.median(block) for block in facts.pace]
+
+
+def _doubts(row: Measured) -> str:
+    if not row.doubtful:
+        return ""
+    return f"its board was disturbed in {row.doubtful} of {len(row.blocks)} sessions: {row.warnings[0]}"
