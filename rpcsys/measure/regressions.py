@@ -1,7 +1,9 @@
 """Decides which cells of a table became slower since an earlier one. Pure; docs/bench.md says why it is done so.
 
 The sessions of a cell are what is independent, not its results: those of one session share its process, its memory and
-its minute. So each session counts once, by its median, and the spread between sessions is in every interval.
+its minute. So each session counts once, by one figure, and the spread between sessions is in every interval. The figure
+is the median of its results where no session of either side was disturbed; else it is the fastest one, because what
+else runs on a board only adds time, and spares some results.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ FEWEST = 3  # sessions on each side: with two, the spread is a guess
 class Outcome(str, Enum):
     """What became of a cell."""
 
-    SAME = "no change that counts"
+    SAME = "not slower"
+    UNSURE = "too much spread to tell"
     SLOWER = "slower"
     FASTER = "faster"
     BOARD = "slower, and so is the board itself"
@@ -48,11 +51,13 @@ class Shift(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{abs(self.ratio):.1%} ({self._ends()}, 95 %)"
-
-    def _ends(self) -> str:
         ends = sorted((abs(self.low), abs(self.high))) if self.low * self.high > 0 else (self.low, self.high)
-        return "{:.1%} to {:.1%}".format(*ends)
+        return "{:.1%} ({:.1%} to {:.1%}, 95 %)".format(abs(self.ratio), *ends)
+
+    @property
+    def signed(self) -> str:
+        """The shift with its sign: minus is faster."""
+        return "{:+.1%}, {:+.1%} to {:+.1%}".format(*self)
 
 
 @dataclass(frozen=True)
@@ -72,19 +77,19 @@ class Verdict:
     def __str__(self) -> str:
         if self.shift is None or self.outcome in (Outcome.BROKEN, Outcome.UNKNOWN):
             return f"{self.cell}: {self.outcome.value}{f' ({self.why})' if self.why else ''}"
-        if self.outcome is Outcome.SAME:
-            return f"{self.cell}: {self.outcome.value} ({self.shift.ratio:+.1%}, {self.shift._ends()}, 95 %)"
         more = f"; {self.why}" if self.why else ""
+        if self.outcome in (Outcome.SAME, Outcome.UNSURE):
+            return f"{self.cell}: {self.outcome.value} ({self.shift.signed}, 95 %){more}"
         return f"{self.cell}: {self.outcome.value} by {self.shift}{more}"
 
 
 def judge(base: BenchTable, now: BenchTable, least: float = LEAST) -> list[Verdict]:
     """What became of each cell of ``now`` that ``base`` has, too.
 
-    A cell is slower if its sessions' medians and the fastest results of its sessions are both, beyond chance, more than
-    ``least`` above those of ``base``: what else runs on a board only adds time, and spares some results. Chances are
-    those of Welch's t-test on the logarithms, corrected for the number of cells (Benjamini and Hochberg 1995). Where
-    the board itself is slower, by a call that does nothing, that is taken off before.
+    A cell is slower if its sessions' figures are, beyond chance, more than ``least`` above those of ``base``, and their
+    medians, too. Chances are those of Welch's t-test on the logarithms, corrected for the number of cells (Benjamini
+    and Hochberg 1995). Where the board itself is slower, by a call that does nothing, that is taken off before. A cell
+    is not slower if the interval of its shift ends below ``least``; else nothing can be told of it.
     """
     pairs = [(before, row) for row in now.rows if (before := base.row(row.cell)) is not None]
     told = {row.cell: verdict for before, row in pairs if (verdict := _untested(before, row)) is not None}
@@ -93,13 +98,16 @@ def judge(base: BenchTable, now: BenchTable, least: float = LEAST) -> list[Verdi
     slower = _corrected(_chance_slower(before, row, least) for before, row in tested)
     faster = _corrected(_chance_slower(row, before, least) for before, row in tested)
     for (before, row), p_slower, p_faster in zip(tested, slower, faster, strict=True):
-        shift = shift_of(before.medians, row.medians)
-        outcome = Outcome.SLOWER if p_slower <= ALPHA else Outcome.FASTER if p_faster <= ALPHA else Outcome.SAME
-        verdict = Verdict(row.cell, outcome, shift, _doubts(row) if outcome is not Outcome.SAME else "")
-        if outcome is Outcome.SLOWER:
+        shift = shift_of(*_figures(before, row))
+        if p_slower <= ALPHA:
             facts = base.boards.get(row.cell.board), now.boards.get(row.cell.board)
-            verdict = _less_the_boards(verdict, before, row, facts, least)
-        told[row.cell] = verdict
+            verdict = Verdict(row.cell, Outcome.SLOWER, shift, _doubts(row))
+            told[row.cell] = _less_the_boards(verdict, before, row, facts, least)
+        elif p_faster <= ALPHA:
+            told[row.cell] = Verdict(row.cell, Outcome.FASTER, shift, _doubts(row))
+        else:
+            outcome = Outcome.SAME if shift.high <= least else Outcome.UNSURE
+            told[row.cell] = Verdict(row.cell, outcome, shift, _doubts(row) if outcome is Outcome.UNSURE else "")
     return [told[row.cell] for row in now.rows if row.cell in told]
 
 
@@ -157,10 +165,22 @@ def _p_above(now: _Array, before: _Array, above: float) -> float:
 
 
 def _chance_slower(before: Measured, now: Measured, least: float) -> float:
-    """The larger of the chances by the sessions' medians and by their fastest results: both must be above."""
-    limit = math.log1p(least)
-    fastest = [_logs([min(block) for block in row.blocks]) for row in (now, before)]
-    return max(_p_above(_logs(now.medians), _logs(before.medians), limit), _p_above(fastest[0], fastest[1], limit))
+    """The chance of such figures if ``now`` is not more than ``least`` slower; 1 if the medians do not say so."""
+    if shift_of(before.medians, now.medians).ratio <= least:
+        return 1.0
+    figures_before, figures_now = _figures(before, now)
+    return _p_above(_logs(figures_now), _logs(figures_before), math.log1p(least))
+
+
+def _figures(before: Measured, now: Measured) -> tuple[list[float], list[float]]:
+    """The figure of each session, in seconds, on both sides."""
+    of = _figure(before, now)
+    return [of(block) for block in before.blocks], [of(block) for block in now.blocks]
+
+
+def _figure(before: Measured, now: Measured) -> Callable[[Sequence[float]], float]:
+    """What of a session counts: the median of its results, or the fastest where a session was disturbed."""
+    return min if before.doubtful or now.doubtful else statistics.median
 
 
 def _corrected(chances: Iterable[float]) -> list[float]:
@@ -197,24 +217,22 @@ def _less_the_boards(
     known = [each for each in facts if each is not None]
     if len(known) < len(facts) or known[0].versions.get("python") != known[1].versions.get("python"):
         return verdict
-    was, is_now = (_pace(each) for each in known)
+    of = _figure(before, now)
+    was, is_now = ([of(block) for block in each.pace] for each in known)
     if (len(was), len(is_now)) != (len(before.blocks), len(now.blocks)):
         return verdict
     if _p_above(_logs(is_now), _logs(was), 0.0) > ALPHA:
         return verdict
     why = f"a call that does nothing takes {shift_of(was, is_now)} longer there"
-    rest = _logs(now.medians) - _logs(is_now), _logs(before.medians) - _logs(was)
+    figures_before, figures_now = _figures(before, now)
+    rest = _logs(figures_now) - _logs(is_now), _logs(figures_before) - _logs(was)
     if _p_above(*rest, math.log1p(least)) <= ALPHA:
         return replace(verdict, why=f"more than its board, where {why}")
     return replace(verdict, outcome=Outcome.BOARD, why=f"{why}: look what runs there, and how hot it is")
 
 
-def _pace(facts: BoardFacts) -> list[float]:
-    """The board's median pace in each session."""
-    return [statistics.median(block) for block in facts.pace]
-
-
 def _doubts(row: Measured) -> str:
     if not row.doubtful:
         return ""
-    return f"its board was disturbed in {row.doubtful} of {len(row.blocks)} sessions: {row.warnings[0]}"
+    what = f"its board was disturbed in {row.doubtful} of {len(row.blocks)} sessions"
+    return f"{what}: {row.warnings[0]}" if row.warnings else what

@@ -20,7 +20,7 @@ from typing import Any
 
 FREQUENCY_SHARE = 0.05  # a larger change of frequency makes timings doubtful; governors step by more, noise is less
 TEMPERATURE_K = 10.0  # after a larger rise a small board without a fan is soon throttled
-SHORTEST_S = 0.1  # of CPU time between two states, for shares of it: ten of Linux's ticks
+SHORTEST_S = 0.2  # of CPU time between two states, for shares of it: twenty of Linux's ticks
 OTHERS_SHARE = 0.1  # of the CPUs' time: one busy process on a board of four cores takes 0.25
 STEAL_SHARE = 0.01
 PRESSURE = 10.0  # percent of the last ten seconds in which a task waited for a CPU
