@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -235,6 +236,8 @@ class _Row:
         joules = sum(self.joules) / len(self.joules) if self.joules else None
         broken = isinstance(self.error, RemoteError)
         error = one_line(self.error) if self.error is not None else ""
+        # There the file has a folder of its own, in which the files of its weights are, too.
+        error = re.sub(rf"\b\d+/{re.escape(Path(cell.model).name)}", cell.model, error)
         return Measured(
             cell, tuple(self.blocks) if not error else (), self.runtime, self.memory, joules, tuple(self.warnings),
             self.doubtful, error, broken,

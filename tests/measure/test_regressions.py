@@ -154,13 +154,13 @@ def simulated(rng: random.Random, cells: int, factor: float = 1.0, load: float =
 
 @pytest.mark.parametrize("load", [0.0, 0.4])
 def test_an_unchanged_lab_is_hardly_ever_called_slower(load: float) -> None:
-    """200 runs of 10 cells against each other, every second one with other work on the boards."""
+    """Runs of 10 cells against each other; docs/bench.md has more of them."""
     rng = random.Random(21)
     called = 0
-    for _ in range(200):
+    for _ in range(80):
         base, now = simulated(rng, 10), simulated(rng, 10, load=load)
         called += any(verdict.bad for verdict in confirmed(base, now, lambda cells: simulated(rng, 10, load=load)))
-    assert called <= 4
+    assert called <= 2
 
 
 @pytest.mark.parametrize("load", [0.0, 0.4])

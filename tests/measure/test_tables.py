@@ -15,9 +15,8 @@ from rpcsys.measure.tables import BenchTable, BoardFacts, Cell, Measured, from_j
 
 seconds = st.floats(0, 1e6)
 blocks = st.lists(st.lists(seconds, min_size=1, max_size=4).map(tuple), max_size=8).map(tuple)
-cells = st.builds(
-    Cell, st.text(max_size=8), st.text(max_size=8), st.text(max_size=5), st.text(max_size=8), st.integers(0, 64)
-)
+name = st.text(max_size=8)
+cells = st.builds(Cell, name, name, name, name, st.integers(0, 64))
 rows = st.builds(
     Measured,
     cells,
@@ -69,9 +68,10 @@ def test_a_changed_file_is_a_table_or_an_error_in_one_sentence(table: BenchTable
             break
         where = where[place]
     try:
-        assert isinstance(from_json(value), BenchTable)
+        said = str(from_json(value).made)
     except ProtocolError as error:
-        assert "\n" not in str(error)
+        said = str(error)
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_another_file_is_an_error_with_what_to_do(tmp_path: Path, content: bytes
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot read .*nowhere.json: No such file"):
+    with pytest.raises(UsageError, match=r"cannot read .*nowhere\.json: No such file"):
         load(tmp_path / "nowhere.json")
     with pytest.raises(UsageError, match="cannot be written: No such file"):
         BenchTable(()).save(tmp_path / "no" / "t.json")
