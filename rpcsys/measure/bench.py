@@ -109,7 +109,7 @@ def named(models: Sequence[str | Path]) -> dict[str, Path]:
     names = [path.name for path in paths]
     found = {path.name if names.count(path.name) == 1 else str(path): path for path in paths}
     if not found or len(found) < len(paths):
-        raise UsageError("a model is given twice" if found else "give at least one model to measure")
+        raise UsageError("a model is given twice: leave one out" if found else "give at least one model to measure")
     return found
 
 

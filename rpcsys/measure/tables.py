@@ -123,7 +123,7 @@ def load(path: str | os.PathLike[str]) -> BenchTable:
         with open(path, "rb") as file:
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"cannot read {name}: {error.strerror or error}") from None
+        raise UsageError(f"cannot read {name}: {error.strerror or error}; check the path") from None
     try:
         if len(text) > MAX_BYTES:
             raise ProtocolError(f"it is longer than {MAX_BYTES >> 20} MB")
