@@ -86,7 +86,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # The programs of a server: supervisor, zygote, and the programs of children.
     "server.supervisor": ("server.config", "server.supervisor.state"),
     # The server's state, without sockets and files. From the top down.
-    "server.supervisor.state": ("server.supervisor.admission",),
+    "server.supervisor.state": ("server.supervisor.admission", "server.supervisor.pinning"),
+    "server.supervisor.pinning": ("server.supervisor.slots",),
     "server.supervisor.admission": ("server.supervisor.tracker", "server.supervisor.fronts"),
     "server.supervisor.fronts": ("server.supervisor.parking", "server.supervisor.process_table"),
     "server.supervisor.tracker": (

@@ -81,6 +81,7 @@ class AsyncSession(AsyncCloseable):
         return f"<async {repr(self.blocking)[1:]}"
 
     memory = threaded(Session.memory)
+    board_state = threaded(Session.board_state)
     listdir = threaded(Session.listdir)
     remove = threaded(Session.remove)
     ping = threaded(Session.ping)

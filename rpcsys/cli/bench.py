@@ -12,8 +12,9 @@ import click
 from rpcsys.cli import options
 from rpcsys.client import connect_tracker
 from rpcsys.errors import RpcsysError, UsageError
-from rpcsys.module import external, loading
+from rpcsys.module import external
 from rpcsys.query import terminal
+from rpcsys.wire.device_names import MAX_THREADS
 
 if TYPE_CHECKING:
     from rpcsys.measure.bench import BenchPlan
@@ -39,8 +40,8 @@ def numbers_of_threads(text: str) -> list[int]:
     """Numbers of threads with commas between, each once. Raises `UsageError`."""
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
-        if not (part.isascii() and part.isdigit() and 1 <= int(part[:6]) <= loading.MAX_THREADS):
-            how = f"give numbers from 1 to {loading.MAX_THREADS}, such as 1,2,4"
+        if not (part.isascii() and part.isdigit() and 1 <= int(part[:6]) <= MAX_THREADS):
+            how = f"give numbers from 1 to {MAX_THREADS}, such as 1,2,4"
             raise UsageError(f"--threads {text!r}: {part!r} is no number of threads; {how}")
     return list(dict.fromkeys(map(int, parts)))
 

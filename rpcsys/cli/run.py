@@ -24,7 +24,7 @@ from rpcsys.errors import UsageError, printable
 from rpcsys.graph import samples
 from rpcsys.link import standing_key
 from rpcsys.link.address import parse_address
-from rpcsys.module import Module, declared, external, loading
+from rpcsys.module import Module, declared, external
 from rpcsys.module.kinds.remote import remote
 from rpcsys.query import terminal
 from rpcsys.wire import device_names
@@ -63,7 +63,7 @@ class Run:
               help="How many devices, all together; the model runs on each.")  # fmt: skip
 @click.option("--device", metavar="KIND:N", default="",
               help="What of the board runs it: opencl:0, cuda:0, openvino:GPU (see query_tracker).")  # fmt: skip
-@click.option("--threads", type=click.IntRange(1, loading.MAX_THREADS),
+@click.option("--threads", type=click.IntRange(1, device_names.MAX_THREADS),
               help="Threads of a call of an ONNX model (default: one for each CPU).")  # fmt: skip
 @click.option("--server", metavar="HOST:PORT", help="Run on this device server, without a tracker and a lease.")
 @click.option("--key-file", type=options.FILE, help="With --server: the file with its key (its --standing-key).")

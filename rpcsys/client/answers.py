@@ -114,6 +114,7 @@ HELLO = partial(
 )
 MEMORY = record(objects=_size, bytes=_size, kept=rows(partial()))
 DEVICES = record(devices=checks.table(checks.table(number)), runs=rows(checks.anything))
+STATE = partial(process=checks.table(_size))
 NAME = sentence
 NAMES = rows(sentence)
 RUN = checks.table(checks.anything)

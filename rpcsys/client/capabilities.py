@@ -52,11 +52,12 @@ def how(device_name: str, threads: int, capabilities: Dict[str, Any]) -> Tuple[A
     """The arguments of session.load_module behind the file's name: none, or a device ("" for the model's own), and
     behind that a number of threads. Raises `UsageError`, `NotSupported`.
     """
-    if type(threads) is not int or threads < 0:
-        raise UsageError(f"threads={threads!r}: give a whole number from 1, or 0 for the model's own")
     where = device(device_name, capabilities)
-    if not threads:
+    if type(threads) is int and not threads:
         return where
+    from rpcsys.wire.device_names import check_threads
+
+    check_threads(threads)
     if capabilities.get("threads") is not True:
         raise NotSupported("this server is of a version that sets no number of threads; update rpcsys there")
     return (*(where or ("",)), threads)

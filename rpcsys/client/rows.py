@@ -259,7 +259,6 @@ class MemoryReport(_KeptObjects, total=False):
     """What a session keeps on its device."""
 
     devices: Dict[str, Dict[str, float]]  # figures by device, if the session uses several
-    process: Dict[str, int]  # bytes of the session's process: "anonymous" now, and its "peak" with all files
 
 
 class DeviceReport(TypedDict):

@@ -128,11 +128,23 @@ class Session(Caller, Closeable):
         """The objects that this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
 
         It has a row for each object, the largest first: ``id``, ``bytes``, ``is`` (array, module, function), and
-        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is in ``process`` alone,
-        the bytes of the session's own process. If the session uses several devices, ``devices`` has for each the
-        ``arrays`` that it keeps and their ``bytes``, and the figures of `device_report`.
+        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is not counted (see
+        `board_state`). If the session uses several devices, ``devices`` has for each the ``arrays`` that it keeps and
+        their ``bytes``, and the figures of `device_report`.
         """
         found: MemoryReport = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
+        return found
+
+    def board_state(self) -> Dict[str, Any]:
+        """What the board shows now: the fields of `TimingResult.board`, as far as it reports them.
+
+        ``process``: bytes of the session's own process, ``anonymous`` (no file's) now, and its ``peak`` with files.
+        ``cpu_s``: seconds of its CPUs since the start, ``all`` and ``busy``, ``steal``, and this process's ``own``.
+        Raises `RemoteFunctionError` for a server of an earlier version.
+        """
+        found: Dict[str, Any] = answers.from_device(
+            answers.STATE, self._builtin("session.board_state"), "the board's state"
+        )
         return found
 
     def run(self, function: Callable[..., Result], *args: Any, deadline_s: Optional[float] = None) -> Result:

@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rpcsys.client import RemoteModule, Session, Tracker, connect_tracker
 from rpcsys.client.remote import TimingResult, timing_of
-from rpcsys.errors import NotSupported, RemoteError, RpcsysError, SessionError, UnknownKey, UsageError, one_line
+from rpcsys.errors import (
+    NotSupported,
+    RemoteError,
+    RemoteFunctionError,
+    RpcsysError,
+    SessionError,
+    UnknownKey,
+    UsageError,
+    one_line,
+)
 from rpcsys.graph import samples
 from rpcsys.measure.tables import BenchTable, BoardFacts, Cell, Measured
 from rpcsys.wire import device_names
@@ -121,8 +130,7 @@ def checked_devices(devices: Sequence[str]) -> list[str]:
 def checked_threads(threads: Sequence[int]) -> list[int]:
     """Numbers of threads, each once. Raises `UsageError`."""
     for count in threads:
-        if type(count) is not int or count < 0:
-            raise UsageError(f"threads={count!r}: give whole numbers from 1, or 0 for the model's own")
+        device_names.check_threads(count)
     return list(dict.fromkeys(threads)) or [0]
 
 
@@ -376,7 +384,9 @@ def pace_of(session: Session) -> tuple[float, ...]:
 
 
 def own_memory(session: Session) -> int | None:
-    """Bytes of the session's process that no other has; None where its board does not say."""
-    process = session.memory().get("process")
-    found = process.get("anonymous") if isinstance(process, dict) else None
-    return found if type(found) is int else None
+    """Bytes of the session's process that are no file's; None where its board does not say."""
+    try:
+        found: int | None = session.board_state().get("process", {}).get("anonymous")
+    except RemoteFunctionError:  # a server of an earlier version
+        return None
+    return found

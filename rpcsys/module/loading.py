@@ -14,7 +14,7 @@ from rpcsys.module import elf, registry, tree
 from rpcsys.module.layout import FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
-from rpcsys.wire.device_names import parse
+from rpcsys.wire.device_names import check_threads, parse
 
 if TYPE_CHECKING:
     from rpcsys.module.container import Container
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 #: Ending of a file -> the packages needed to load it.
 SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so": ()}
 _NAMED = 12  # functions that a message names
-MAX_THREADS = 1024  # of one call: no board has more cores
 
 
 def load_module(
@@ -58,12 +57,6 @@ def load_file(path: str, name: str, *, allow_pickle: bool = False, device: str =
     if path.endswith(".so"):
         return load_library(path, name, allow_pickle=allow_pickle, device=device, threads=threads)
     raise ModelError("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
-
-
-def check_threads(threads: int) -> None:
-    """Raise `UsageError` unless a call can have so many ``threads``; 0 is the default of what runs it."""
-    if type(threads) is not int or not 0 <= threads <= MAX_THREADS:
-        raise UsageError(f"threads={threads!r}: a call has 1 to {MAX_THREADS} threads")
 
 
 def load_library(path: str, name: str, *, allow_pickle: bool = False, device: str = "", threads: int = 0) -> Module:

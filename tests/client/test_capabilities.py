@@ -266,7 +266,7 @@ def test_threads_go_behind_the_device_to_a_server_that_knows_them():
     with pytest.raises(NotSupported, match="sets no number of threads; update rpcsys there"):
         capabilities.how("", 2, {"devices": []})
     for wrong in (-1, 1.5, True):
-        with pytest.raises(UsageError, match="give a whole number from 1"):
+        with pytest.raises(UsageError, match="1 to 1024 threads; 0 means the model's own"):
             capabilities.how("", wrong, able)
 
 

@@ -51,13 +51,13 @@ class Operations(Calls):
         self._add("session.listdir", files.directory.listdir, str, optional=1)
         self._add("session.remove", files.directory.remove, str)
         self._add("session.offer", files.offer, str, int, str)
-        self._add("session.memory", lambda: {**objects.memory(), "process": process_memory()})
+        self._add("session.memory", objects.memory)
         self._add("session.put", self._put, object, str, optional=1)
         self._add("session.devices", _devices)
         self._add("session.get", lambda value: value, object)
         self._add("session.run", self._run_pickled, str, (bytes, memoryview), more=True)
         self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
-        self._add("session.board_state", board_state)
+        self._add("session.board_state", lambda: {**board_state(), "process": process_memory()})
         self._add("session.functions", registry.names)
 
     def _add(self, name: str, function: Callable[..., Any], *kinds: Any, **more: Any) -> None:

@@ -218,3 +218,10 @@ def test_any_text_in_the_files_is_no_error(tmp_path: Path, text: str) -> None:
     state = board_state(root)
     found = since(state, board_state(root))
     assert isinstance(disturbances(state, found) + changes(state, found), list)
+
+
+def test_the_memory_of_this_process(tmp_path: Path) -> None:
+    write(tmp_path, proc__self__status="Name:\tx\nVmHWM:\t   2048 kB\nRssAnon:\t    16 kB\nRssFile:\t 5 kB")
+    assert states.process_memory(str(tmp_path)) == {"anonymous": 16 << 10, "peak": 2048 << 10}
+    assert states.process_memory(str(tmp_path / "gone")) == {}
+    assert 0 < states.process_memory()["anonymous"] <= states.process_memory()["peak"]
