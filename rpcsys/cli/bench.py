@@ -18,7 +18,7 @@ from rpcsys.wire.device_names import MAX_THREADS
 
 if TYPE_CHECKING:
     from rpcsys.measure.bench import BenchPlan
-    from rpcsys.measure.regressions import Verdict
+    from rpcsys.measure.regressions import CellVerdict
     from rpcsys.measure.tables import BenchTable, Cell, Measured
 
 _FOUND = 1  # the exit status where something became slower
@@ -85,12 +85,12 @@ def bench(
     _need_packages()
     from rpcsys.measure.bench import ALL, boards_of, run
     from rpcsys.measure.regressions import confirmed
-    from rpcsys.measure.tables import load, merged
+    from rpcsys.measure.tables import load_table, merged_tables
 
     plan, limit = _plan(**how), share(least)
     if save is not None and not save.parent.is_dir():
         raise UsageError(f"--save {save}: there is no folder {save.parent}")
-    base = merged([load(path) for path in against]) if against else None
+    base = merged_tables([load_table(path) for path in against]) if against else None
     wanted: str | list[str] = ALL if not keys or ALL in keys else [*keys]
     with connect_tracker(options.tracker_address(tracker)) as connection:
         places = boards_of(connection, wanted, boards, base.boards if base is not None else ())
@@ -180,9 +180,9 @@ def _row(row: Measured) -> dict[str, Any]:
     return {**row.cell._asdict(), **figures, **more, "blocks": row.blocks, "warnings": row.warnings}
 
 
-def _report(verdicts: Sequence[Verdict], as_json: bool, against: Sequence[Path]) -> int:
+def _report(verdicts: Sequence[CellVerdict], as_json: bool, against: Sequence[Path]) -> int:
     """Print what became of each cell; the exit status."""
-    from rpcsys.measure.regressions import Outcome
+    from rpcsys.measure.regressions import CellOutcome
 
     files = ", ".join(map(str, against))
     if not verdicts:
@@ -194,6 +194,6 @@ def _report(verdicts: Sequence[Verdict], as_json: bool, against: Sequence[Path])
             terminal.print_json({**verdict.cell._asdict(), **about})
         else:
             terminal.say(str(verdict))
-    if all(verdict.outcome is Outcome.UNKNOWN for verdict in verdicts):
+    if all(verdict.outcome is CellOutcome.UNKNOWN for verdict in verdicts):
         raise RpcsysError(f"nothing could be compared with {files}: {verdicts[0].why}")
     return _FOUND if any(verdict.bad for verdict in verdicts) else 0

@@ -2,7 +2,7 @@
 
     table = rpcsys.measure.bench(["model.onnx"], "all", tracker="lab:9190")
     table.save("today.json")
-    for verdict in rpcsys.measure.judge(rpcsys.measure.load("yesterday.json"), table):
+    for verdict in rpcsys.measure.cell_verdicts(rpcsys.measure.load_table("yesterday.json"), table):
         print(verdict)
 
 It needs numpy and scipy: ``pip install 'rpcsys[measure]'``.
@@ -11,7 +11,18 @@ It needs numpy and scipy: ``pip install 'rpcsys[measure]'``.
 from __future__ import annotations
 
 from rpcsys.measure.bench import bench
-from rpcsys.measure.regressions import Outcome, Verdict, confirmed, judge
-from rpcsys.measure.tables import BenchTable, Cell, Measured, load, merged
+from rpcsys.measure.regressions import CellOutcome, CellVerdict, cell_verdicts, confirmed
+from rpcsys.measure.tables import BenchTable, Cell, Measured, load_table, merged_tables
 
-__all__ = ["BenchTable", "Cell", "Measured", "Outcome", "Verdict", "bench", "confirmed", "judge", "load", "merged"]
+__all__ = [
+    "BenchTable",
+    "Cell",
+    "Measured",
+    "CellOutcome",
+    "CellVerdict",
+    "bench",
+    "confirmed",
+    "cell_verdicts",
+    "load_table",
+    "merged_tables",
+]

@@ -30,7 +30,7 @@ from rpcsys.errors import (
     one_line,
 )
 from rpcsys.graph import samples
-from rpcsys.measure.tables import BenchTable, BoardFacts, Cell, Measured
+from rpcsys.measure.tables import BenchBoard, BenchTable, Cell, Measured
 from rpcsys.wire import device_names
 
 if TYPE_CHECKING:
@@ -271,9 +271,9 @@ class BoardRun:
     def rows(self) -> list[Measured]:
         return [row.measured(cell) for cell, row in self._rows.items()]
 
-    def facts(self) -> BoardFacts:
+    def facts(self) -> BenchBoard:
         versions = self._info.get("capabilities", {}).get("versions", {})
-        return BoardFacts(self.board.key, dict(self._info.get("machine", {})), dict(versions), tuple(self._pace))
+        return BenchBoard(self.board.key, dict(self._info.get("machine", {})), dict(versions), tuple(self._pace))
 
     def end(self) -> None:
         """End its session, from another thread."""

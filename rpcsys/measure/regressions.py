@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from rpcsys.measure.tables import BenchTable, BoardFacts, Cell, Measured
+from rpcsys.measure.tables import BenchBoard, BenchTable, Cell, Measured
 
 LEAST = 0.02  # the least change that counts
 ALPHA = 0.05  # the share of wrong calls among all calls, at most (false discovery rate)
 FEWEST = 3  # sessions on each side: with two, the spread is a guess
 
 
-class Outcome(str, Enum):
+class CellOutcome(str, Enum):
     """What became of a cell."""
 
     SAME = "not slower"
@@ -40,7 +40,7 @@ class Outcome(str, Enum):
 
 
 #: Outcomes that fail a check in CI.
-BAD = (Outcome.SLOWER, Outcome.BROKEN)
+BAD = (CellOutcome.SLOWER, CellOutcome.BROKEN)
 
 
 class Shift(NamedTuple):
@@ -61,11 +61,11 @@ class Shift(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CellVerdict:
     """What became of a cell, and by how much; ``why`` in words where there is no shift, or more to say."""
 
     cell: Cell
-    outcome: Outcome
+    outcome: CellOutcome
     shift: Shift | None = None
     why: str = ""
 
@@ -75,15 +75,15 @@ class Verdict:
         return self.outcome in BAD
 
     def __str__(self) -> str:
-        if self.shift is None or self.outcome in (Outcome.BROKEN, Outcome.UNKNOWN):
+        if self.shift is None or self.outcome in (CellOutcome.BROKEN, CellOutcome.UNKNOWN):
             return f"{self.cell}: {self.outcome.value}{f' ({self.why})' if self.why else ''}"
         more = f"; {self.why}" if self.why else ""
-        if self.outcome in (Outcome.SAME, Outcome.UNSURE):
+        if self.outcome in (CellOutcome.SAME, CellOutcome.UNSURE):
             return f"{self.cell}: {self.outcome.value} ({self.shift.signed}, 95 %){more}"
         return f"{self.cell}: {self.outcome.value} by {self.shift}{more}"
 
 
-def judge(base: BenchTable, now: BenchTable, least: float = LEAST) -> list[Verdict]:
+def cell_verdicts(base: BenchTable, now: BenchTable, least: float = LEAST) -> list[CellVerdict]:
     """What became of each cell of ``now`` that ``base`` has, too.
 
     A cell is slower if its sessions' figures are, beyond chance, more than ``least`` above those of ``base``, and their
@@ -101,32 +101,34 @@ def judge(base: BenchTable, now: BenchTable, least: float = LEAST) -> list[Verdi
         shift = shift_of(*_figures(before, row))
         if p_slower <= ALPHA:
             facts = base.boards.get(row.cell.board), now.boards.get(row.cell.board)
-            verdict = Verdict(row.cell, Outcome.SLOWER, shift, _doubts(row))
+            verdict = CellVerdict(row.cell, CellOutcome.SLOWER, shift, _doubts(row))
             told[row.cell] = _less_the_boards(verdict, before, row, facts, least)
         elif p_faster <= ALPHA:
-            told[row.cell] = Verdict(row.cell, Outcome.FASTER, shift, _doubts(row))
+            told[row.cell] = CellVerdict(row.cell, CellOutcome.FASTER, shift, _doubts(row))
         else:
-            outcome = Outcome.SAME if shift.high <= least else Outcome.UNSURE
-            told[row.cell] = Verdict(row.cell, outcome, shift, _doubts(row) if outcome is Outcome.UNSURE else "")
+            outcome = CellOutcome.SAME if shift.high <= least else CellOutcome.UNSURE
+            told[row.cell] = CellVerdict(
+                row.cell, outcome, shift, _doubts(row) if outcome is CellOutcome.UNSURE else ""
+            )
     return [told[row.cell] for row in now.rows if row.cell in told]
 
 
 def confirmed(
     base: BenchTable, now: BenchTable, again: Callable[[Collection[Cell]], BenchTable], least: float = LEAST
-) -> list[Verdict]:
-    """`judge`; cells that it calls bad are measured ``again``, and the new sessions alone decide about these."""
-    first = judge(base, now, least)
+) -> list[CellVerdict]:
+    """`cell_verdicts`; bad cells are measured ``again``, and the new sessions alone decide about these."""
+    first = cell_verdicts(base, now, least)
     bad = [verdict.cell for verdict in first if verdict.bad]
-    second = {verdict.cell: verdict for verdict in judge(base, again(bad), least)} if bad else {}
+    second = {verdict.cell: verdict for verdict in cell_verdicts(base, again(bad), least)} if bad else {}
     return [_of_two(verdict, second.get(verdict.cell)) if verdict.bad else verdict for verdict in first]
 
 
-def _of_two(first: Verdict, second: Verdict | None) -> Verdict:
+def _of_two(first: CellVerdict, second: CellVerdict | None) -> CellVerdict:
     if second is None:
-        return replace(first, outcome=Outcome.UNKNOWN, why="it could not be measured again")
+        return replace(first, outcome=CellOutcome.UNKNOWN, why="it could not be measured again")
     if second.bad:
         return second
-    how = f"{first.outcome.value} by {first.shift}" if first.outcome is Outcome.SLOWER else first.outcome.value
+    how = f"{first.outcome.value} by {first.shift}" if first.outcome is CellOutcome.SLOWER else first.outcome.value
     return replace(second, why=f"{how} at first, and not when it was measured again")
 
 
@@ -188,31 +190,33 @@ def _corrected(chances: Iterable[float]) -> list[float]:
     return [float(p) for p in stats.false_discovery_control(listed)] if listed else []
 
 
-def _untested(before: Measured, now: Measured) -> Verdict | None:
+def _untested(before: Measured, now: Measured) -> CellVerdict | None:
     """The verdict of a cell that has no two samples to test; None if it has."""
     if before.error:
-        return Verdict(now.cell, Outcome.UNKNOWN, why=f"it was not measured before: {before.error}")
+        return CellVerdict(now.cell, CellOutcome.UNKNOWN, why=f"it was not measured before: {before.error}")
     if now.error:
-        return Verdict(now.cell, Outcome.BROKEN if now.broken else Outcome.UNKNOWN, why=now.error)
+        return CellVerdict(now.cell, CellOutcome.BROKEN if now.broken else CellOutcome.UNKNOWN, why=now.error)
     fewest = min(len(before.blocks), len(now.blocks))
     if fewest < FEWEST:
-        return Verdict(now.cell, Outcome.UNKNOWN, why=f"{fewest} sessions are too few; measure at least {FEWEST}")
+        return CellVerdict(
+            now.cell, CellOutcome.UNKNOWN, why=f"{fewest} sessions are too few; measure at least {FEWEST}"
+        )
     return None
 
 
-def _moved(base: BenchTable, now: Measured) -> Verdict | None:
+def _moved(base: BenchTable, now: Measured) -> CellVerdict | None:
     """The verdict of a cell that was measured on another board of its key alone; None for any other."""
     if base.row(now.cell) is not None:
         return None
     twins = [row.cell.board for row in base.rows if row.cell._replace(board="") == now.cell._replace(board="")]
     if not twins:
         return None
-    return Verdict(now.cell, Outcome.UNKNOWN, why=f"it was measured on {', '.join(twins)}, and boards differ")
+    return CellVerdict(now.cell, CellOutcome.UNKNOWN, why=f"it was measured on {', '.join(twins)}, and boards differ")
 
 
 def _less_the_boards(
-    verdict: Verdict, before: Measured, now: Measured, facts: Sequence[BoardFacts | None], least: float
-) -> Verdict:
+    verdict: CellVerdict, before: Measured, now: Measured, facts: Sequence[BenchBoard | None], least: float
+) -> CellVerdict:
     """The verdict of a slower cell whose board may be slower itself: is the cell, without what its board is?"""
     known = [each for each in facts if each is not None]
     if len(known) < len(facts) or known[0].versions.get("python") != known[1].versions.get("python"):
@@ -228,7 +232,7 @@ def _less_the_boards(
     rest = _logs(figures_now) - _logs(is_now), _logs(figures_before) - _logs(was)
     if _p_above(*rest, math.log1p(least)) <= ALPHA:
         return replace(verdict, why=f"more than its board, where {why}")
-    return replace(verdict, outcome=Outcome.BOARD, why=f"{why}: look what runs there, and how hot it is")
+    return replace(verdict, outcome=CellOutcome.BOARD, why=f"{why}: look what runs there, and how hot it is")
 
 
 def _doubts(row: Measured) -> str:

@@ -75,7 +75,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class BoardFacts:
+class BenchBoard:
     """What is known of a board, and ``pace``: seconds of a call that does nothing, for each session.
 
     That call runs Python alone, so it shows how fast the board itself was.
@@ -92,7 +92,7 @@ class BenchTable:
     """All results of one bench. ``made``: when, in seconds since 1970."""
 
     rows: tuple[Measured, ...]
-    boards: Mapping[str, BoardFacts] = field(default_factory=dict)
+    boards: Mapping[str, BenchBoard] = field(default_factory=dict)
     made: float = field(default_factory=time.time)
 
     def row(self, cell: Cell) -> Measured | None:
@@ -116,7 +116,7 @@ class BenchTable:
             raise UsageError(f"{os.fspath(path)} cannot be written: {error.strerror or error}") from None
 
 
-def load(path: str | os.PathLike[str]) -> BenchTable:
+def load_table(path: str | os.PathLike[str]) -> BenchTable:
     """The table in a file. Raises `UsageError` for a file that cannot be read, or holds none."""
     name = os.fspath(path)
     try:
@@ -133,7 +133,7 @@ def load(path: str | os.PathLike[str]) -> BenchTable:
         raise UsageError(f"{name} is no table of rpcsys bench ({why}); make one with --save") from None
 
 
-def merged(tables: Sequence[BenchTable]) -> BenchTable:
+def merged_tables(tables: Sequence[BenchTable]) -> BenchTable:
     """One table of several: their sessions together, so that what differs from day to day is in the spread.
 
     Of rows with an error those that have results remain. Raises `UsageError` for no table.
@@ -141,7 +141,7 @@ def merged(tables: Sequence[BenchTable]) -> BenchTable:
     if not tables:
         raise UsageError("give at least one table to merge")
     rows: dict[Cell, Measured] = {}
-    boards: dict[str, BoardFacts] = {}
+    boards: dict[str, BenchBoard] = {}
     for table in tables:
         for row in table.rows:
             before = rows.get(row.cell)
@@ -197,7 +197,7 @@ def from_json(value: Any) -> BenchTable:
     if len({row.cell for row in rows}) < len(rows):
         raise ProtocolError("the table has two rows of one cell")
     boards = {
-        name: BoardFacts(facts["key"], facts["machine"], facts["versions"], _tuples(facts["pace"]))
+        name: BenchBoard(facts["key"], facts["machine"], facts["versions"], _tuples(facts["pace"]))
         for name, facts in checked["boards"].items()
     }
     return BenchTable(rows, boards, checked["made"])

@@ -12,7 +12,7 @@ from rpcsys.cli import bench as command
 from rpcsys.cli.bench import duration, numbers_of_threads, share
 from rpcsys.cli.commands import run_group
 from rpcsys.errors import RpcsysError, UsageError
-from rpcsys.measure.regressions import judge
+from rpcsys.measure.regressions import cell_verdicts
 from rpcsys.measure.tables import BenchTable, Cell, Measured
 from tests.cli.conftest import Command
 
@@ -71,11 +71,11 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_slower_cell_is_exit_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     base = BenchTable((Measured(CELL, SIX),))
     slow = BenchTable((Measured(CELL, tuple((value * 1.1,) for (value,) in SIX)),))
-    assert command._report(judge(base, base), False, [Path("a.json")]) == 0
+    assert command._report(cell_verdicts(base, base), False, [Path("a.json")]) == 0
     assert "not slower" in capsys.readouterr().out
-    assert command._report(judge(base, slow), False, [Path("a.json")]) == 1
+    assert command._report(cell_verdicts(base, slow), False, [Path("a.json")]) == 1
     assert "m.onnx on rpi4-1 (cpu:0), 2 threads: slower by 10.0%" in capsys.readouterr().out
-    assert command._report(judge(base, slow), True, [Path("a.json")]) == 1
+    assert command._report(cell_verdicts(base, slow), True, [Path("a.json")]) == 1
     said = json.loads(capsys.readouterr().out)
     assert (said["outcome"], said["model"]) == ("slower", "m.onnx")
     assert said["shift"]["ratio"] == pytest.approx(0.1)
@@ -87,7 +87,7 @@ def test_nothing_to_compare_is_an_error() -> None:
         command._report([], False, [Path("a.json")])
     lost = BenchTable((Measured(CELL, error="the board is gone"),))
     with pytest.raises(RpcsysError, match=r"nothing could be compared with a\.json: the board is gone"):
-        command._report(judge(base, lost), False, [Path("a.json")])
+        command._report(cell_verdicts(base, lost), False, [Path("a.json")])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError, UsageError
-from rpcsys.measure.tables import BenchTable, BoardFacts, Cell, Measured, from_json, load, merged
+from rpcsys.measure.tables import BenchBoard, BenchTable, Cell, Measured, from_json, load_table, merged_tables
 
 seconds = st.floats(0, 1e6)
 blocks = st.lists(st.lists(seconds, min_size=1, max_size=4).map(tuple), max_size=8).map(tuple)
@@ -30,7 +30,7 @@ rows = st.builds(
     broken=st.booleans(),
 )
 facts = st.builds(
-    BoardFacts,
+    BenchBoard,
     st.text(max_size=5),
     st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2),
     st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
@@ -90,14 +90,14 @@ def test_a_changed_file_is_a_table_or_an_error_in_one_sentence(table: BenchTable
 def test_another_file_is_an_error_with_what_to_do(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "t.json").write_bytes(content)
     with pytest.raises(UsageError) as raised:
-        load(tmp_path / "t.json")
+        load_table(tmp_path / "t.json")
     assert why in str(raised.value)
     assert str(raised.value).endswith("make one with --save")
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"cannot read .*nowhere\.json: No such file"):
-        load(tmp_path / "nowhere.json")
+        load_table(tmp_path / "nowhere.json")
     with pytest.raises(UsageError, match="cannot be written: No such file"):
         BenchTable(()).save(tmp_path / "no" / "t.json")
     (tmp_path / "folder").mkdir()
@@ -129,15 +129,15 @@ def test_a_cell_as_text() -> None:
 def test_tables_of_several_days_are_merged() -> None:
     other = CELL._replace(threads=4)
     monday = BenchTable(
-        (Measured(CELL, ((1.0,),)), Measured(other, error="lost")), {"rpi4-1": BoardFacts("rpi4", pace=((1e-6,),))}
+        (Measured(CELL, ((1.0,),)), Measured(other, error="lost")), {"rpi4-1": BenchBoard("rpi4", pace=((1e-6,),))}
     )
     tuesday = BenchTable(
-        (Measured(CELL, ((2.0,), (3.0,))), Measured(other, ((7.0,),))), {"rpi4-1": BoardFacts("rpi4", pace=((2e-6,),))}
+        (Measured(CELL, ((2.0,), (3.0,))), Measured(other, ((7.0,),))), {"rpi4-1": BenchBoard("rpi4", pace=((2e-6,),))}
     )
-    both = merged([monday, tuesday])
+    both = merged_tables([monday, tuesday])
     assert both.rows[0].blocks == ((1.0,), (2.0,), (3.0,))
     assert both.rows[1].blocks == ((7.0,),)
     assert both.boards["rpi4-1"].pace == ((1e-6,), (2e-6,))
-    assert merged([tuesday, monday]).rows[1].blocks == ((7.0,),)
+    assert merged_tables([tuesday, monday]).rows[1].blocks == ((7.0,),)
     with pytest.raises(UsageError):
-        merged([])
+        merged_tables([])
