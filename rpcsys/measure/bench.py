@@ -239,16 +239,16 @@ class _Row:
     memory: int | None = None
     doubtful: int = 0
     error: RpcsysError | None = None
+    broken: bool = False  # whether the error came while the model was loaded or ran
 
     def measured(self, cell: Cell) -> Measured:
         joules = sum(self.joules) / len(self.joules) if self.joules else None
-        broken = isinstance(self.error, RemoteError)
         error = one_line(self.error) if self.error is not None else ""
         # There the file has a folder of its own, in which the files of its weights are, too.
         error = re.sub(rf"\b\d+/{re.escape(Path(cell.model).name)}", cell.model, error)
         return Measured(
             cell, tuple(self.blocks) if not error else (), self.runtime, self.memory, joules, tuple(self.warnings),
-            self.doubtful, error, broken,
+            self.doubtful, error, self.broken,
         )  # fmt: skip
 
 
@@ -307,11 +307,11 @@ class BoardRun:
                 for place, cell in enumerate(cells):
                     try:
                         self._measure(session, cell, self._rows[cell])
-                    except SessionError as error:
-                        self._rows[cell].error = error
-                        return list(cells[place + 1 :])
                     except RpcsysError as error:
                         self._rows[cell].error = error
+                        self._rows[cell].broken = isinstance(error, (RemoteError, SessionError))
+                        if session.closed is not None:
+                            return list(cells[place + 1 :])
         except RpcsysError as error:
             self._fail(cells, error)
         return []

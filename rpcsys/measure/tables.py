@@ -45,7 +45,7 @@ class Measured:
     memory : bytes that the session's process took more with the model loaded and run; None where Linux does not say
     joules : of one call; None where no meter can be read
     warnings : what made results doubtful; one line each. ``doubtful`` sessions had any
-    error : why it could not be measured, "" if it was; ``broken``: the model's own error, not the board's or the way's
+    error : why it could not be measured, "" if it was; ``broken``: it came while the model was loaded or ran
     """
 
     cell: Cell

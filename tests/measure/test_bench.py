@@ -26,6 +26,7 @@ from rpcsys.measure.bench import (
 from rpcsys.measure.tables import Cell
 from tests.device import Device
 from tests.live import deployed
+from tests.native import compiled
 
 
 class FakeTracker:
@@ -156,6 +157,19 @@ def test_a_model_that_fails_is_a_row_and_the_others_go_on(tracker: FakeTracker, 
     assert broken.broken
     assert broken.blocks == ()
     assert len(fine.blocks) == 2
+
+
+def test_a_model_that_crashes_its_session_is_a_row_and_the_others_get_a_new_one(
+    tracker: FakeTracker, model: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "crash.c"
+    source.write_text("int __tvm_ffi_main(void *a, void *b, int c, void *d) { return *(volatile int *)0; }")
+    models = {"crash.so": compiled(source, tmp_path / "crash.so"), "scale.onnx": model}
+    crashed, fine = measured(tracker, BenchPlan(models, sessions=3, repeat=2, min_repeat_ms=0)).rows
+    assert crashed.broken
+    assert crashed.error
+    assert len(fine.blocks) == 3
+    assert len(tracker.asked) in (3, 4)  # one more where the crash came before the other model
 
 
 def test_a_device_that_the_board_lacks_is_a_row(tracker: FakeTracker, model: Path) -> None:
