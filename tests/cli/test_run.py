@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rpcsys.cli.commands import run_group
 from rpcsys.cli.run import (
+    _joined,
     _plain,
     arrays_of,
     load_inputs,
@@ -126,6 +127,9 @@ def test_json_labels_a_file_of_outputs_and_several_devices(model: Path, tmp_path
         assert row["seed"] == 0
         assert row["inputs"]["data_0"]["shape"] == [1, 3, 224, 224]
         assert len(row["time_s"]["results"]) == 2
+        assert row["time_s"]["median"] > 0
+        assert row["time_s"]["interval"] is None
+        assert row["time_s"]["board"]["after"]["load"] >= 0
         with np.load(tmp_path / row["file"]) as written:
             (output,) = (written[name] for name in written.files)
         assert row["outputs"]["softmaxout_1"]["max"] == float(output.max())
@@ -339,6 +343,21 @@ def test_a_bar_moves_about_once_a_second(seconds: float, asked: list[int]) -> No
     assert model.asked == asked
     assert result.results == (seconds,) * 8
     assert seen == [(sum(asked[: i + 1]), 8) for i in range(len(asked))]
+
+
+def test_requests_of_one_measurement_are_one_result() -> None:
+    busy = ["other processes took {}% of the CPUs' time", "the board warmed by 11 degrees"]
+    parts = [
+        TimingResult([1.0, 2.0], {"before": {"load": 0.1}, "after": {}}, [busy[0].format(34), busy[1]], 3.0),
+        TimingResult([3.0], {"before": {}, "after": {"load": 0.9}}, [busy[0].format(35)], 6.0),
+        TimingResult([4.0]),
+    ]
+    whole = _joined(parts)
+    assert whole.results == (1.0, 2.0, 3.0, 4.0)
+    assert whole.board == {"before": {"load": 0.1}, "after": {}}
+    assert set(whole.warnings) == {busy[0].format(34), busy[1]}
+    assert whole.joules == pytest.approx(4.0)  # of the three calls that a meter tells of
+    assert _joined(parts[2:]).joules is None
 
 
 @pytest.mark.live
