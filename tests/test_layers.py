@@ -21,6 +21,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "local_daemons": ("errors",),
     "secure_lab": (EVERYTHING,),
     "query": ("client",),
+    "measure": ("client", "graph.samples", "intervals"),
     "aio": ("client",),
     "graph": ("graph._plan",),
     # The topics of graph, from the top down.
@@ -85,7 +86,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # The programs of a server: supervisor, zygote, and the programs of children.
     "server.supervisor": ("server.config", "server.supervisor.state"),
     # The server's state, without sockets and files. From the top down.
-    "server.supervisor.state": ("server.supervisor.admission",),
+    "server.supervisor.state": ("server.supervisor.admission", "server.supervisor.pinning"),
+    "server.supervisor.pinning": ("server.supervisor.slots",),
     "server.supervisor.admission": ("server.supervisor.tracker", "server.supervisor.fronts"),
     "server.supervisor.fronts": ("server.supervisor.parking", "server.supervisor.process_table"),
     "server.supervisor.tracker": (
@@ -132,7 +134,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "module.packed": ("module.layout",),
     "tvm": ("graph._build",),
     "module.kinds.remote": ("module", "client"),
-    "client": ("link", "secure_stream", "module.container", "module.packed", "module.external"),
+    "intervals": (),
+    "client": ("link", "intervals", "secure_stream", "module.container", "module.packed", "module.external"),
     "serve": ("link", "logs"),
     "secure_stream": ("stream",),
     "stream": ("link", "compiled", "speedups"),

@@ -81,6 +81,7 @@ class AsyncSession(AsyncCloseable):
         return f"<async {repr(self.blocking)[1:]}"
 
     memory = threaded(Session.memory)
+    board_state = threaded(Session.board_state)
     listdir = threaded(Session.listdir)
     remove = threaded(Session.remove)
     ping = threaded(Session.ping)
@@ -90,10 +91,17 @@ class AsyncSession(AsyncCloseable):
         return AsyncRemoteFunction(self._calls, await in_thread(lambda: self.blocking.get_function(name)))
 
     async def load_module(
-        self, path: Source, *, name: str | None = None, progress: Progress | None = None, device: str = ""
+        self,
+        path: Source,
+        *,
+        name: str | None = None,
+        progress: Progress | None = None,
+        device: str = "",
+        threads: int = 0,
     ) -> AsyncRemoteModule:
         """Load a model on the device, as `Session.load_module`. The loop calls ``progress``."""
-        module = await self._transfer(Session.load_module, path, name=name, progress=progress, device=device)
+        how = {"name": name, "device": device, "threads": threads}
+        module = await self._transfer(Session.load_module, path, progress=progress, **how)
         return AsyncRemoteModule(self._calls, module)
 
     async def array(self, value: Any, *, device: str = "") -> AsyncRemoteArray:

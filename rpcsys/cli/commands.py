@@ -32,6 +32,7 @@ Who has what:             rpcsys query, rpcsys query leases
 Why does it wait:         rpcsys query --why rpi4
 Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
+Models on all boards:     rpcsys bench model.onnx --save today.json
 A model over several:     rpcsys split model.onnx --over cpu:0,cpu:1,key:edge
 A module for many:        rpcsys deploy head.so --to HOST:9090
 A model for any client:   rpcsys serve model.onnx, rpcsys gateway
@@ -47,6 +48,7 @@ The tracker's address is that of --tracker HOST:PORT, else of the variable RPCSY
 
 #: The modules of commands that are imported when they are used, by the commands' names.
 _MODULES = {
+    "bench": "rpcsys.cli.bench",
     **dict.fromkeys(("board", "pack"), "rpcsys.cli.board"),
     **dict.fromkeys(("deploy", "module"), "rpcsys.cli.modules"),
     "completion": "rpcsys.cli.completion",

@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import time
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ class Run:
     as_json: bool
     outputs: Sequence[Path]  # a file for each device, or none
     device: str = ""  # of the board, such as opencl:0; "" for where the model says, else its CPU
+    threads: int = 0  # of a call; 0 for as many as the model says
 
 
 @click.command(short_help="Lease a device, run a model on it, time it, print.")
@@ -61,6 +63,8 @@ class Run:
               help="How many devices, all together; the model runs on each.")  # fmt: skip
 @click.option("--device", metavar="KIND:N", default="",
               help="What of the board runs it: opencl:0, cuda:0, openvino:GPU (see query_tracker).")  # fmt: skip
+@click.option("--threads", type=click.IntRange(1, device_names.MAX_THREADS),
+              help="Threads of a call of an ONNX model (default: one for each CPU).")  # fmt: skip
 @click.option("--server", metavar="HOST:PORT", help="Run on this device server, without a tracker and a lease.")
 @click.option("--key-file", type=options.FILE, help="With --server: the file with its key (its --standing-key).")
 @click.option("--serve", metavar="NAME", help="Call this deployed module, in place of a lease and a MODEL.")
@@ -78,9 +82,9 @@ class Run:
 @click.argument("model", type=options.FileOrUrl(), required=False)
 @click.argument("arrays", metavar="[INPUTS.npz]", type=options.FILE, required=False)
 def run(
-    key: str | None, labels: Sequence[str], count: int, device: str, server: str | None, key_file: Path | None,
-    serve: str | None, tracker: str | None, repeat: int,
-    output: Path | None, as_json: bool, model: Path | str | None, arrays: Path | None, **terms: Any,
+    key: str | None, labels: Sequence[str], count: int, device: str, threads: int | None, server: str | None,
+    key_file: Path | None, serve: str | None, tracker: str | None, repeat: int, output: Path | None,
+    as_json: bool, model: Path | str | None, arrays: Path | None, **terms: Any,
 ) -> None:  # fmt: skip
     """Lease a device, run MODEL on it, time it, print its outputs.
 
@@ -116,7 +120,7 @@ def run(
     given = load_inputs(arrays) if arrays is not None else None
     if model is not None and serve is None:
         _check_inputs(model, given)
-    job = Run(given, repeat, as_json, output_files(output, count, arrays), device)
+    job = Run(given, repeat, as_json, output_files(output, count, arrays), device, threads or 0)
     if direct is not None:
         assert model is not None, "checked above"
         with direct() as session:
@@ -161,7 +165,7 @@ def _check_inputs(model: Path, given: Arrays | None) -> None:
 
 def _of_served(model: Path | None, arrays: Path | None) -> Path | None:
     """The inputs' file of a command with ``--serve``."""
-    _leave_out((*_LEASED, "server", "device"), "--serve calls a module that clients share, without a lease")
+    _leave_out((*_LEASED, "server", "device", "threads"), "--serve calls a module that clients share, without a lease")
     if arrays is not None or (model is not None and model.suffix in _MODELS):
         raise UsageError(f"--serve runs a deployed module: leave out {model}, or deploy it (rpcsys deploy)")
     return model
@@ -228,7 +232,7 @@ def _run_on(session: Session, path: Path, job: Run, place: int) -> None:
     about = {"device": name, "address": "{}:{}".format(*session.address)}
     _say(job, f"device: {name} at {about['address']}")
     with terminal.progress(f"loading {path.name}") as advance:
-        model = session.load_module(path, progress=advance, device=job.device)
+        model = session.load_module(path, progress=advance, device=job.device, threads=job.threads)
 
     def timed(feed: Arrays) -> TimingResult:
         ordered = [feed[spec["name"]] for spec in model.inputs if spec["name"] in feed]
@@ -247,7 +251,9 @@ def _run_served(module: ServedModule, job: Run) -> None:
 
 def _run_url(url: str, arrays: Path | None, job: Run) -> None:
     """Call a model on an inference server, with the inputs and outputs that the server says."""
-    _leave_out((*_LEASED, "server", "key_file", "serve", "tracker", "device"), "a URL says where the model is")
+    _leave_out(
+        (*_LEASED, "server", "key_file", "serve", "tracker", "device", "threads"), "a URL says where the model is"
+    )
     first, *_ = urls.parse_urls(url)
     job = replace(job, feed=load_inputs(arrays) if arrays is not None else None)
     described = inference.InferenceModel(first, (), (), _CONNECT_S)
@@ -271,6 +277,8 @@ def _run_model(
         _say(job, f"wrote:  {written}")
     timing = timed(feed)
     _say(job, f"time:   {timing}")
+    for warning in timing.warnings:
+        terminal.say(f"rpcsys: warning: {warning}", err=True)
     if job.as_json:
         seed = SEED if job.feed is None else None
         shown = {"inputs": _described(feed), "outputs": _described(outputs)}
@@ -322,7 +330,8 @@ def _plain(value: Any) -> Any:
 def _figures(timing: TimingResult) -> dict[str, Any]:
     names = ("mean", "median", "min", "max", "std")
     figures = {name: getattr(timing, name) for name in names}
-    return {**figures, "results": list(timing.results), "warnings": list(timing.warnings)}
+    more = {"interval": timing.interval, "joules": timing.joules, "board": timing.board}
+    return {**figures, **more, "results": list(timing.results), "warnings": list(timing.warnings)}
 
 
 def _saved(path: Path, outputs: Mapping[str, Any]) -> bool:
@@ -402,13 +411,27 @@ def time_model(
     model: RemoteModule, args: Sequence[Any], repeat: int, advance: Callable[[int, int], None]
 ) -> TimingResult:
     """``repeat`` single runs, each timed on the device; calls ``advance(done, repeat)`` after each request."""
-    results: list[float] = []
-    while len(results) < repeat:
-        longest = max(results, default=_REQUEST_S)
-        count = min(repeat - len(results), max(1, int(_REQUEST_S / max(longest, 1e-6))))
-        results += model.time_evaluator("main", number=1, repeat=count)(*args).results
-        advance(len(results), repeat)
-    return TimingResult(results)
+    parts: list[TimingResult] = []
+    done = 0
+    while done < repeat:
+        longest = max((part.max for part in parts), default=_REQUEST_S)
+        count = min(repeat - done, max(1, int(_REQUEST_S / max(longest, 1e-6))))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # the result has them
+            parts.append(model.time_evaluator("main", number=1, repeat=count)(*args))
+        done += len(parts[-1].results)
+        advance(done, repeat)
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[TimingResult]) -> TimingResult:
+    """The parts of one measurement as one result: each warning once, ``joules`` of the calls that a meter tells of."""
+    metered = [part for part in parts if part.joules is not None]
+    calls = sum(len(part.results) for part in metered)
+    joules = sum((part.joules or 0.0) * len(part.results) for part in metered) / calls if metered else None
+    said = {re.sub(r"[\d.]+", "", line): line for part in reversed(parts) for line in reversed(part.warnings)}
+    board = {"before": parts[0].board.get("before", {}), "after": parts[-1].board.get("after", {})}
+    return TimingResult([value for part in parts for value in part.results], board, [*said.values()][::-1], joules)
 
 
 def time_calls(module: RemoteModule | Module, feed: Arrays, repeat: int) -> TimingResult:

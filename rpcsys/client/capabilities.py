@@ -48,6 +48,21 @@ def device(name: str, capabilities: Dict[str, Any]) -> Tuple[str, ...]:
     return (str(parse(name)),)
 
 
+def how(device_name: str, threads: int, capabilities: Dict[str, Any]) -> Tuple[Any, ...]:
+    """The arguments of session.load_module behind the file's name: none, or a device ("" for the model's own), and
+    behind that a number of threads. Raises `UsageError`, `NotSupported`.
+    """
+    where = device(device_name, capabilities)
+    if type(threads) is int and not threads:
+        return where
+    from rpcsys.wire.device_names import check_threads
+
+    check_threads(threads)
+    if capabilities.get("threads") is not True:
+        raise NotSupported("this server is of a version that sets no number of threads; update rpcsys there")
+    return (*(where or ("",)), threads)
+
+
 def devices(hello: Dict[str, Any]) -> List[Dict[str, Any]]:
     """The devices that a HELLO describes; those of an older server by name alone."""
     told = hello.get("capabilities")

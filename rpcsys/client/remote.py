@@ -12,6 +12,7 @@ from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
 from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.client.mapping import Encoded, MappedCalls
 from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost, UsageError, printable
+from rpcsys.intervals import median_interval
 from rpcsys.stream import FunctionBase
 from rpcsys.wire import frames
 from rpcsys.wire.by_name import inputs_by_name, output_names
@@ -192,7 +193,7 @@ class TimeEvaluator:
         self._owner = owner
 
     def __call__(self, *args: Any) -> TimingResult:
-        """Measure the function. Warns with `RuntimeWarning` if a change of the board makes the results doubtful."""
+        """Measure the function. Warns with `RuntimeWarning` if the board was busy, or changed meanwhile."""
         return told(self._session._builtin("session.time", *self._request(args)))
 
     def submit(self, *args: Any) -> CallFuture:
@@ -210,13 +211,22 @@ class TimingResult:
     ----------
     results : mean seconds of one call, for each repeat
     mean, median, min, max, std : of ``results``, in seconds (``std`` of the population)
+    interval : low and high end of the median's 95 % interval (`rpcsys.intervals`); None with less than 6 results
     board : the device's state ``"before"`` and ``"after"``, each a dict with those of the following that Linux reports:
-        ``cpu_mhz`` and ``governor`` (dicts by CPU), ``temperature_c`` (of the hottest zone), ``load`` (of a minute)
-    warnings : changes of the device that make the results doubtful; one line each
+        ``cpu_mhz``, ``max_mhz`` and ``governor`` (dicts by CPU), ``temperature_c`` (of the hottest zone),
+        ``throttled``, ``pressure_cpu`` (percent of 10 s), ``running`` (other tasks), ``load`` (of a minute); ``after``
+        also ``others_cpu`` and ``steal``, the shares of the CPUs' time that others took meanwhile
+    warnings : what makes the results doubtful, a busy device or one that changed; one line each
+    joules : energy of one call, None where no meter can be read; ``meters`` has each meter's by name
     """
 
     def __init__(
-        self, results: Sequence[float], board: Optional[Dict[str, Dict[str, Any]]] = None, warnings: Sequence[str] = ()
+        self,
+        results: Sequence[float],
+        board: Optional[Dict[str, Dict[str, Any]]] = None,
+        warnings: Sequence[str] = (),
+        joules: Optional[float] = None,
+        meters: Optional[Dict[str, float]] = None,
     ) -> None:
         self.results: Tuple[float, ...] = tuple(results)
         self.mean = statistics.fmean(self.results)
@@ -224,17 +234,21 @@ class TimingResult:
         self.min = min(self.results)
         self.max = max(self.results)
         self.std = statistics.pstdev(self.results)
+        self.interval = median_interval(self.results)
+        self.joules = joules
+        self.meters: Dict[str, float] = meters or {}
         self.board: Dict[str, Dict[str, Any]] = board or {"before": {}, "after": {}}
         self.warnings: Tuple[str, ...] = tuple(warnings)
 
     def __repr__(self) -> str:
-        figures = f"mean={self.mean:.6g} s, median={self.median:.6g} s, std={self.std:.3g} s"
+        figures = f"median={self.median:.6g} s, mean={self.mean:.6g} s, std={self.std:.3g} s"
         return f"TimingResult({figures}, repeats={len(self.results)})"
 
     def __str__(self) -> str:
-        return "mean {}  median {}  min {}  max {}  std {}  ({} repeats)".format(
-            *(_human(value) for value in (self.mean, self.median, self.min, self.max, self.std)), len(self.results)
-        )
+        interval = "" if self.interval is None else " ({} to {}, 95 %)".format(*map(_human, self.interval))
+        rest = "mean {}  min {}  max {}  std {}".format(*map(_human, (self.mean, self.min, self.max, self.std)))
+        energy = "" if self.joules is None else f"  {self.joules:.3g} J"
+        return f"median {_human(self.median)}{interval}  {rest}{energy}  ({len(self.results)} repeats)"
 
 
 class RemoteModule:
@@ -385,18 +399,21 @@ def _with_written(session: Caller, arguments: Sequence[Any], frame: Frame) -> An
 
 
 def told(answer: Any) -> TimingResult:
-    """The result in a device's answer. Its warnings also go to Python's `warnings`.
-
-    Raises `ProtocolError` for an invalid answer.
-    """
-    try:
-        answer = answers.from_device(answers.TIMES, answer, "a time evaluator")
-        result = TimingResult(answer["results"], answer.get("board"), answer.get("warnings", ()))
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        raise ProtocolError("the device's answer to a time evaluator makes no sense") from None
+    """`timing_of` an answer, whose warnings also go to Python's `warnings`."""
+    result = timing_of(answer)
     if result.warnings:
         python_warnings.warn(printable("; ".join(map(str, result.warnings))), RuntimeWarning, stacklevel=3)
     return result
+
+
+def timing_of(answer: Any) -> TimingResult:
+    """The result in a device's answer to a time evaluator. Raises `ProtocolError` for an invalid answer."""
+    try:
+        answer = answers.from_device(answers.times, answer, "a time evaluator")
+        energy = answer.get("joules"), answer.get("meters")
+        return TimingResult(answer["results"], answer.get("board"), answer.get("warnings", ()), *energy)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        raise ProtocolError("the device's answer to a time evaluator makes no sense") from None
 
 
 def _human(seconds: float) -> str:

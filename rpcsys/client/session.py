@@ -63,7 +63,13 @@ class Session(Caller, Closeable):
         return RemoteFunction(self, name, name)
 
     def load_module(
-        self, path: Source, *, name: Optional[str] = None, progress: Optional[Progress] = None, device: str = ""
+        self,
+        path: Source,
+        *,
+        name: Optional[str] = None,
+        progress: Optional[Progress] = None,
+        device: str = "",
+        threads: int = 0,
     ) -> RemoteModule:
         """Load a model on the device: a local file (which is uploaded), or one that is there already.
 
@@ -72,13 +78,14 @@ class Session(Caller, Closeable):
         capabilities exclude is refused before the upload.
 
         ``device`` is the part of the board that runs it, such as ``"opencl:0"``; by default what the file says, else
-        the CPU. Calls to different devices of one session run at the same time, calls to one in order.
+        the CPU. Calls to different devices of one session run at the same time, calls to one in order. ``threads`` of
+        one call, for a model in ONNX's format; by default (0) what the file says, else one for each CPU of the session.
 
         Raises `UsageError` for a path that can only be a local file's and is none, and where a file that the model
         names is missing or outside its folder, `RemoteFileError` where neither file exists, `ModelError` where the
-        device cannot load it.
+        device cannot load it so, `NotSupported` where its server is older.
         """
-        where = capabilities.device(device, self.info.get("capabilities", {}))
+        where = capabilities.how(device, threads, self.info.get("capabilities", {}))
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
             on_device = name or files.name_of(path)
             capabilities.check_loadable(path, on_device, self.info.get("capabilities", {}))
@@ -88,7 +95,7 @@ class Session(Caller, Closeable):
             loaded = self._load_there(os.fspath(path), name or files.path_on_device(path), *where)
         return answers.handle(loaded, RemoteModule, "session.load_module")
 
-    def _load_there(self, path: str, name: str, *where: str) -> Any:
+    def _load_there(self, path: str, name: str, *where: Any) -> Any:
         """Load the file ``name`` of the session's directory: there is no local file ``path``."""
         try:
             return self._builtin("session.load_module", name, *where)
@@ -121,11 +128,23 @@ class Session(Caller, Closeable):
         """The objects that this session keeps on the device: ``objects`` and ``bytes`` in all, and ``kept``, a list.
 
         It has a row for each object, the largest first: ``id``, ``bytes``, ``is`` (array, module, function), and
-        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is not counted. If the
-        session uses several devices, ``devices`` has for each the ``arrays`` that it keeps and their ``bytes``, and
-        the figures of `device_report`.
+        ``dtype`` and ``shape``, or ``kind``, or ``name``. A model's memory inside its runtime is not counted (see
+        `board_state`). If the session uses several devices, ``devices`` has for each the ``arrays`` that it keeps and
+        their ``bytes``, and the figures of `device_report`.
         """
         found: MemoryReport = answers.from_device(answers.MEMORY, self._builtin("session.memory"), "memory")
+        return found
+
+    def board_state(self) -> Dict[str, Any]:
+        """What the board shows now: the fields of `TimingResult.board`, as far as it reports them.
+
+        ``process``: bytes of the session's own process, ``anonymous`` (no file's) now, and its ``peak`` with files.
+        ``cpu_s``: seconds of its CPUs since the start, ``all`` and ``busy``, ``steal``, and this process's ``own``.
+        Raises `RemoteFunctionError` for a server of an earlier version.
+        """
+        found: Dict[str, Any] = answers.from_device(
+            answers.STATE, self._builtin("session.board_state"), "the board's state"
+        )
         return found
 
     def run(self, function: Callable[..., Result], *args: Any, deadline_s: Optional[float] = None) -> Result:

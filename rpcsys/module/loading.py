@@ -14,7 +14,7 @@ from rpcsys.module import elf, registry, tree
 from rpcsys.module.layout import FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
-from rpcsys.wire.device_names import parse
+from rpcsys.wire.device_names import check_threads, parse
 
 if TYPE_CHECKING:
     from rpcsys.module.container import Container
@@ -24,24 +24,28 @@ SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so"
 _NAMED = 12  # functions that a message names
 
 
-def load_module(path: Union[str, os.PathLike[str]], *, allow_pickle: bool = False, device: str = "") -> Module:
+def load_module(
+    path: Union[str, os.PathLike[str]], *, allow_pickle: bool = False, device: str = "", threads: int = 0
+) -> Module:
     """Load a model from a file, with all modules that it imports: a library (``.so``) or an ONNX model (``.onnx``).
 
-    ``device``: where it runs, such as ``"opencl:0"``; by default where the file says, else on the CPU.
+    ``device``: where it runs, such as ``"opencl:0"``; by default where the file says, else on the CPU. ``threads`` of
+    one call, for a model that onnxruntime or OpenVINO runs; by default (0) what the file says, else one for each CPU.
     ``allow_pickle``: whether to load Python functions in the file (kind ``rpcsys.python``); they can run any code.
     Raises `UsageError` if the file does not exist, `ModelError`, in one line, if it cannot be loaded.
     """
     text = os.fspath(path)
     if not os.path.isfile(text):
         raise UsageError(f"{text}: there is no such file")
-    return load_file(text, os.path.basename(text), allow_pickle=allow_pickle, device=device)
+    return load_file(text, os.path.basename(text), allow_pickle=allow_pickle, device=device, threads=threads)
 
 
-def load_file(path: str, name: str, *, allow_pickle: bool = False, device: str = "") -> Module:
+def load_file(path: str, name: str, *, allow_pickle: bool = False, device: str = "", threads: int = 0) -> Module:
     """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line.
 
-    Raises `UsageError` for a ``device`` that is no name of one.
+    Raises `UsageError` for a ``device`` that is no name of one, and for a number of ``threads`` out of range.
     """
+    check_threads(threads)
     path, device = _absolute(path), str(parse(device)) if device else ""
     if path.endswith(".onnx"):
         try:
@@ -49,13 +53,13 @@ def load_file(path: str, name: str, *, allow_pickle: bool = False, device: str =
         except ImportError as error:
             why = f"onnxruntime on the device, and it cannot be imported ({error}); pip install onnxruntime there"
             raise ModelError(f"{name} needs {why}") from None
-        return onnx.load(path, name, device)
+        return onnx.load(path, name, device, threads)
     if path.endswith(".so"):
-        return load_library(path, name, allow_pickle=allow_pickle, device=device)
+        return load_library(path, name, allow_pickle=allow_pickle, device=device, threads=threads)
     raise ModelError("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
 
 
-def load_library(path: str, name: str, *, allow_pickle: bool = False, device: str = "") -> Module:
+def load_library(path: str, name: str, *, allow_pickle: bool = False, device: str = "", threads: int = 0) -> Module:
     """`load_file` for a shared library, whatever the ending of its path."""
     from rpcsys.module import container
     from rpcsys.module.kinds import native
@@ -69,15 +73,22 @@ def load_library(path: str, name: str, *, allow_pickle: bool = False, device: st
     if inside.older:
         _check_older(inside, name)
     elif set(inside.kinds).isdisjoint(registry.known()):  # TVM loads files whose kinds are all unknown here
+        _refuse_threads(name, threads)
         return native.load(path, name, inside.kinds, device)
     elif inside.records[0].kind not in registry.known():  # and those whose root is its own; it asks us for ours
         from rpcsys.module import tvm_loader
 
+        _refuse_threads(name, threads)
         ours = tvm_loader.loading(name, allow_pickle=allow_pickle)
         return native.load(path, name, inside.kinds, device, by_tvm=ours)
     native.check(inside.elf, name)
-    context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file, device)
+    context = Context(name, lambda: native.load_own(path, name, inside.elf), allow_pickle, file, device, threads)
     return tree.load(inside.records, context)
+
+
+def _refuse_threads(name: str, threads: int) -> None:
+    if threads:
+        raise ModelError(f"{name} {tree.NO_THREADS}")
 
 
 def _absolute(path: str) -> str:

@@ -151,6 +151,14 @@ class Module:
         for module in self.imports:
             module.place(device)
 
+    def use_threads(self, threads: int) -> bool:
+        """Run each call in so many threads, with all modules that it imports; called as `place` is.
+
+        A kind with such a setting overrides this. Returns whether this module, or one that it imports, has one.
+        """
+        told = [module.use_threads(threads) for module in self.imports]  # all of them
+        return any(told)
+
     def link(self) -> None:
         """Called when all imports are attached and linked; a kind that needs its imports reads them here."""
 

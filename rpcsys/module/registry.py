@@ -50,6 +50,7 @@ class Context(NamedTuple):
     allow_pickle: bool = False  # whether Python code in the file may run
     file: Optional[File] = None  # the mapped file, if the bytes are views of one
     device: str = ""  # where the model is to run, "" for where it says itself
+    threads: int = 0  # of one call, 0 for as many as it says itself
 
 
 class Kind(Protocol):

@@ -10,6 +10,12 @@ from rpcsys.module.layout import LIBRARY, Buffer, FormatError, Record, encode, i
 from rpcsys.module.module import Module, walk
 from rpcsys.module.registry import Context
 
+#: Why a file is not loaded with a number of threads; follows its name.
+NO_THREADS = (
+    "has no number of threads to set: models in ONNX's format have one, run by onnxruntime or OpenVINO (for TVM's code "
+    "set TVM_NUM_THREADS where its server starts); leave the threads out"
+)
+
 
 class CarriedModule(Module):
     """A module of a kind that TVM alone loads, as its bytes, to be exported."""
@@ -60,6 +66,8 @@ def load(records: Sequence[Record], context: Context) -> Module:
         kind = made[0].kind
         if context.device:
             made[0].place(context.device)
+        if context.threads and not made[0].use_threads(context.threads):
+            raise ModelError(f"{context.name} {NO_THREADS}")
         for number in order:
             kind = made[number].kind
             made[number].link()

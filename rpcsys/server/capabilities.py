@@ -33,6 +33,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
         "loads": loads(),
         "kinds": kinds(pickle=pickle),  # of modules in those files
         "encodings": encoding.known(installed),  # of arrays
+        "threads": True,  # whether session.load_module takes the number of a model's threads
         "target": list(elf.here()),  # machine and bits of native code
     }
 

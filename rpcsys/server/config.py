@@ -58,6 +58,7 @@ class ServerConfig:
     grace_s: float = 10.0
     cpus: tuple[tuple[int, ...], ...] = ()
     session_memory: int | None = None  # in bytes
+    pin_governor: bool = False
     isolation: bool = True
     read_only: bool = False
     session_network: str = "host"  # or "none"
@@ -167,6 +168,9 @@ def parser() -> serve.Parser:
     add("--cpus", metavar="SET,SET", help="the CPUs of each slot's sessions, such as 0-1,2-3 (or 0+2,1+3)")
     memory = functools.partial(_size, least=MIN_MEMORY)
     add("--session-memory", type=memory, metavar="SIZE", help="memory limit of a session, such as 512M or 2G")
+    pinned = os.environ.get("RPCSYS_PIN_GOVERNOR", "") not in ("", "0")
+    fast = "CPUs with a session run under the frequency governor performance"
+    add("--pin-governor", action="store_true", default=pinned, help=fast)
     add("--read-only", action="store_true", help="sessions can write to their own directories only, and leave no file")
     reach = "what sessions reach: the host's network (default), or their client alone"
     add("--session-network", choices=("host", "none"), default="host", help=reach)

@@ -1,4 +1,4 @@
-"""Names of the devices of one board: ``cpu:0``, ``opencl:1``, ``openvino:GPU.0``."""
+"""Names of the devices of one board: ``cpu:0``, ``opencl:1``, ``openvino:GPU.0``; and how many threads a call has."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _DLPACK = {number: kind for kind, number in KINDS.items() if number is not None}
 #: The most devices that a board announces, and the characters of a name.
 MAX_DEVICES = 32
 MAX_NAME = 64
+#: Threads of one call: no board has more cores.
+MAX_THREADS = 1024
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 _OPENVINO = re.compile(r"[A-Z][A-Z0-9_]{0,15}(\.[A-Z0-9_]{1,15}){0,2}", re.ASCII)
@@ -60,3 +62,9 @@ def parse(text: object) -> DeviceName:
 def of_dlpack(kind: int, number: int) -> str:
     """The name of a device by DLPack's number of its kind; a kind without a name stays a number: ``"13:0"``."""
     return f"{_DLPACK.get(kind, kind)}:{number}"
+
+
+def check_threads(threads: object) -> None:
+    """Raise `UsageError` unless a call can have so many ``threads``; 0 is the default of what runs it."""
+    if type(threads) is not int or not 0 <= threads <= MAX_THREADS:
+        raise UsageError(f"threads={threads!r}: a call has 1 to {MAX_THREADS} threads; 0 means the model's own number")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rpcsys.cli.commands import run_group
 from rpcsys.cli.run import (
+    _joined,
     _plain,
     arrays_of,
     load_inputs,
@@ -48,7 +49,7 @@ def test_runs_times_and_prints(lab: Lab, model: Path, rpcsys: Command) -> None:
     assert "random (seed 0)" in done.stdout
     assert re.search(r"data_0 +float32 \[1, 3, 224, 224\]", done.stdout)
     assert re.search(r"softmaxout_1 +float32 \[1, 1000, 1, 1\]", done.stdout)
-    assert re.search(r"time: +mean [\d.]+ .*\(3 repeats\)", done.stdout)
+    assert re.search(r"time: +median [\d.]+ .*\(3 repeats\)", done.stdout)
 
 
 @pytest.mark.live
@@ -126,6 +127,9 @@ def test_json_labels_a_file_of_outputs_and_several_devices(model: Path, tmp_path
         assert row["seed"] == 0
         assert row["inputs"]["data_0"]["shape"] == [1, 3, 224, 224]
         assert len(row["time_s"]["results"]) == 2
+        assert row["time_s"]["median"] > 0
+        assert row["time_s"]["interval"] is None
+        assert row["time_s"]["board"]["after"]["load"] >= 0
         with np.load(tmp_path / row["file"]) as written:
             (output,) = (written[name] for name in written.files)
         assert row["outputs"]["softmaxout_1"]["max"] == float(output.max())
@@ -341,6 +345,21 @@ def test_a_bar_moves_about_once_a_second(seconds: float, asked: list[int]) -> No
     assert seen == [(sum(asked[: i + 1]), 8) for i in range(len(asked))]
 
 
+def test_requests_of_one_measurement_are_one_result() -> None:
+    busy = ["other processes took {}% of the CPUs' time", "the board warmed by 11 degrees"]
+    parts = [
+        TimingResult([1.0, 2.0], {"before": {"load": 0.1}, "after": {}}, [busy[0].format(34), busy[1]], 3.0),
+        TimingResult([3.0], {"before": {}, "after": {"load": 0.9}}, [busy[0].format(35)], 6.0),
+        TimingResult([4.0]),
+    ]
+    whole = _joined(parts)
+    assert whole.results == (1.0, 2.0, 3.0, 4.0)
+    assert whole.board == {"before": {"load": 0.1}, "after": {}}
+    assert set(whole.warnings) == {busy[0].format(34), busy[1]}
+    assert whole.joules == pytest.approx(4.0)  # of the three calls that a meter tells of
+    assert _joined(parts[2:]).joules is None
+
+
 @pytest.mark.live
 def test_strings_go_in_and_maps_come_out(lab: Lab, tmp_path: Path, rpcsys: Command) -> None:
     onnx = pytest.importorskip("onnx")
@@ -366,7 +385,7 @@ def test_strings_go_in_and_maps_come_out(lab: Lab, tmp_path: Path, rpcsys: Comma
     assert done.returncode == 0, done.stderr
     assert re.search(r"t +strings \[2\]  ja, nein", done.stdout)
     assert re.search(r"y +list of 1  {a: 0.25, b: 0.75}", done.stdout)
-    assert re.search(r"time: +mean", done.stdout)
+    assert re.search(r"time: +median", done.stdout)
     words = ("m.onnx", "in.npz", "--repeat", 1, "-o", "out.npz", "--json")
     done = rpcsys("run", "--key", "cpu", *words, tracker=lab.tracker_address)
     assert "rpcsys: warning: out.npz is without 'y': no arrays of numbers or text" in done.stderr
@@ -387,7 +406,7 @@ def test_a_model_on_an_inference_server_is_run(tmp_path: Path, rpcsys: Command) 
         assert done.returncode == 0, done.stderr
         assert server.url in done.stdout
         assert re.search(r"y +float32 \[3, 4\].* min 2  mean 2  max 2", done.stdout)
-        assert re.search(r"time: +mean [\d.]+ .*\(3 repeats\)", done.stdout)
+        assert re.search(r"time: +median [\d.]+ .*\(3 repeats\)", done.stdout)
         assert np.array_equal(np.load(tmp_path / "out.npz")["y"], np.full((3, 4), 2, "f4"))
         assert len(server.calls()) == 4
         done = rpcsys("run", server.url, "--repeat", 1, "--json")

@@ -10,10 +10,19 @@ import numpy as np
 import pytest
 
 from rpcsys.client import capabilities
-from rpcsys.errors import ModelError, RemoteError, RemoteFunctionError, SessionError, UsageError, ValueNotSupported
+from rpcsys.errors import (
+    ModelError,
+    NotSupported,
+    RemoteError,
+    RemoteFunctionError,
+    SessionError,
+    UsageError,
+    ValueNotSupported,
+)
 from rpcsys.module import elf, export_library, group, library, packed, params, python
 from rpcsys.module.module import Module
 from tests.device import Device
+from tests.live import deployed
 from tests.module import libraries
 from tests.module.trees import Holder, bytes_kind
 from tests.native import FUNCTIONS, compiled
@@ -246,3 +255,29 @@ def test_a_server_without_allow_pickle_refuses_functions():
         with pytest.raises(RemoteFunctionError, match="start it with --allow-pickle"):
             session.run(len, [1])
         assert session.get_function("testing.echo")(1) == 1
+
+
+def test_threads_go_behind_the_device_to_a_server_that_knows_them():
+    able = {"threads": True, "devices": []}
+    assert capabilities.how("", 0, {}) == ()
+    assert capabilities.how("", 2, able) == ("", 2)
+    assert capabilities.how("opencl", 2, able) == ("opencl:0", 2)
+    assert capabilities.how("opencl:1", 0, able) == ("opencl:1",)
+    with pytest.raises(NotSupported, match="sets no number of threads; update rpcsys there"):
+        capabilities.how("", 2, {"devices": []})
+    for wrong in (-1, 1.5, True):
+        with pytest.raises(UsageError, match="1 to 1024 threads; 0 means the model's own"):
+            capabilities.how("", wrong, able)
+
+
+def test_a_model_is_loaded_with_its_threads(tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = deployed.onnx_model(tmp_path / "scale.onnx", 3)
+    native = compiled(FUNCTIONS, tmp_path / "native.so")
+    with Device() as device, device.session() as session:
+        assert session.load_module(model, threads=1)(np.ones(4, "f4")).tolist() == [3] * 4
+        assert session.load_module("scale.onnx", device="cpu", threads=2).kind == "rpcsys.onnx"
+        with pytest.raises(ModelError, match="has no number of threads to set"):
+            session.load_module(native, threads=1)
+        with pytest.raises(UsageError):
+            session.load_module(model, threads=9999)

@@ -421,3 +421,13 @@ def test_an_error_in_a_with_block_closes_the_session(device):
     with pytest.raises(ZeroDivisionError), device.session():
         raise ZeroDivisionError
     assert device.reports() == [{"served": "closed"}]
+
+
+def test_the_boards_state_has_the_memory_of_the_sessions_process(session):
+    before = session.board_state()
+    kept = session.get_function("testing.echo")(np.ones(1 << 22, "f8"), keep=True)
+    after = session.board_state()
+    assert after["load"] >= 0
+    assert after["cpu_s"]["all"] >= before["cpu_s"]["all"]
+    assert after["process"]["anonymous"] - before["process"]["anonymous"] > kept.shape[0]
+    assert after["process"]["peak"] >= after["process"]["anonymous"]

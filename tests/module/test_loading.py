@@ -12,10 +12,13 @@ import pytest
 
 from rpcsys import module
 from rpcsys.errors import ModelError, UsageError
-from rpcsys.module import elf, elfwriter, loading, registry
+from rpcsys.module import elf, elfwriter, layout, loading, onnx_module, registry, tree
 from rpcsys.module.module import Module, walk
+from rpcsys.module.registry import Context
 from tests.device_files import ROOT
+from tests.live import deployed
 from tests.module import libraries
+from tests.module.trees import blob_of
 from tests.native import FUNCTIONS, compiled
 
 
@@ -209,3 +212,43 @@ def test_a_library_through_a_link_and_a_name_of_its_own(tmp_path):
     (tmp_path / "link.so").symlink_to(folder / "näme 1.so")
     for path in (tmp_path / "link.so", folder / "näme 1.so"):
         assert module.load_module(path)(np.ones(1000, "f4"))[-1] == 1000
+
+
+def threads_of(model: Module) -> int:
+    """The threads of a call, as onnxruntime has them."""
+    found: int = model._ready()._session.get_session_options().intra_op_num_threads
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_onnx_model_takes_a_number_of_threads(tmp_path, threads):
+    path = deployed.onnx_model(tmp_path / "scale.onnx", 3)
+    with loading.load_module(path, threads=threads) as model:
+        assert threads_of(model) == threads
+        assert model(np.ones(4, "f4")).tolist() == [3] * 4
+
+
+def test_each_onnx_model_of_a_library_takes_it_and_other_modules_are_left_alone(tmp_path):
+    onnx = [onnx_module(deployed.onnx_model(tmp_path / f"{by}.onnx", by), threads=2) for by in (3, 5)]
+    root = module.group([*onnx, module.params({"w": np.ones(2)})])
+    for threads, expected in ((0, 2), (1, 1)):
+        context = Context("model.so", lambda: None, threads=threads)
+        made = tree.load(layout.decode(memoryview(blob_of(root))), context)
+        assert [threads_of(each) for each in made.imports[:2]] == [expected] * 2
+        assert made.imports[1].model.options["threads"] == expected
+
+
+def test_what_has_no_threads_is_refused_in_one_line(tmp_path):
+    native = compiled(FUNCTIONS, tmp_path / "native.so")
+    with pytest.raises(ModelError, match=r"native\.so has no number of threads to set: .*leave the threads out"):
+        loading.load_file(str(native), "native.so", threads=2)
+    reference = onnx_module(deployed.onnx_model(tmp_path / "scale.onnx", 3), runtime="reference")
+    for root in (reference, module.group([module.params({"w": np.ones(2)})])):
+        with pytest.raises(ModelError, match=r"model\.so has no number of threads"):
+            tree.load(layout.decode(memoryview(blob_of(root))), Context("model.so", lambda: None, threads=2))
+
+
+@pytest.mark.parametrize("threads", [-1, 5000, 1.0, True, "2"])
+def test_threads_are_a_whole_number(threads):
+    with pytest.raises(UsageError, match="a call has 1 to 1024 threads"):
+        loading.load_file("m.onnx", "m.onnx", threads=threads)

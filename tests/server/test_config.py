@@ -26,6 +26,13 @@ def test_the_kinds_of_devices_to_look_for(monkeypatch, text, kinds):
     assert parse(["--tvm", "off"]).devices == kinds
 
 
+@pytest.mark.parametrize(("text", "pinned"), [("", False), ("0", False), ("1", True)])
+def test_the_governor_may_be_pinned_by_the_environment(monkeypatch, text, pinned):
+    assert parse(["--tvm", "off", "--pin-governor"]).pin_governor
+    monkeypatch.setenv("RPCSYS_PIN_GOVERNOR", text)
+    assert parse(["--tvm", "off"]).pin_governor is pinned
+
+
 @pytest.mark.parametrize(("port", "end"), [(9300, 9409), (65530, 65536)])
 def test_the_end_of_the_ports_moves_along(port, end):
     assert parse(["--tvm", "off", "--port", str(port)]).port_end == end

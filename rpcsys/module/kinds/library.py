@@ -19,6 +19,7 @@ from rpcsys.module.module import Function, Module
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.library"
+_ONNX = "rpcsys.onnx"
 #: The description that is saved beside the library.
 _ABOUT = {"name": str, "target": str, "machine": str, "bits": int, "kinds": list, "functions": list}
 #: Bytes that are loaded -> the path they were loaded from, kept open: the dynamic linker identifies libraries by path.
@@ -42,6 +43,7 @@ class LibraryModule(Module):
         self.device = compiled_devices.default(self.kinds)
         self._allow_pickle = allow_pickle
         self._placed = ""  # the device that it was told to run on
+        self._threads = 0  # of a call, that it was told to have
         self._inner: Optional[Module] = None
 
     def names(self) -> List[str]:
@@ -63,6 +65,11 @@ class LibraryModule(Module):
         """Run there what is inside; whether it can is known when it is loaded."""
         self._placed = device
 
+    def use_threads(self, threads: int) -> bool:
+        """Have what is inside use them, if that holds a model in ONNX's format."""
+        self._threads = threads if _ONNX in self.kinds else 0
+        return super().use_threads(threads) or bool(self._threads)
+
     def link(self) -> None:
         """Load it. Raises `ModelError`, also if it is built for another machine."""
         self._open()
@@ -83,8 +90,10 @@ class LibraryModule(Module):
                 built = f"{self.name} is built for {self.target} ({self.machine}, {self.bits} bits)"
                 here = "this device is {} ({} bits)".format(*elf.here())
                 raise ModelError(f"{built}, and {here}; build it for this device")
-            path, allow = _path_of(self.data), self._allow_pickle
-            self._inner = loading.load_library(path, self.name, allow_pickle=allow, device=self._placed)
+            self._inner = loading.load_library(
+                _path_of(self.data), self.name, allow_pickle=self._allow_pickle, device=self._placed,
+                threads=self._threads,
+            )  # fmt: skip
             self.device = self._inner.device
             described = self._inner.describe()
             self.inputs, self.outputs = described["inputs"], described["outputs"]

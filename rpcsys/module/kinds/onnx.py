@@ -41,10 +41,11 @@ class OnnxModule(Module):
 
     def __init__(
         self, model: Callable[[], Model], imports: Sequence[Module] = (), *, runner: Optional[Runner] = None,
-        name: str = "the model", device: str = "",
+        name: str = "the model", device: str = "", threads: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(KIND, imports=imports)
         self.device = device
+        self._threads = threads  # of a call, 0 for as many as the model says
         self._model = model
         self._name = name
         self._runner: Any = None
@@ -61,15 +62,23 @@ class OnnxModule(Module):
     def model(self) -> Model:
         """The parts of the model to save. Raises `UsageError`, and ImportError without the package onnx."""
         model = self._model()
-        if model.options.get("device", "") == self.device:
-            return model
-        options = {key: value for key, value in model.options.items() if key not in ("device", "providers")}
-        return model._replace(options={**options, "device": self.device} if self.device else options)
+        options = {**model.options, "threads": self._threads} if self._threads else model.options
+        if options.get("device", "") != self.device:
+            options = {key: value for key, value in options.items() if key not in ("device", "providers")}
+            options = {**options, "device": self.device} if self.device else options
+        return model if options is model.options else model._replace(options=options)
 
     def place(self, device: str) -> None:
         """Run there; whether it can is known when it is linked."""
         if self.device != checked(device):
             self.device, self._runner = checked(device), None
+
+    def use_threads(self, threads: int) -> bool:
+        """Run each call in so many threads; onnx's reference evaluator has no such setting."""
+        if self._model().options.get("runtime") == "reference":
+            return False
+        self._threads, self._runner = threads, None
+        return True
 
     def link(self) -> None:
         """Prepare it to run, if the weights that it shares are there."""
@@ -82,7 +91,7 @@ class OnnxModule(Module):
 
     def without_params(self) -> OnnxModule:
         """The same model without the weights that it shares; it runs after it has been given some and linked."""
-        lone = OnnxModule(self._model, name=self._name, device=self.device)
+        lone = OnnxModule(self._model, name=self._name, device=self.device, threads=self._threads)
         lone.inputs, lone.outputs = self.inputs, self.outputs
         return lone
 
@@ -144,7 +153,8 @@ class OnnxModule(Module):
         if model.options.get("runtime") == "reference":
             return _first(name, "", by_reference)
         runtime = _runtime(model.options, name)
-        makers = [lambda: runtime.of_bytes(proto, weights, model.options)] + [by_reference] * (not self.device)
+        alone = self.device or self._threads  # onnx's reference evaluator has neither
+        makers = [lambda: runtime.of_bytes(proto, weights, model.options)] + [by_reference] * (not alone)
         return _first(name, "", *makers)
 
     def _take(self, runner: Any) -> None:
@@ -170,13 +180,14 @@ class OnnxModule(Module):
         return [name for name in model.shared if name not in found]
 
 
-def load(path: str, name: str, device: str = "") -> OnnxModule:
+def load(path: str, name: str, device: str = "", threads: int = 0) -> OnnxModule:
     """Load the model at ``path``; messages call it ``name``. Raises `ModelError`, in one line."""
     device = checked(device) if device else ""
-    options = {"device": device} if device else {}
+    options = {key: value for key, value in (("device", device), ("threads", threads)) if value}
     runtime = _runtime(options, name)
-    makers = [lambda: runtime.of_file(path, options)] + [lambda: part(_REFERENCE).of_file(path)] * (not device)
-    return OnnxModule(lambda: part(_MODEL).parts(path), runner=_first(name, path, *makers), name=name, device=device)
+    makers = [lambda: runtime.of_file(path, options)] + [lambda: part(_REFERENCE).of_file(path)] * (not options)
+    runner = _first(name, path, *makers)
+    return OnnxModule(lambda: part(_MODEL).parts(path), runner=runner, name=name, device=device, threads=threads)
 
 
 def _runtime(options: Mapping[str, Any], name: str) -> Any:

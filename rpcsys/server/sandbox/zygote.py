@@ -18,6 +18,7 @@ from typing import AbstractSet, Any, Callable, NamedTuple, NoReturn
 from rpcsys.server.sandbox import (
     cgroups,
     child,
+    governors,
     ipc_cleanup,
     launch,
     limits,
@@ -362,6 +363,7 @@ class Zygote:
         until = time.monotonic() + LEAVE_TIMEOUT_S
         while not self._orphans.burst(lambda _: frozenset()) and time.monotonic() < until:
             time.sleep(processes.RESCAN_S)
+        governors.put_back(self.settings["folder"])
         for _ in work_folders.removal(self.settings["folder"]):
             pass
         if os.getppid() != self.settings["supervisor"]:  # else the supervisor uses them, or removes them itself

@@ -12,6 +12,7 @@ from rpcsys.module.loading import load_file
 from rpcsys.module.module import Module
 from rpcsys.module.placement import DeviceArray
 from rpcsys.server.session import registry
+from rpcsys.server.session.board_state import board_state, process_memory
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.timing import measure
@@ -45,7 +46,7 @@ class Operations(Calls):
         objects.on_devices = self._use_devices
         self._add("session.has_function", self._has_function, str)
         self._add(
-            "session.load_module", lambda name, *device: self._load(existing(name), name, *device), str, str, optional=1
+            "session.load_module", lambda name, *how: self._load(existing(name), name, *how), str, str, int, optional=2
         )
         self._add("session.listdir", files.directory.listdir, str, optional=1)
         self._add("session.remove", files.directory.remove, str)
@@ -56,6 +57,7 @@ class Operations(Calls):
         self._add("session.get", lambda value: value, object)
         self._add("session.run", self._run_pickled, str, (bytes, memoryview), more=True)
         self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
+        self._add("session.board_state", lambda: {**board_state(), "process": process_memory()})
         self._add("session.functions", registry.names)
 
     def _add(self, name: str, function: Callable[..., Any], *kinds: Any, **more: Any) -> None:
@@ -122,10 +124,10 @@ class Operations(Calls):
             self.uses_devices = True
             self._forget_heads()  # of calls that the thread that reads would run itself
 
-    def _load(self, path: str, name: str, device: str = "") -> Module:
+    def _load(self, path: str, name: str, device: str = "", threads: int = 0) -> Module:
         if self._models_only and not path.endswith(".onnx"):
             raise RemoteFunctionError(f"{name}: {MODELS_ONLY}")
-        return load_file(path, name, allow_pickle=self._allow_pickle, device=device)
+        return load_file(path, name, allow_pickle=self._allow_pickle, device=device, threads=threads)
 
     def _run_pickled(self, python: str, pickled: bytes, *args: Any) -> Any:
         """Call the function in ``pickled``, which cloudpickle made in the minor version ``python``."""

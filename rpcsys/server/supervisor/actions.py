@@ -240,6 +240,10 @@ class SendToChild(Action):  # send a host or a deployer one message
 class Announce(Action): ...  # print the ready line
 
 
+class PinGovernors(Action):  # have the CPUs of these slots, and no others, run at their highest frequency
+    slots: tuple[int, ...]
+
+
 class FindDevices(Action): ...  # ask the drivers of this board
 
 

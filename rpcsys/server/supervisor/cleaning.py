@@ -12,7 +12,7 @@ import os
 import queue
 import threading
 
-from rpcsys.server.sandbox import work_folders
+from rpcsys.server.sandbox import governors, work_folders
 from rpcsys.server.sandbox.ipc_cleanup import IpcCleanup, files_of, remove_all_of
 from rpcsys.server.sandbox.session_user import SessionUsers, User
 from rpcsys.server.supervisor import events as ev
@@ -129,6 +129,7 @@ class Cleaner:
 
 def _remove(abandoned: dict[str, int]) -> None:
     for folder, descriptor in abandoned.items():
+        governors.put_back(folder)
         for _ in work_folders.removal(folder):
             pass
         os.close(descriptor)

@@ -70,6 +70,7 @@ class Policy:
     in_lab: bool = False  # whether its tracker says what each session may do
     front: str = ""  # in a lab, the public name of all clients of deployed modules; its private key, hexadecimal:
     front_seed: str = ""
+    pin_governor: bool = False  # whether CPUs with sessions run at their highest frequency
     search: bool = False  # whether drivers are asked for the board's devices
     deployed_key: str = ""  # the key under which connections wait at proxies for clients of deployed modules
 

@@ -16,6 +16,7 @@ from rpcsys.server.supervisor.admission import ClientAdmission
 from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
+from rpcsys.server.supervisor.pinning import Pinning
 from rpcsys.server.supervisor.process_table import GIVEN, ProcessTable
 from rpcsys.server.supervisor.records import Phase, PhaseEvent, Policy, ServerRecords, earliest
 from rpcsys.server.supervisor.slots import Slots
@@ -32,6 +33,7 @@ class DeviceServerState:
         offers = self.offers = Offers(records)
         parking = self.parking = Parking(records)
         health = self.health = BoardHealth(records)
+        self.pinning = Pinning(records, slots) if policy.pin_governor else None
         self.deployments = None
         if policy.deploy:  # the device runtime lacks these modules
             from rpcsys.server.supervisor.deployments import Deployments
@@ -91,6 +93,8 @@ class DeviceServerState:
             self._on_event[ev.FrontTook] = self.fronts.took
         self._ticks = [admission.tick, processes.tick, slots.tick, offers.tick, parking.tick]
         self._deadlines = [admission.deadline, processes.deadline, slots.deadline, offers.deadline, parking.deadline]
+        if self.pinning is not None:
+            self._deadlines.append(self.pinning.deadline)
         if self.deployments is not None:
             self._on_event.update(self.deployments.handlers())
             self._deadlines.append(self.deployments.deadline)
@@ -196,6 +200,8 @@ class DeviceServerState:
         self.slots.admit()
         actions, begun = self.slots.hand_out()
         actions += self.processes.restart() + self.slots.spawn()
+        if self.pinning is not None:
+            actions += self.pinning.settle()
         for session in begun:
             actions += self.tracker.began(session)
         if self.fronts is not None:

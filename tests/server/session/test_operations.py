@@ -302,7 +302,7 @@ FOR_GUESTS = {
     **dict.fromkeys(
         ("session.has_function", "session.functions", "session.memory", "session.devices", "session.time"), "as always"
     ),
-    **dict.fromkeys(("session.listdir", "session.remove", "session.offer"), "as always"),
+    **dict.fromkeys(("session.listdir", "session.remove", "session.offer", "session.board_state"), "as always"),
     **dict.fromkeys(("session.upload", "session.download", "session.put", "session.get"), "as always"),
     **dict.fromkeys(("session.load_module", "session.run"), "no code"),
 }

@@ -1,15 +1,12 @@
-"""Timing a function: the arithmetic, with a simulated clock, and the changes of the board that make it doubtful."""
+"""Timing a function: the arithmetic, with a simulated clock, and what is told beside the times."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 import pytest
 
 from rpcsys.errors import RemoteArgumentError
 from rpcsys.server.session import timing
-from rpcsys.server.session.timing import MAX_NUMBER, MAX_REPEAT, board_state, changes, evaluate
+from rpcsys.server.session.timing import MAX_NUMBER, MAX_REPEAT, evaluate
 
 
 class Clock:
@@ -117,69 +114,3 @@ def test_options_out_of_range_are_refused(run, options):
     with pytest.raises(RemoteArgumentError, match=next(iter(options)) + " must be"):
         run(clock, **options)
     assert clock.calls == 0
-
-
-def board(root: Path, mhz: float, governor: str, celsius: float, load: float = 0.5) -> str:
-    """Make a folder with the files of Linux that are read; return its path."""
-    for cpu in os.sched_getaffinity(0):
-        folder = root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "scaling_cur_freq").write_text(f"{int(mhz * 1000)}\n")
-        (folder / "scaling_governor").write_text(governor + "\n")
-    for zone, value in (("thermal_zone0", celsius - 5), ("thermal_zone1", celsius)):
-        folder = root / "sys/class/thermal" / zone
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "temp").write_text(f"{int(value * 1000)}\n")
-    (root / "proc").mkdir(exist_ok=True)
-    (root / "proc/loadavg").write_text(f"{load} 0.40 0.30 1/200 4242\n")
-    return str(root)
-
-
-def test_the_boards_state_is_read(tmp_path: Path) -> None:
-    state = board_state(board(tmp_path, 1512, "ondemand", 61.5))
-    cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
-    assert state == {
-        "cpu_mhz": dict.fromkeys(cpus, 1512.0),
-        "governor": dict.fromkeys(cpus, "ondemand"),
-        "temperature_c": 61.5,
-        "load": 0.5,
-    }
-
-
-def test_missing_files_are_omitted(tmp_path: Path) -> None:
-    assert board_state(str(tmp_path)) == {}
-
-
-def test_a_file_without_a_number_is_omitted(tmp_path: Path) -> None:
-    root = board(tmp_path, 1000, "performance", 40)
-    for path in tmp_path.glob("sys/class/thermal/*/temp"):
-        path.write_text("unknown\n")
-    assert "temperature_c" not in board_state(root)
-
-
-def test_this_machines_state_is_read() -> None:
-    assert board_state()["load"] >= 0
-
-
-@pytest.mark.parametrize(
-    ("mhz", "governor", "celsius", "expected"),
-    [
-        (1500, "ondemand", 50, []),
-        (1450, "ondemand", 59, []),
-        (1200, "ondemand", 50, ["from 1500 to 1200 MHz"]),
-        (1500, "powersave", 50, ["from ondemand to powersave"]),
-        (1500, "ondemand", 61, ["warmed by 11 degrees"]),
-    ],
-)
-def test_changes_are_warnings(tmp_path: Path, mhz: float, governor: str, celsius: float, expected: list[str]) -> None:
-    before = board_state(board(tmp_path, 1500, "ondemand", 50))
-    after = board_state(board(tmp_path, mhz, governor, celsius))
-    lines = changes(before, after)
-    per_cpu = len(os.sched_getaffinity(0))
-    assert len(lines) == (len(expected) * per_cpu if expected and "warmed" not in expected[0] else len(expected))
-    for part in expected:
-        assert part in lines[0]
-
-
-def test_an_unknown_state_before_is_no_change() -> None:
-    assert changes({}, {"temperature_c": 90.0, "load": 1.0}) == []
