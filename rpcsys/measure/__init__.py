@@ -1,0 +1,51 @@
+"""Measures models on boards so that the answer is never wrong by luck: `compare`, which is ``rpcsys compare``, too.
+
+    found = measure.compare(tracker, ["old.onnx", "new.onnx"], key="rpi4", boards="all")
+    print(found)  # new.onnx is 3.1 % faster than old.onnx (2.4 to 3.8, 95 %), on 4 of 4 boards
+
+It needs numpy and scipy: ``pip install 'rpcsys[measure]'``. A public name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from rpcsys import need_host
+from rpcsys.errors import UsageError
+
+if TYPE_CHECKING:
+    from rpcsys.measure.comparing import ModelComparison, check, compare
+    from rpcsys.measure.judge import Effect, Judgement, Verdict
+    from rpcsys.measure.picture import draw
+    from rpcsys.measure.subjects import Subject
+
+need_host(__name__)
+
+__all__ = ["Effect", "Judgement", "ModelComparison", "Subject", "Verdict", "check", "compare", "draw"]
+
+#: The module of each public name.
+_MODULES = {
+    **dict.fromkeys(("ModelComparison", "check", "compare"), "comparing"),
+    **dict.fromkeys(("Effect", "Judgement", "Verdict"), "judge"),
+    "Subject": "subjects", "draw": "picture",
+}  # fmt: skip
+_PACKAGES = ("numpy", "scipy")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562). Raises `UsageError` where a package is missing."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'rpcsys.measure' has no attribute {name!r}")
+    try:
+        value = globals()[name] = getattr(importlib.import_module(f"rpcsys.measure.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _PACKAGES:
+            raise
+        text = f"measuring needs {error.name}, which is not installed; type: pip install 'rpcsys[measure]'"
+        raise UsageError(text) from None
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
