@@ -267,6 +267,7 @@ class TurnsReport(TypedDict):
 
     seconds: List[float]  # mean of a call
     own_cpu: List[float]  # CPU seconds of the session's process
+    thread_cpu: List[float]  # of these, the calling thread's
     others_cpu: List[Optional[float]]  # share of the CPUs' time that other processes took, or the machine's host
     waited: List[Optional[float]]  # seconds in which the calling thread was ready to run and had no CPU
     switches: List[int]  # how often the process lost a CPU while it could have gone on

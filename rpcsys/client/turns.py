@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: A function, or a module for its ``main``, and its arguments.
 TimedCall = Tuple[Union[RemoteFunction, RemoteModule], Sequence[Any]]
 
-_COLUMNS = {"seconds": number, "own_cpu": number, "switches": number}
+_COLUMNS = dict.fromkeys(("seconds", "own_cpu", "thread_cpu", "switches"), number)
 _SHOWN = {"others_cpu": optional(number), "waited": optional(number)}  # where the board shows them
 _STATE = checks.table(checks.anything)
 TURNS = record(

@@ -12,14 +12,13 @@ from rpcsys.client.calls import CallFuture
 from rpcsys.errors import printable
 from rpcsys.graph.samples import Arrays
 from rpcsys.measure import schedule
-from rpcsys.measure.judge import Blocks
+from rpcsys.measure.facts import Facts
 from rpcsys.measure.readiness import changed_frequency
 from rpcsys.measure.subjects import Subject, arguments
 
 if TYPE_CHECKING:
     from rpcsys.client.rows import TurnsReport
 
-WAITED = 0.005  # a turn that waited a larger share of its time for a CPU was disturbed
 _FIRST = 3  # turns of each subject, that tell how many calls a turn has
 _SHORT_S = 1e-3  # turns of fewer seconds are repeated with more calls: a clock's reading would count in them
 
@@ -31,6 +30,7 @@ class MeasuredBoard:
     ----------
     name : of the server, or its address
     state : the board's, after the last turns
+    facts : the turns, and what the board said of them
     """
 
     def __init__(self, session: Session) -> None:
@@ -42,11 +42,7 @@ class MeasuredBoard:
         self._calls: list[tuple[Any, list[Any]]] = []
         self._number: list[int] = []
         self._turn_s = schedule.TURN_S
-        self._seconds: list[list[float]] = []
-        self._disturbed: list[list[bool]] = []
-        self._others: list[float] = []
-        self._waited: list[float] = []  # seconds for a CPU, of each turn that says it
-        self._spent = 0.0  # seconds of these turns
+        self.facts = Facts(0)
         self._order: list[int] = []
 
     def load(self, subjects: Sequence[Subject], given: Arrays | None) -> None:
@@ -57,6 +53,7 @@ class MeasuredBoard:
             ready = [self.session.array(each) if each.dtype.kind not in "OUT" else each for each in found]
             self._models.append(model)
             self._calls.append((function, ready))
+        self.facts = Facts(len(subjects))
 
     def results(self) -> list[Any]:
         """What each subject returns."""
@@ -100,30 +97,4 @@ class MeasuredBoard:
         changed = changed_frequency(before, self.state)
         if changed:
             self.notes.setdefault("frequency", changed)
-        spent = [each * self._number[place] for each, place in zip(report["seconds"], self._order, strict=False)]
-        disturbed = [
-            switches > 0 or (waited is not None and waited > WAITED * took)
-            for switches, waited, took in zip(report["switches"], report["waited"], spent, strict=True)
-        ]
-        positive = [max(each, 1e-12) for each in report["seconds"]]  # a coarse clock may read zero
-        self._seconds += schedule.blocks(self._order, positive, len(self._calls))
-        self._disturbed += schedule.blocks(self._order, disturbed, len(self._calls))
-        self._others += [share for share in report["others_cpu"] if share is not None]
-        self._waited += [waited for waited in report["waited"] if waited is not None]
-        self._spent += sum(spent)
-
-    @property
-    def blocks(self) -> Blocks:
-        """All turns, by block and subject."""
-        shape = (-1, max(len(self._calls), 1))
-        return Blocks(np.array(self._seconds, float).reshape(shape), np.array(self._disturbed, bool).reshape(shape))
-
-    @property
-    def others(self) -> float | None:
-        """The share of the board's CPUs that others took, a mean; None where it does not show it."""
-        return float(np.mean(self._others)) if self._others else None
-
-    @property
-    def waited(self) -> float | None:
-        """The share of the turns' time in which they waited for a CPU."""
-        return sum(self._waited) / self._spent if self._waited and self._spent else None
+        self.facts.add(self._order, self._number, report)

@@ -166,7 +166,7 @@ class _Run:
             board.calibrate(self._planned[-1])
         judgements = self._judged(np.random.default_rng(seed), len(subjects))
         runs = [
-            BoardRuns(each.name, each.blocks, each.others, each.waited, (*each.notes.values(),))
+            BoardRuns(each.name, each.facts.blocks, each.facts.others, each.facts.waited, (*each.notes.values(),))
             for each in self._boards
         ]
         return ModelComparison(
@@ -182,7 +182,7 @@ class _Run:
                 if not self._refused:
                     self._measure(rng, min(until - self._measured_s, schedule.CALL_S))
             last = bool(self._refused) or until == self._planned[-1]
-            blocks = [board.blocks for board in self._boards]
+            blocks = [board.facts.blocks for board in self._boards]
             found = [judge([each.differences(other) for each in blocks], self._rules, last)
                      for other in range(1, subjects)]  # fmt: skip
             if all(each.settled for each in found):

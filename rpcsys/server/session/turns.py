@@ -19,7 +19,7 @@ from rpcsys.module.module import running_call
 from rpcsys.server.session.timing import MAX_NUMBER, board_state
 from rpcsys.wire.checks import shown
 
-MAX_TURNS = 10_000  # one head returns all figures of a turn, at most 70 bytes
+MAX_TURNS = 10_000  # one head returns all figures of a turn, at most 80 bytes
 MAX_TARGETS = 100
 MAX_S = 3600.0
 _STAT, _SCHEDSTAT = "/proc/stat", "/proc/thread-self/schedstat"
@@ -32,6 +32,7 @@ class Moment(NamedTuple):
 
     at: float
     own: float  # CPU time of this process
+    thread: float  # of these, this thread's
     busy: float | None  # time of the CPUs that it may use, that anybody used
     waited: float | None  # of this thread, for a CPU
     switches: int  # of this process, involuntary
@@ -40,7 +41,8 @@ class Moment(NamedTuple):
 def moment(cpus: Sequence[int]) -> Moment:
     """The figures of now; ``cpus``: those that the process may use."""
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-    return Moment(time.perf_counter(), time.process_time(), busy_seconds(cpus), waited_seconds(), switches)
+    own, thread = time.process_time(), time.thread_time()
+    return Moment(time.perf_counter(), own, thread, busy_seconds(cpus), waited_seconds(), switches)
 
 
 def busy_seconds(cpus: Sequence[int], path: str = _STAT) -> float | None:
@@ -93,7 +95,7 @@ def time_turns(
             began = moment(cpus)
             seconds = _mean_s(call, number[place])
             turns.append((seconds, *_facts(began, moment(cpus), len(cpus))))
-    names = ("seconds", "own_cpu", "others_cpu", "waited", "switches")
+    names = ("seconds", "own_cpu", "thread_cpu", "others_cpu", "waited", "switches")
     columns = zip(*turns) if turns else ([] for _ in names)
     figures = {name: list(column) for name, column in zip(names, columns)}
     return {**figures, "board": {"before": before, "after": board_state()}}
@@ -115,7 +117,7 @@ def _facts(before: Moment, after: Moment, cpus: int) -> tuple[Any, ...]:
         others = round(min(max(share, 0.0), 1.0), 4)
     if before.waited is not None and after.waited is not None:
         waited = round(after.waited - before.waited, 6)
-    return round(own, 6), others, waited, after.switches - before.switches
+    return round(own, 6), round(after.thread - before.thread, 6), others, waited, after.switches - before.switches
 
 
 def _check(calls: int, order: Sequence[Any], number: Sequence[Any], limit_s: Any) -> None:
