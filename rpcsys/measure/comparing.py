@@ -24,6 +24,8 @@ from rpcsys.measure.subjects import MAX_SUBJECTS, Subject, check_file, differenc
 
 LEAST, LIMIT_S, CONFIDENCE, PATIENCE_S = 0.01, 60.0, 0.95, 10.0
 MAX_S = 24 * 3600.0
+SHARED = 0.05  # of the CPUs' time; others who take less change nothing
+_SHARED = "its CPUs had other work, and models with several threads: a quiet board may show a larger difference"
 _LOOK_S = 0.5  # between two looks at a board that is waited for
 #: Called with seconds of measuring that are done, and the most there will be.
 Progress = Callable[[float, float], Any]
@@ -165,6 +167,9 @@ class _Run:
         for board in self._boards:
             board.calibrate(self._planned[-1])
         judgements = self._judged(np.random.default_rng(seed), len(subjects))
+        for board in self._boards:
+            if not board.facts.alone and (board.facts.others or 0.0) >= SHARED:
+                board.notes.setdefault("shared", _SHARED)
         runs = [
             BoardRuns(each.name, each.facts.blocks, each.facts.others, each.facts.waited, (*each.notes.values(),))
             for each in self._boards
