@@ -100,7 +100,7 @@ def compare(
     rules = Rules(least, confidence, len(planned), len(parsed) - 1)
     drawn = secrets.randbits(32) if seed is None else seed
     with _sessions(where, key, boards, labels) as sessions:
-        run = _Run([MeasuredBoard(session) for session in sessions], planned, rules, patience_s, progress)
+        run = _Run([MeasuredBoard(session, parsed) for session in sessions], planned, rules, patience_s, progress)
         return run.compare(parsed, inputs, drawn)
 
 
@@ -161,7 +161,7 @@ class _Run:
     def compare(self, subjects: Sequence[Subject], given: Arrays | None, seed: int) -> ModelComparison:
         """Load, measure and judge."""
         for board in self._boards:
-            board.load(subjects, given)
+            board.load(given)
         results = self._boards[0].results()
         outputs = [difference(results[0], other) for other in results[1:]]
         for board in self._boards:
@@ -185,7 +185,7 @@ class _Run:
             while self._measured_s < until and not self._refused:
                 self._await_ready()
                 if not self._refused:
-                    self._measure(rng, min(until - self._measured_s, schedule.CALL_S))
+                    self._measure(rng)
             last = bool(self._refused) or until == self._planned[-1]
             blocks = [board.facts.blocks for board in self._boards]
             found = [judge([each.differences(other) for each in blocks], self._rules, last)
@@ -194,12 +194,16 @@ class _Run:
                 break
         return tuple(found)
 
-    def _measure(self, rng: np.random.Generator, seconds: float) -> None:
-        """Have all boards run turns at the same time."""
+    def _measure(self, rng: np.random.Generator) -> None:
+        """Have all boards run one round at the same time."""
         begun = time.perf_counter()
+        for board in self._boards:
+            board.load_again(rng, self._planned[-1])
+        loading = sum(board.load_s for board in self._boards)  # one board after another
+        seconds = max(schedule.ROUND_S, 2 * loading, *(board.least_s for board in self._boards))
         for board, under_way in [(board, board.start(rng, seconds)) for board in self._boards]:
             board.take(under_way.result())
-        self._measured_s += max(time.perf_counter() - begun, min(seconds, 0.05))
+        self._measured_s += time.perf_counter() - begun
         self._progress(min(self._measured_s, self._planned[-1]), self._planned[-1])
 
     def _await_ready(self) -> None:

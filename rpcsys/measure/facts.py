@@ -12,6 +12,7 @@ All of it treats the turns alike, whoever's they are, so that the tests of `judg
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 WAITED = 0.005  # a turn that waited a larger share of its time for a CPU was disturbed
 OTHERS = 0.05  # so was one in which others had a larger share of the CPUs, where a model has several threads
 ALONE = 0.05  # of a process's CPU time, which other threads have at most where the calling one is alone
+FRESH = 5  # blocks; of a round with fewer, the first one counts, too
 LEAST_S = 1e-12  # a coarse clock may read zero
 _MEANT = ("seconds", "spent", "own_cpu", "thread_cpu", "others_cpu", "waited", "switches")
 
@@ -36,14 +38,21 @@ class Facts:
     def __init__(self, subjects: int) -> None:
         self._subjects = subjects
         self._columns: dict[str, list[list[float]]] = {name: [] for name in _MEANT}
+        self._round = itertools.count()
+        self._rounds: list[int] = []  # of each block
 
     def add(self, order: Sequence[int], number: Sequence[int], report: TurnsReport) -> None:
-        """Add the turns of a report: ``order`` says whose they are, ``number`` how many calls each had."""
+        """Add the turns of a round: ``order`` says whose they are, ``number`` how many calls each had.
+
+        The first block is left out where there are others: the subjects have just been loaded.
+        """
         spent = [seconds * number[place] for seconds, place in zip(report["seconds"], order, strict=False)]
         values: Mapping[str, Any] = {**report, "spent": spent}
         for name, column in self._columns.items():
             known = [np.nan if value is None else value for value in values[name]]
-            column += blocks(order, known, self._subjects)
+            found = blocks(order, known, self._subjects)
+            column += found[1:] if len(found) >= FRESH else found
+        self._rounds += [next(self._round)] * (len(column) - len(self._rounds))
 
     def _column(self, name: str) -> Floats:
         return np.array(self._columns[name], float).reshape(-1, self._subjects)
@@ -59,12 +68,13 @@ class Facts:
         """The times that are judged, and which turns were disturbed."""
         seconds, spent, waited = map(self._column, ("seconds", "spent", "waited"))
         if not self.alone:
-            return Blocks(np.maximum(seconds, LEAST_S), np.nan_to_num(self._column("others_cpu")) > OTHERS)
+            busy = np.nan_to_num(self._column("others_cpu")) > OTHERS
+            return Blocks(np.maximum(seconds, LEAST_S), busy, np.array(self._rounds, int))
         waits = np.nan_to_num(waited)
         lost = (waits > WAITED * spent) | (self._column("switches") > 0)
         left = np.maximum(spent - waits, 0.0)
         own = np.divide(left, spent, out=np.ones_like(spent), where=spent > 0)
-        return Blocks(np.maximum(seconds * own, LEAST_S), lost)
+        return Blocks(np.maximum(seconds * own, LEAST_S), lost, np.array(self._rounds, int))
 
     @property
     def others(self) -> float | None:

@@ -3,9 +3,13 @@
 All is done on differences of logarithms within blocks: of a subject's turn and the first subject's turn beside it. Slow
 changes of the board, heat and load, are in both, and cancel.
 
-* The test is the sign test, and the interval that of the median by order statistics, which `scipy.stats.quantile_test`
-  has. Both need no distribution: under equal subjects signs are tosses of a coin, since the order within each block is
-  drawn (`schedule`). They hold under drift, bursts, two frequencies and correlated noise.
+* An interval covers two. The first one is that of the median of all blocks by order statistics, whose test is the sign
+  test; `scipy.stats.quantile_test` has it. It needs no distribution: under equal subjects signs are tosses of a coin,
+  since the order within each block is drawn (`schedule`), under drift, bursts, two frequencies and correlated noise.
+* The second one is Student's of the medians of rounds. Between rounds the subjects are loaded anew, so it has what a
+  loading changes: blocks alone would take two loadings of one model for two models. The difference of two loadings is
+  symmetric where the models are the same, and there long tails make Student's t only more careful (Y. Benjamini, Is the
+  t Test Really Conservative When the Parent Distribution is Long-Tailed?, JASA 78, 1983).
 * Looks are paid for: each of the planned looks has its share of the chance of an error (Bonferroni, the simplest of the
   spending functions of K. K. G. Lan and D. L. DeMets, Biometrika 70, 1983). So intervals hold at all looks together:
   repeated confidence intervals (C. Jennison and B. W. Turnbull, JRSS B 51, 1989). Comparisons of several subjects with
@@ -17,7 +21,7 @@ changes of the board, heat and load, are in both, and cancel.
 * Boards are blocks. The pooled effect is the mean of these boards' effects. Its interval is made of theirs by the
   method of variance estimates recovery (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008).
 
-Weak: an effect is of this loading of the models; where memory lies may change a time by more than the interval is wide.
+Weak: all is of one process on each board; what lasts as long as the process is in the difference.
 """
 
 from __future__ import annotations
@@ -33,9 +37,11 @@ from scipy import stats
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Whole = NDArray[np.int_]
 
 CHANCE = 0.01  # of naming a difference where there is none; smaller where the confidence is above 99 %
 NARROW = 4  # the half of an interval is at most this part of the effect, or the least difference that matters
+LEAST_ROUNDS = 3
 BATCH = 5  # blocks, in MSER-5
 FEW = 20  # undisturbed blocks; with fewer, or less than `SHARE` of all, every block counts
 SHARE = 0.25
@@ -106,10 +112,14 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The turns of one board: seconds of a call, and whether the turn was disturbed, by block and subject."""
+    """The turns of one board: seconds of a call, and whether the turn was disturbed, by block and subject.
+
+    ``rounds``: the number of each block's round.
+    """
 
     seconds: Floats
     disturbed: Flags
+    rounds: Whole
 
     @property
     def warm_up(self) -> int:
@@ -123,10 +133,25 @@ class Blocks:
         quiet = warm & ~self.disturbed.any(axis=1)
         return quiet if quiet.sum() >= max(FEW, SHARE * warm.sum()) else warm
 
-    def differences(self, subject: int) -> Floats:
+    def differences(self, subject: int) -> Differences:
         """Of each block that counts, the logarithm of this subject's time divided by the first one's."""
-        kept = self.seconds[self.kept]
-        return np.asarray(np.log(kept[:, subject] / kept[:, 0]))
+        kept = self.kept
+        seconds = self.seconds[kept]
+        return Differences(np.log(seconds[:, subject] / seconds[:, 0]), self.rounds[kept])
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Differences of logarithms by block, and each block's round."""
+
+    values: Floats
+    rounds: Whole
+
+    @property
+    def by_round(self) -> Floats:
+        """The median of each round."""
+        starts = np.flatnonzero(np.diff(self.rounds)) + 1
+        return np.array([np.median(each) for each in np.split(self.values, starts) if len(each)])
 
 
 def _mser(values: Floats) -> int:
@@ -139,14 +164,24 @@ def _mser(values: Floats) -> int:
     return int(np.argmin(errors)) * BATCH
 
 
-def effect(differences: Floats, confidence: float) -> Effect | None:
-    """The median of differences with its interval; None where they are too few for that confidence."""
-    if len(differences) == 0:
+def effect(differences: Differences, confidence: float) -> Effect | None:
+    """The median of differences with an interval; None where blocks or rounds are too few for that confidence."""
+    of_blocks = median_interval(differences.values, confidence)
+    rounds = differences.by_round
+    if of_blocks is None or len(rounds) < LEAST_ROUNDS:
         return None
-    low, high = stats.quantile_test(differences, q=0, p=0.5).confidence_interval(confidence)
-    if not (math.isfinite(low) and math.isfinite(high)):
+    middle, spread = float(np.mean(rounds)), float(stats.sem(rounds))
+    reach = spread * float(stats.t.ppf((1 + confidence) / 2, len(rounds) - 1))
+    low, high = min(of_blocks[0], middle - reach), max(of_blocks[1], middle + reach)
+    return Effect(float(np.median(differences.values)), low, high)
+
+
+def median_interval(values: Floats, confidence: float) -> tuple[float, float] | None:
+    """The interval of the median; None where the values are too few for that confidence."""
+    if len(values) == 0:
         return None
-    return Effect(float(np.median(differences)), float(low), float(high))
+    low, high = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
+    return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def pooled(effects: Sequence[Effect]) -> Effect:
@@ -158,7 +193,7 @@ def pooled(effects: Sequence[Effect]) -> Effect:
     return Effect(estimate, estimate - below, estimate + above)
 
 
-def judge(boards: Sequence[Floats], rules: Rules, last: bool = False) -> Judgement:
+def judge(boards: Sequence[Differences], rules: Rules, last: bool = False) -> Judgement:
     """What the differences of each board say; ``last``: no more turns can be had."""
     shown = tuple(effect(each, rules.shown) for each in boards)
     known = [each for each in shown if each is not None]
@@ -187,7 +222,7 @@ def _side(found: Effect) -> Verdict:
     return Verdict.SLOWER if found.low > 0 else Verdict.UNKNOWN
 
 
-def _opposed(boards: Sequence[Floats], rules: Rules) -> bool:
+def _opposed(boards: Sequence[Differences], rules: Rules) -> bool:
     """Whether the subject is surely faster on one board, and surely slower on another."""
     sure = 1 - (1 - rules.sure) / len(boards)
     sides = {_side(found) for each in boards if (found := effect(each, sure)) is not None}

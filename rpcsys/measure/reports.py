@@ -153,10 +153,8 @@ def median(board: BoardRuns, subject: int, confidence: float) -> tuple[float, fl
     The interval is that of independent turns: slow changes of the board are not in it.
     """
     seconds = board.blocks.seconds[board.blocks.kept][:, subject]
-    effect = judge.effect(np.log(seconds), confidence)
-    if effect is None:
-        return math.nan, float(np.median(seconds)) if len(seconds) else math.nan, math.nan
-    return math.exp(effect.low), math.exp(effect.estimate), math.exp(effect.high)
+    low, high = judge.median_interval(seconds, confidence) or (math.nan, math.nan)
+    return low, float(np.median(seconds)) if len(seconds) else math.nan, high
 
 
 def time_text(seconds: float) -> str:

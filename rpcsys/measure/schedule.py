@@ -1,6 +1,11 @@
 """When to look at the turns of a comparison, which subject has which turn, and how many calls a turn has.
 
-Subjects are measured in blocks: each has one turn in every block, in an order that is drawn anew. So under the
+Subjects are measured in rounds, and loaded anew before each: where a model's memory lies and which CPUs its threads
+have lasts as long as the model is loaded, and changes its times by some percent (T. Mytkowicz et al., Producing Wrong
+Data Without Doing Anything Obviously Wrong, ASPLOS 2009; T. Kalibera and R. Jones, Rigorous Benchmarking in Reasonable
+Time, ISMM 2013).
+
+A round has blocks: each subject has one turn in every block, in an order that is drawn anew. So under the
 hypothesis that two subjects are the same, which of two neighbouring turns is the longer one is the toss of a coin,
 whatever the machine does: the randomisation, not a model of the noise, makes the tests of `judge` exact (R. A. Fisher,
 The Design of Experiments, 1935).
@@ -18,7 +23,8 @@ if TYPE_CHECKING:
 TURN_S = 0.005  # of calls in one turn: many turns are undisturbed on a machine that others use
 FIRST_LOOK_S = 1.0
 GROWTH = 1.5  # from one look to the next: a comparison ends at most half as late again as it could
-CALL_S = 10.0  # of one request to a board: between two, its state is checked
+ROUND_S = 0.25  # between two loadings of the subjects, and two looks at the board's state; more if loading is slow
+LOADS = 40  # of all subjects within the limit; they are not loaded again where fewer would fit
 MAX_TURNS = 10_000  # of one request, which servers take
 MAX_NUMBER = 10_000_000
 ALIKE = 2.0  # subjects whose times differ by less have the same number of calls in a turn

@@ -41,13 +41,26 @@ class Subject:
         named = {**self.settings, **({_FUNCTION: self.function} if self.function != "main" else {})}
         return str(self.path) + ("@" + ",".join(f"{name}={value}" for name, value in named.items()) if named else "")
 
-    def load(self, session: Session) -> tuple[RemoteModule, RemoteFunction]:
-        """Load it on a board; the module, and its function. Raises what `Session.load_module` raises."""
+
+class Uploaded:
+    """A subject on one board, in the ``folder`` of its session: it is sent once, and loaded any number of times."""
+
+    def __init__(self, session: Session, subject: Subject, folder: str) -> None:
+        self.function = subject.function
+        self._session = session
+        self._subject = subject
+        self._name = f"{folder}/{subject.path.name}"
+        self._sent = False
+
+    def load(self) -> tuple[RemoteModule, RemoteFunction]:
+        """Load it; the module, and its function. Raises what `Session.load_module` raises, and `NotSupported`."""
         known = inspect.signature(Session.load_module).parameters
-        for name in self.settings:
+        for name in self._subject.settings:
             if name not in known:
-                raise NotSupported(f"{self.text}: this version cannot set {name}; leave it out")
-        model = session.load_module(self.path, **self.settings)
+                raise NotSupported(f"{self._subject.text}: this version cannot set {name}; leave it out")
+        where = self._name if self._sent else self._subject.path
+        model = self._session.load_module(where, name=self._name, **self._subject.settings)
+        self._sent = True
         return model, model[self.function]
 
 

@@ -22,6 +22,8 @@ from rpcsys.wire.checks import shown
 MAX_TURNS = 10_000  # one head returns all figures of a turn, at most 80 bytes
 MAX_TARGETS = 100
 MAX_S = 3600.0
+READ_S = 5e-4  # reading a file takes less; whoever loses a CPU has it back later than that
+_TRIES = 10
 _STAT, _SCHEDSTAT = "/proc/stat", "/proc/thread-self/schedstat"
 _BUSY = slice(0, 8)  # of a CPU's figures: user, nice, system, idle, iowait, irq, softirq, steal; guests are users
 _IDLE = (3, 4)
@@ -34,7 +36,6 @@ class Moment(NamedTuple):
     own: float  # CPU time of this process
     thread: float  # of these, this thread's
     busy: float | None  # time of the CPUs that it may use, that anybody used
-    waited: float | None  # of this thread, for a CPU
     switches: int  # of this process, involuntary
 
 
@@ -42,7 +43,7 @@ def moment(cpus: Sequence[int]) -> Moment:
     """The figures of now; ``cpus``: those that the process may use."""
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     own, thread = time.process_time(), time.thread_time()
-    return Moment(time.perf_counter(), own, thread, busy_seconds(cpus), waited_seconds(), switches)
+    return Moment(time.perf_counter(), own, thread, busy_seconds(cpus), switches)
 
 
 def busy_seconds(cpus: Sequence[int], path: str = _STAT) -> float | None:
@@ -93,31 +94,46 @@ def time_turns(
             call = calls[place]
             call()
             began = moment(cpus)
-            seconds = _mean_s(call, number[place])
-            turns.append((seconds, *_facts(began, moment(cpus), len(cpus))))
-    names = ("seconds", "own_cpu", "thread_cpu", "others_cpu", "waited", "switches")
+            seconds, waited = _timed(call, number[place])
+            turns.append((seconds, waited, *_facts(began, moment(cpus), len(cpus))))
+    names = ("seconds", "waited", "own_cpu", "thread_cpu", "others_cpu", "switches")
     columns = zip(*turns) if turns else ([] for _ in names)
     figures = {name: list(column) for name, column in zip(names, columns)}
     return {**figures, "board": {"before": before, "after": board_state()}}
 
 
-def _mean_s(call: Callable[[], Any], number: int) -> float:
-    start = time.perf_counter()
+def _timed(call: Callable[[], Any], number: int) -> tuple[float, float | None]:
+    """The mean seconds of a call, and the seconds that this thread waited for a CPU meanwhile."""
+    before, start = _start()
     for _ in range(number):
         call()
-    return (time.perf_counter() - start) / number
+    end = time.perf_counter()
+    after = waited_seconds()
+    if before is None or after is None:
+        return (end - start) / number, None
+    late = time.perf_counter() - end  # the thread may have lost its CPU behind the last call
+    waited = after - before - (late if late > READ_S else 0.0)
+    return (end - start) / number, round(min(max(waited, 0.0), end - start), 6)
+
+
+def _start() -> tuple[float | None, float]:
+    """How long this thread has waited for a CPU until now, and now; it has not lost its CPU in between."""
+    for _ in range(_TRIES):
+        begun = time.perf_counter()
+        waited, now = waited_seconds(), time.perf_counter()
+        if now - begun <= READ_S:
+            break
+    return waited, now
 
 
 def _facts(before: Moment, after: Moment, cpus: int) -> tuple[Any, ...]:
-    """What happened between two moments on so many CPUs, as `time_turns` returns it, without the seconds."""
+    """CPU seconds of the process and of the thread, others' share, and switches, between two moments."""
     own = after.own - before.own
-    others = waited = None
+    others = None
     if before.busy is not None and after.busy is not None:
         share = (after.busy - before.busy - own) / ((after.at - before.at) * cpus)
         others = round(min(max(share, 0.0), 1.0), 4)
-    if before.waited is not None and after.waited is not None:
-        waited = round(after.waited - before.waited, 6)
-    return round(own, 6), round(after.thread - before.thread, 6), others, waited, after.switches - before.switches
+    return round(own, 6), round(after.thread - before.thread, 6), others, after.switches - before.switches
 
 
 def _check(calls: int, order: Sequence[Any], number: Sequence[Any], limit_s: Any) -> None:
