@@ -1,7 +1,7 @@
 """``python -m benchmarks.measuring aa|ab [COUNT]``: how often `rpcsys.measure.compare` is wrong, beside other ways.
 
 ``aa`` compares a native function with itself; during every second comparison another process loads the machine. ``ab``
-compares it with one that has 2 % more rounds. After each comparison the same number of turns runs once more, all of
+compares it with one that has 2 % more rounds. After each comparison the same number of turns (at most 300 of each) runs once more, all of
 one function and then all of the other, as benchmark tools run them, and is judged
 
 * by hyperfine's ratio of means with its deviation, by error propagation: different where the deviation does not
@@ -33,6 +33,7 @@ from benchmarks.peers.ours import ANY_PORT, KEY
 from benchmarks.processes import Process, tree
 from rpcsys import measure
 from rpcsys.client import Session
+from rpcsys.graph import samples
 from rpcsys.measure.schedule import numbers
 
 SOURCE = Path(__file__).with_name("spin.c")
@@ -40,7 +41,7 @@ PLANTED = 0.02
 LIMITS_S = {"aa": 8.0, "ab": 60.0}
 COUNTS = {"aa": 1000, "ab": 100}
 LEAST = {"aa": 0.02, "ab": 0.01}
-MOST = 2000  # turns of a function that the other ways are given
+MOST = 300  # turns of a function that the other ways are given
 _LOAD = "import random, time\nwhile True:\n e = time.monotonic() + random.random()\n while time.monotonic() < e: pass\n time.sleep(random.random() / 4)"  # noqa: E501
 
 
@@ -49,14 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.measuring", description=__doc__.splitlines()[0])
     parser.add_argument("protocol", choices=COUNTS)
     parser.add_argument("count", nargs="?", type=int, help="of comparisons (aa: 1000, ab: 100)")
+    parser.add_argument("--model", type=Path, help="with aa: an ONNX model in the function's place")
     parser.add_argument("--first", type=int, default=0, help="the number of the first one, which is its seed, too")
     given = parser.parse_args(argv)
     count = given.count or COUNTS[given.protocol]
     rows = []
     with tempfile.TemporaryDirectory() as folder, board(Path(folder)) as address:
-        library = compiled(Path(folder))
+        subject = given.model or compiled(Path(folder))
         for number in range(given.first, given.first + count):
-            rows.append(row(given.protocol, number, address, library))
+            rows.append(row(given.protocol, number, address, subject))
             print(json.dumps(rows[-1]), flush=True)
     found = summary(given.protocol, rows)
     print(json.dumps(found), flush=True)
@@ -102,7 +104,7 @@ def row(protocol: str, number: int, address: str, library: Path) -> dict[str, An
     loaded = protocol == "aa" and number % 2 == 1
     second = "base" if protocol == "aa" else ("slower", "base")[number % 2]
     first = "slower" if protocol == "ab" and second == "base" else "base"
-    subjects = [f"{library}@function={name}" for name in (first, second)]
+    subjects = [f"{library}@function={name}" if library.suffix == ".so" else str(library) for name in (first, second)]
     with load(loaded), rpcsys.connect(address, key=KEY) as session:
         begun = time.monotonic()
         found = measure.compare(
@@ -129,8 +131,11 @@ def one_after_another(
     session: Session, library: Path, names: Sequence[str], turns: int
 ) -> tuple[list[float], list[float]]:
     """The seconds of so many turns of the first function, and then of the second."""
-    model = session.load_module(library)
-    calls = [(model[name], []) for name in names]
+    models = [session.load_module(library), session.load_module(library)]
+    given = list(samples.random_inputs(models[0].inputs or []).values())
+    calls = [
+        (model[name] if library.suffix == ".so" else model, given) for model, name in zip(models, names, strict=True)
+    ]
     number = numbers([min(session.time_turns(calls[:1], [0] * 5, [1])["seconds"])])[0]
     seconds = session.time_turns(calls, [0] * turns + [1] * turns, [number] * 2, 600.0)["seconds"]
     return seconds[:turns], seconds[turns:]

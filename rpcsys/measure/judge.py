@@ -6,7 +6,7 @@ changes of the board, heat and load, are in both, and cancel.
 * An interval covers two. The first one is that of the median of all blocks by order statistics, whose test is the sign
   test; `scipy.stats.quantile_test` has it. It needs no distribution: under equal subjects signs are tosses of a coin,
   since the order within each block is drawn (`schedule`), under drift, bursts, two frequencies and correlated noise.
-* The second one is Student's of the medians of rounds. Between rounds the subjects are loaded anew, so it has what a
+* The second one is that of the medians of rounds: Student's of few, that of the median of many. Between rounds the subjects are loaded anew, so it has what a
   loading changes: blocks alone would take two loadings of one model for two models. The difference of two loadings is
   symmetric where the models are the same, and there long tails make Student's t only more careful (Y. Benjamini, Is the
   t Test Really Conservative When the Parent Distribution is Long-Tailed?, JASA 78, 1983).
@@ -41,7 +41,7 @@ Whole = NDArray[np.int_]
 
 CHANCE = 0.01  # of naming a difference where there is none; smaller where the confidence is above 99 %
 NARROW = 4  # the half of an interval is at most this part of the effect, or the least difference that matters
-LEAST_ROUNDS = 3
+LEAST_ROUNDS, MANY_ROUNDS = 3, 20  # of many, the median's interval is narrower than Student's where a few stray far
 BATCH = 5  # blocks, in MSER-5
 FEW = 20  # undisturbed blocks; with fewer, or less than `SHARE` of all, every block counts
 SHARE = 0.25
@@ -167,13 +167,22 @@ def _mser(values: Floats) -> int:
 def effect(differences: Differences, confidence: float) -> Effect | None:
     """The median of differences with an interval; None where blocks or rounds are too few for that confidence."""
     of_blocks = median_interval(differences.values, confidence)
-    rounds = differences.by_round
-    if of_blocks is None or len(rounds) < LEAST_ROUNDS:
+    of_rounds = _rounds_interval(differences.by_round, confidence)
+    if of_blocks is None or of_rounds is None:
         return None
-    middle, spread = float(np.mean(rounds)), float(stats.sem(rounds))
-    reach = spread * float(stats.t.ppf((1 + confidence) / 2, len(rounds) - 1))
-    low, high = min(of_blocks[0], middle - reach), max(of_blocks[1], middle + reach)
+    low, high = min(of_blocks[0], of_rounds[0]), max(of_blocks[1], of_rounds[1])
     return Effect(float(np.median(differences.values)), low, high)
+
+
+def _rounds_interval(rounds: Floats, confidence: float) -> tuple[float, float] | None:
+    """The interval of what the medians of rounds lie around; None where they are too few."""
+    if len(rounds) < LEAST_ROUNDS:
+        return None
+    if len(rounds) >= MANY_ROUNDS:
+        return median_interval(rounds, confidence)
+    reach = float(stats.sem(rounds)) * float(stats.t.ppf((1 + confidence) / 2, len(rounds) - 1))
+    middle = float(np.mean(rounds))
+    return middle - reach, middle + reach
 
 
 def median_interval(values: Floats, confidence: float) -> tuple[float, float] | None:
