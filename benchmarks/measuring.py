@@ -1,8 +1,9 @@
 """``python -m benchmarks.measuring aa|ab [COUNT]``: how often `rpcsys.measure.compare` is wrong, beside other ways.
 
-``aa`` compares a native function with itself; during every second comparison another process loads the machine. ``ab``
-compares it with one that has 2 % more rounds. After each comparison the same number of turns (at most 300 of each) runs once more, all of
-one function and then all of the other, as benchmark tools run them, and is judged
+``aa`` compares a native function, or an ONNX model, with itself; during every second comparison another process loads
+the machine. ``ab`` compares the function with one that has 2 % more rounds. After each comparison the same number of
+turns (at most 300 of each) runs once more, all of one and then all of the other, as benchmark tools run them, and is
+judged
 
 * by hyperfine's ratio of means with its deviation, by error propagation: different where the deviation does not
   reach 1;

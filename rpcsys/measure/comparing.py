@@ -95,7 +95,7 @@ def compare(
 
     Raises `UsageError`, and what leasing and loading raise.
     """
-    parsed = check(subjects, inputs, least, limit_s, confidence, patience_s)
+    parsed = check(subjects, inputs, least, limit_s, confidence, patience_s, seed)
     planned = schedule.looks(limit_s)
     rules = Rules(least, confidence, len(planned), len(parsed) - 1)
     drawn = secrets.randbits(32) if seed is None else seed

@@ -6,12 +6,14 @@ changes of the board, heat and load, are in both, and cancel.
 * An interval covers two. The first one is that of the median of all blocks by order statistics, whose test is the sign
   test; `scipy.stats.quantile_test` has it. It needs no distribution: under equal subjects signs are tosses of a coin,
   since the order within each block is drawn (`schedule`), under drift, bursts, two frequencies and correlated noise.
-* The second one is that of the medians of rounds: Student's of few, that of the median of many. Between rounds the subjects are loaded anew, so it has what a
-  loading changes: blocks alone would take two loadings of one model for two models. The difference of two loadings is
-  symmetric where the models are the same, and there long tails make Student's t only more careful (Y. Benjamini, Is the
-  t Test Really Conservative When the Parent Distribution is Long-Tailed?, JASA 78, 1983).
-* Looks are paid for: each of the planned looks has its share of the chance of an error (Bonferroni, the simplest of the
-  spending functions of K. K. G. Lan and D. L. DeMets, Biometrika 70, 1983). So intervals hold at all looks together:
+* The second one is that of the medians of rounds: Student's of few, that of their median where they are many. Between
+  rounds the subjects are loaded anew, so it has what a loading changes: blocks alone would take two loadings of one
+  model for two models. The difference of two loadings is symmetric where the models are the same, and there long tails
+  make Student's t only more careful (Y. Benjamini, Is the t Test Really Conservative When the Parent Distribution is
+  Long-Tailed?, JASA 78, 1983).
+* Looks are paid for: each of the planned looks has an equal share of the chance of an error, which holds whatever the
+  looks have in common (Bonferroni; finer ways to spend it: K. K. G. Lan and D. L. DeMets, Biometrika 70, 1983). So
+  intervals hold at all looks together:
   repeated confidence intervals (C. Jennison and B. W. Turnbull, JRSS B 51, 1989). Comparisons of several subjects with
   the first share it, too.
 * A difference is named where an interval of 99 % excludes none, or of the confidence asked for if that is higher.
@@ -206,18 +208,22 @@ def judge(boards: Sequence[Differences], rules: Rules, last: bool = False) -> Ju
     """What the differences of each board say; ``last``: no more turns can be had."""
     shown = tuple(effect(each, rules.shown) for each in boards)
     known = [each for each in shown if each is not None]
-    sure = [found for each in boards if (found := effect(each, rules.sure)) is not None]
     if len(known) < len(boards):
         return Judgement(Verdict.UNKNOWN, effects=shown, settled=last)
     whole = pooled(known)
     if _inside(whole, rules.least) and all(abs(each.estimate) < math.log1p(rules.least) for each in known):
         return Judgement(Verdict.SAME, whole, shown, settled=True)
-    if _opposed(boards, rules):
+    if len(boards) > 1 and _opposed(boards, rules):
         return Judgement(Verdict.DISAGREE, whole, shown, settled=True)
-    verdict = _side(pooled(sure)) if len(sure) == len(boards) else Verdict.UNKNOWN
-    agreeing = sum(_side(each) is verdict for each in known) if verdict is not Verdict.UNKNOWN else 0
+    verdict = _side(whole)
+    if verdict is not Verdict.UNKNOWN:
+        sure = [found for each in boards if (found := effect(each, rules.sure)) is not None]
+        verdict = _side(pooled(sure)) if len(sure) == len(boards) else Verdict.UNKNOWN
+    if verdict is Verdict.UNKNOWN:
+        return Judgement(verdict, whole, shown, settled=last)
+    agreeing = sum(_side(each) is verdict for each in known)
     narrow = whole.half_width <= max(math.log1p(rules.least), abs(whole.estimate) / NARROW)
-    return Judgement(verdict, whole, shown, agreeing, last or (verdict is not Verdict.UNKNOWN and narrow))
+    return Judgement(verdict, whole, shown, agreeing, last or narrow)
 
 
 def _inside(whole: Effect, least: float) -> bool:

@@ -19,9 +19,11 @@ from rpcsys.measure.judge import Effect, Floats
 from rpcsys.measure.reports import median, sentences, time_text
 
 _WIDTH, _LEFT, _RIGHT = 860, 90, 24
+_NAMES = 380  # the end of the names of differences
 _PANEL, _GAP, _BAR, _LINE = 190, 44, 26, 18
+_LETTERS = 40  # of a name
 _DOTS = 1200  # of a subject on a board: more would only hide each other
-_MARGIN = 0.1  # of the shown range, above and below
+_MARGIN = 0.25  # of the shown range, above and below
 _COLOURS = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700")
 _DARK = ("#58a6ff", "#f0883e", "#3fb950", "#bc8cff", "#f778ba", "#d29922")
 _STYLE = (
@@ -43,7 +45,7 @@ def drawing(found: ModelComparison) -> str:
              for place, line in enumerate(said)]  # fmt: skip
     top = 24 + len(said) * _LINE + 8
     parts += _legend(found, top)
-    top += 16
+    top += 34
     for board in found.boards:
         parts += _panel(found, board, top)
         top += _PANEL + _GAP
@@ -88,7 +90,7 @@ def _colour(place: int) -> str:
 def _panel(found: ModelComparison, board: BoardRuns, top: float) -> list[str]:
     """The turns of one board."""
     blocks, right, bottom = board.blocks, _WIDTH - _RIGHT, top + _PANEL
-    parts = [_text(_LEFT, top - 4, f"{board.name}: time of a call, turn by turn"),
+    parts = [_text(_LEFT, top - 6, f"{board.name}: time of a call, turn by turn"),
              f'<path class="axis" d="M{_LEFT} {top:.1f}V{bottom:.1f}H{right}"/>']  # fmt: skip
     if not len(blocks.seconds):
         return [*parts, _text(_LEFT + 8, top + 20, "no turns")]
@@ -116,7 +118,7 @@ def _panel(found: ModelComparison, board: BoardRuns, top: float) -> list[str]:
 
 def _shown(logs: Floats) -> tuple[float, float]:
     """The range of logarithms that a panel shows: nearly all turns; others lie on its edge."""
-    low, high = (float(each) for each in np.quantile(logs, (0.02, 0.98)))
+    low, high = (float(each) for each in np.quantile(logs, (0.05, 0.95)))
     margin = max((high - low) * _MARGIN, 1e-3)
     return low - margin, high + margin
 
@@ -138,7 +140,7 @@ def _scale(found: ModelComparison, bars: Sequence[tuple[int, str, Effect]], top:
         return [_text(_LEFT, top + 10, f"{title}: too few turns")]
     least = found.rules.least
     most = 1.15 * max(2 * least, *(abs(end) for *_, effect in bars for end in effect.change))
-    middle, half = (_LEFT + _WIDTH - _RIGHT) / 2, (_WIDTH - _RIGHT - _LEFT) / 2
+    middle, half = (_NAMES + _WIDTH - _RIGHT) / 2, (_WIDTH - _RIGHT - _NAMES) / 2
 
     def x(share: float) -> float:
         return middle + half * share / most
@@ -153,5 +155,5 @@ def _scale(found: ModelComparison, bars: Sequence[tuple[int, str, Effect]], top:
         at = top + (row + 1) * _BAR + 4
         parts.append(f'<path class="{_colour(place)}" stroke-width="3" d="M{x(low):.1f} {at:.1f}H{x(high):.1f}"/>')
         parts.append(f'<circle class="{_colour(place)}" cx="{x(change):.1f}" cy="{at:.1f}" r="5"/>')
-        parts.append(_text(_LEFT, at + 4, f"{name} {change * 100:+.2f} %".strip()))
+        parts.append(_text(_LEFT, at + 4, f"{name[-_LETTERS:]} {change * 100:+.2f} %".strip()))
     return parts

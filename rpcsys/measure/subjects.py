@@ -146,7 +146,10 @@ def difference(first: Any, second: Any) -> str:
             if not np.array_equal(arrays[0], arrays[1]):
                 return f"output {place} differs"
             continue
-        apart = np.abs(arrays[0].astype("f8") - arrays[1].astype("f8"))
-        apart[np.isnan(arrays[0].astype("f8")) & np.isnan(arrays[1].astype("f8"))] = 0
+        numbers = [array.astype("f8") for array in arrays]
+        equal = (numbers[0] == numbers[1]) | (np.isnan(numbers[0]) & np.isnan(numbers[1]))
+        apart = np.abs(np.where(equal, 0.0, numbers[0] - numbers[1]))
+        if np.isnan(apart).any():
+            return f"output {place} differs in what is not a number"
         largest = max(largest, float(np.max(apart, initial=0.0)))
     return f"outputs differ by at most {largest:.2g}" if largest else ""
