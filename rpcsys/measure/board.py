@@ -21,7 +21,7 @@ from rpcsys.measure.subjects import Subject, Uploaded, arguments
 if TYPE_CHECKING:
     from rpcsys.client.rows import TurnsReport
 
-_FIRST = 3  # turns of each subject, that tell how many calls a turn has
+_FIRST = 5  # turns of each subject, that tell how many calls a turn has
 _SLOW_LOADS = "loading takes too long to be repeated: where the models lie in memory counts in the difference"
 _SHORT_S = 1e-3  # turns of fewer seconds are repeated with more calls: a clock's reading would count in them
 
@@ -97,7 +97,11 @@ class MeasuredBoard:
     def _least(self, drawn: list[int], number: list[int], limit_s: float) -> list[float]:
         report = self.session.time_turns(self._calls, drawn, number, limit_s)
         self.state = report["board"].get("after", {})
-        found = schedule.blocks(drawn, report["seconds"], len(self._functions))
+        own = [
+            seconds - (waited or 0.0) / number[place]
+            for seconds, waited, place in zip(report["seconds"], report["waited"], drawn, strict=False)
+        ]
+        found = schedule.blocks(drawn, own, len(self._functions))
         if not found:  # the first block alone took the limit
             return [limit_s] * len(self._functions)
         return [max(min(times), 1e-12) for times in zip(*found, strict=True)]

@@ -27,7 +27,7 @@ ROUND_S = 0.25  # between two loadings of the subjects, and two looks at the boa
 LOADS = 40  # of all subjects within the limit; they are not loaded again where fewer would fit
 MAX_TURNS = 10_000  # of one request, which servers take
 MAX_NUMBER = 10_000_000
-ALIKE = 2.0  # subjects whose times differ by less have the same number of calls in a turn
+ALIKE = 10.0  # subjects whose times differ by less have the same number of calls in a turn
 
 
 def looks(limit_s: float) -> tuple[float, ...]:
@@ -50,7 +50,8 @@ def order(rng: np.random.Generator, subjects: int, turn_s: float, seconds: float
 def numbers(seconds: Sequence[float]) -> list[int]:
     """How many calls of each subject one turn has, by the seconds of a call.
 
-    It is the same for subjects that may be the same: the mean of fewer calls is noisier, and no longer exchangeable.
+    It is the same for all unless they surely differ. A shorter turn is disturbed less: on a busy machine, that alone
+    made one function 3 % faster than itself.
     """
     if max(seconds) <= ALIKE * min(seconds):
         return [_number(math.fsum(seconds) / len(seconds))] * len(seconds)

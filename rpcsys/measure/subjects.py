@@ -84,7 +84,7 @@ def parse(subject: str | os.PathLike[str] | Subject) -> Subject:
 
 def _threads(text: str, value: str) -> int:
     if not (value.isascii() and value.isdigit() and 1 <= int(value[:6]) <= 1024 and len(value) < 6):
-        raise UsageError(f"{text!r}: threads is a whole number from 1 to 1024, not {value!r}")
+        raise UsageError(f"{text!r}: threads is a whole number from 1 to 1024, not {value!r}; check it")
     return int(value)
 
 
