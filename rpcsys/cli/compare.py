@@ -19,7 +19,7 @@ from rpcsys.link.address import parse_address
 from rpcsys.query import terminal
 
 if TYPE_CHECKING:
-    from rpcsys.measure.comparing import ModelComparison
+    from rpcsys.measure.outcome import ModelComparison
 
 _ALL = "all"
 
@@ -27,7 +27,7 @@ _ALL = "all"
 class Percent(click.FloatRange):
     """A number of percent, with or without its sign, as a share."""
 
-    name = "percent"
+    name = "percentage"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The share. Raises click.BadParameter."""
@@ -38,7 +38,7 @@ class Percent(click.FloatRange):
 class BoardCount(click.IntRange):
     """A number of boards, or all."""
 
-    name = "boards"
+    name = "number of boards"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number, or "all". Raises click.BadParameter."""
@@ -158,8 +158,7 @@ def _report(comparison: ModelComparison, svg: Path | None, as_json: bool) -> Non
     if as_json:
         terminal.print_json(reports.as_json(comparison))
         return
-    for line in reports.sentences(comparison):
-        terminal.say(line)
+    terminal.say(str(comparison))
     terminal.say("")
     terminal.print_table(reports.HEAD, reports.rows(comparison, comparison.rules.confidence))
     if svg is not None:

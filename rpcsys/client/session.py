@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, Union, overload
 
@@ -151,7 +152,8 @@ class Session(Caller, Closeable):
         self, calls: Sequence[TimedCall], order: Sequence[int], number: Sequence[int], limit_s: float = 60.0
     ) -> CallFuture:
         """`time_turns` without waiting, as `RemoteFunction.submit`."""
-        return turns.submit(self, calls, order, number, limit_s)
+        fields = turns.fields(self.info, self.address, calls, order, number, limit_s)
+        return self._submit(fields, functools.partial(turns.told, self._result, len(order)))
 
     def run(self, function: Callable[..., Result], *args: Any, deadline_s: Optional[float] = None) -> Result:
         """Run a Python function of yours on the device, where the server was started with ``--allow-pickle``.

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Sequence, Tuple, Union
 
 from rpcsys.client import answers
-from rpcsys.client.calls import CallFuture
 from rpcsys.client.remote import RemoteFunction, RemoteModule
 from rpcsys.errors import NotSupported, ProtocolError, UsageError
 from rpcsys.wire import checks
 from rpcsys.wire.checks import number, optional, partial, record, rows
 from rpcsys.wire.frames import Frame
-
-if TYPE_CHECKING:
-    from rpcsys.client.session import Session
 
 #: A function, or a module for its ``main``, and its arguments.
 TimedCall = Tuple[Union[RemoteFunction, RemoteModule], Sequence[Any]]
@@ -27,16 +22,15 @@ TURNS = record(
 )
 
 
-def submit(
-    session: Session, calls: Sequence[TimedCall], order: Sequence[int], number: Sequence[int], limit_s: float
-) -> CallFuture:
-    """What `Session.submit_turns` returns; raises what that does."""
-    if session.info.get("capabilities", {}).get("turns") is not True:
-        where = "{}:{}".format(*session.address)
-        raise NotSupported(f"the server at {where} times no functions in turns; update rpcsys there")
+def fields(
+    hello: Dict[str, Any], address: Tuple[str, int], calls: Sequence[TimedCall], order: Sequence[int],
+    number: Sequence[int], limit_s: float,
+) -> Dict[str, Any]:  # fmt: skip
+    """The fields of a CALL to the server with this HELLO, at ``address``. Raises what `Session.submit_turns` raises."""
+    if hello.get("capabilities", {}).get("turns") is not True:
+        raise NotSupported("the server at {}:{} times no functions in turns; update rpcsys there".format(*address))
     targets = [[_target(function), list(args)] for function, args in calls]
-    fields = {"f": "session.time_turns", "a": [targets, list(order), list(number), limit_s]}
-    return session._submit(fields, functools.partial(_told, session, len(order)))
+    return {"f": "session.time_turns", "a": [targets, list(order), list(number), limit_s]}
 
 
 def _target(function: Union[RemoteFunction, RemoteModule]) -> Any:
@@ -46,9 +40,9 @@ def _target(function: Union[RemoteFunction, RemoteModule]) -> Any:
     return list(found._target) if isinstance(found._target, tuple) else found._target
 
 
-def _told(session: Session, most: int, frame: Frame) -> Any:
-    """The report in a device's answer, of at most so many turns. Raises `ProtocolError`."""
-    report = answers.from_device(TURNS, session._result(frame), "turns")
+def told(result: Callable[[Frame], Any], most: int, frame: Frame) -> Any:
+    """The report in a device's answer, of at most so many turns; ``result`` reads it. Raises `ProtocolError`."""
+    report = answers.from_device(TURNS, result(frame), "turns")
     lengths = {len(report[name]) for name in (*_COLUMNS, *_SHOWN)}
     if len(lengths) != 1 or lengths.pop() > most or min(report["seconds"], default=1.0) < 0:
         raise ProtocolError("what the device says of turns makes no sense: they are not those that were asked for")

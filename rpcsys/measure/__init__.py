@@ -15,8 +15,9 @@ from rpcsys import need_host
 from rpcsys.errors import UsageError
 
 if TYPE_CHECKING:
-    from rpcsys.measure.comparing import ModelComparison, check, compare
+    from rpcsys.measure.comparing import check, compare
     from rpcsys.measure.judge import Effect, Judgement, Verdict
+    from rpcsys.measure.outcome import ModelComparison
     from rpcsys.measure.picture import draw
     from rpcsys.measure.subjects import Subject
 
@@ -26,9 +27,9 @@ __all__ = ["Effect", "Judgement", "ModelComparison", "Subject", "Verdict", "chec
 
 #: The module of each public name.
 _MODULES = {
-    **dict.fromkeys(("ModelComparison", "check", "compare"), "comparing"),
+    **dict.fromkeys(("check", "compare"), "comparing"),
     **dict.fromkeys(("Effect", "Judgement", "Verdict"), "judge"),
-    "Subject": "subjects", "draw": "picture",
+    "ModelComparison": "outcome", "Subject": "subjects", "draw": "picture",
 }  # fmt: skip
 _PACKAGES = ("numpy", "scipy")
 

@@ -7,7 +7,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from rpcsys.errors import UsageError
 from rpcsys.graph.samples import Arrays
 from rpcsys.measure import leasing, schedule
 from rpcsys.measure.board import MeasuredBoard
-from rpcsys.measure.judge import Blocks, Judgement, Rules, judge
+from rpcsys.measure.judge import Judgement, Rules, judge
+from rpcsys.measure.outcome import BoardRuns, ModelComparison
 from rpcsys.measure.readiness import Readiness, readiness
 from rpcsys.measure.subjects import MAX_SUBJECTS, Subject, check_file, difference, names, parse
 
@@ -30,53 +30,6 @@ _LOOK_S = 0.5  # between two looks at a board that is waited for
 #: Called with seconds of measuring that are done, and the most there will be.
 Progress = Callable[[float, float], Any]
 Where = Session | Sequence[Session] | Tracker
-
-
-@dataclass(frozen=True)
-class BoardRuns:
-    """The turns of one board, and what disturbed it.
-
-    ``others``: the mean share of its CPUs' time that other processes took. ``waited``: the share of the turns' time in
-    which they were ready and had no CPU. None where the board does not show it. ``notes``: for a person.
-    """
-
-    name: str
-    blocks: Blocks
-    others: float | None
-    waited: float | None
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ModelComparison:
-    """What `compare` found.
-
-    Attributes
-    ----------
-    subjects : their names; each but the first is compared with the first
-    judgements : of the second subject, the third and so on
-    boards : their turns
-    outputs : how the outputs of the other subjects differ from the first one's, for a person; "" for no difference
-    rules : what was asked
-    refused : why a board was not measured on to the end, for a person; "" where none was refused
-    measured_s, limit_s : seconds of measuring, without loading and waiting, and the most that were allowed
-    seed : of the order of turns
-    """
-
-    subjects: tuple[str, ...]
-    judgements: tuple[Judgement, ...]
-    boards: tuple[BoardRuns, ...]
-    outputs: tuple[str, ...]
-    rules: Rules
-    refused: str
-    measured_s: float
-    limit_s: float
-    seed: int
-
-    def __str__(self) -> str:
-        from rpcsys.measure import reports
-
-        return "\n".join(reports.sentences(self))
 
 
 def compare(
@@ -100,7 +53,7 @@ def compare(
     rules = Rules(least, confidence, len(planned), len(parsed) - 1)
     drawn = secrets.randbits(32) if seed is None else seed
     with _sessions(where, key, boards, labels) as sessions:
-        run = _Run([MeasuredBoard(session, parsed) for session in sessions], planned, rules, patience_s, progress)
+        run = _Comparing([MeasuredBoard(session, parsed) for session in sessions], planned, rules, patience_s, progress)
         return run.compare(parsed, inputs, drawn)
 
 
@@ -143,7 +96,7 @@ def check(
     return parsed
 
 
-class _Run:
+class _Comparing:
     """One comparison under way."""
 
     def __init__(

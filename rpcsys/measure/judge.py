@@ -29,6 +29,7 @@ Weak: all is of one process on each board; what lasts as long as the process is 
 from __future__ import annotations
 
 import enum
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -189,10 +190,20 @@ def _rounds_interval(rounds: Floats, confidence: float) -> tuple[float, float] |
 
 def median_interval(values: Floats, confidence: float) -> tuple[float, float] | None:
     """The interval of the median; None where the values are too few for that confidence."""
-    if len(values) == 0:
+    ends = _ends(len(values), confidence)
+    if ends is None:
         return None
-    low, high = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
-    return (float(low), float(high)) if math.isfinite(low) and math.isfinite(high) else None
+    ordered = np.sort(values)
+    return float(ordered[ends[0]]), float(ordered[ends[1]])
+
+
+@functools.lru_cache(maxsize=1024)
+def _ends(count: int, confidence: float) -> tuple[int, int] | None:
+    """Which of so many values, in their order, are the ends of the median's interval."""
+    if count == 0:
+        return None
+    low, high = stats.quantile_test(np.arange(count), p=0.5).confidence_interval(confidence)
+    return (int(low), int(high)) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def pooled(effects: Sequence[Effect]) -> Effect:

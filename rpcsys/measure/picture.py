@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from rpcsys.measure.comparing import BoardRuns, ModelComparison
 from rpcsys.measure.judge import Effect, Floats
-from rpcsys.measure.reports import median, sentences, time_text
+from rpcsys.measure.outcome import BoardRuns, ModelComparison, sentences
+from rpcsys.measure.reports import median, time_text
 
 _WIDTH, _LEFT, _RIGHT = 860, 90, 24
 _NAMES = 380  # the end of the names of differences

@@ -85,11 +85,11 @@ GOOD = {
 )
 def test_an_invalid_answer_is_refused(session, answer):
     with pytest.raises(ProtocolError, match="makes no sense"):
-        turns._told(session, 1, result(answer))
+        turns.told(session._result, 1, result(answer))
 
 
 def test_a_valid_answer_is_returned(session):
-    assert turns._told(session, 1, result(GOOD)) == GOOD
+    assert turns.told(session._result, 1, result(GOOD)) == GOOD
 
 
 def result(answer):

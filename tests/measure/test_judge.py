@@ -53,6 +53,12 @@ def test_the_interval_of_a_median_is_where_the_sign_test_does_not_reject(values:
             assert stats.binomtest(min(below, above), below + above).pvalue <= 1 - confidence + 1e-9
 
 
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=60), st.sampled_from([0.9, 0.95, 0.999]))
+def test_the_interval_of_a_median_is_scipys(values: list[float], confidence: float):
+    low, high = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
+    assert median_interval(np.array(values), confidence) == (None if math.isnan(low) else (low, high))
+
+
 def test_an_interval_covers_that_of_blocks_and_that_of_rounds():
     found = around(0.02, 0.01)
     low, high = median_interval(found.values, 0.95)
@@ -167,6 +173,8 @@ def test_exchanged_subjects_keep_the_same_blocks_and_change_the_sign(noise: Nois
 
 # ---------------------------------------------------------------- how often it is wrong
 
+CASES = 200  # of each kind of noise
+
 
 def rates(noise: Noise, cases: int, change: float, loads: float, least: float, limit_s: float) -> tuple[int, int, int]:
     """How many cases are named, on the wrong side, and outside the interval."""
@@ -196,9 +204,9 @@ def test_a_planted_difference_is_found(noise: Noise):
 @pytest.mark.slow
 @pytest.mark.parametrize("loads", [0.0, 0.03])
 def test_equal_subjects_are_called_different_in_one_case_of_a_hundred_at_most(loads: float):
-    """1,200 cases each: with a true rate of 1 %, more than 24 would come in one run of a thousand."""
-    counts = [rates(noise, 200, 0.0, loads, 1e-4, 3) for noise in KINDS]
+    """With a true rate of 1 %, more than this would be named in one run of a thousand."""
+    counts = [rates(noise, CASES, 0.0, loads, 1e-4, 3) for noise in KINDS]
     named, outside = sum(each[0] for each in counts), sum(each[2] for each in counts)
-    cases = 200 * len(KINDS)
+    cases = CASES * len(KINDS)
     assert named <= stats.binom.ppf(0.999, cases, 0.01)
     assert outside <= stats.binom.ppf(0.999, cases, 0.05)

@@ -11,7 +11,7 @@ import pytest
 
 from rpcsys.measure.judge import Judgement, Verdict
 from rpcsys.measure.picture import draw, drawing
-from tests.measure.test_reports import board, comparison, effect
+from tests.measure.test_outcome import board, comparison, effect
 
 SVG = "{http://www.w3.org/2000/svg}"
 SLOWER = Judgement(Verdict.SLOWER, effect(0.02, 0.01, 0.03), (effect(0.02, 0.01, 0.03),), 1)
