@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rpcsys import aio, client, errors, graph, lab, module, server
+    from rpcsys import aio, client, errors, graph, lab, measure, module, server
     from rpcsys.client import connect, connect_tracker, empty, inout
     from rpcsys.errors import RpcsysError
 
@@ -35,6 +35,7 @@ __all__ = [
     "graph",
     "inout",
     "lab",
+    "measure",
     "module",
     "server",
 ]
@@ -43,8 +44,8 @@ _HOMES = {
     "RpcsysError": "rpcsys.errors",
     **dict.fromkeys(("connect", "connect_tracker", "empty", "inout"), "rpcsys.client"),
 }
-_PACKAGES = ("aio", "client", "errors", "graph", "lab", "module", "server")
-_HOST_ONLY = ("aio", "graph", "lab")
+_PACKAGES = ("aio", "client", "errors", "graph", "lab", "measure", "module", "server")
+_HOST_ONLY = ("aio", "graph", "lab", "measure")
 _HOST_PYTHON, _DEVICE_PYTHON = (3, 10), (3, 8)
 
 if sys.version_info < _DEVICE_PYTHON:

@@ -21,7 +21,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "local_daemons": ("errors",),
     "secure_lab": (EVERYTHING,),
     "query": ("client",),
-    "measure": ("client", "graph.samples", "intervals"),
+    "measure": ("client", "graph.samples", "intervals", "module"),
     "aio": ("client",),
     "graph": ("graph._plan",),
     # The topics of graph, from the top down.

@@ -17,7 +17,7 @@ from rpcsys.query import terminal
 from rpcsys.wire.device_names import MAX_THREADS
 
 if TYPE_CHECKING:
-    from rpcsys.measure.bench import BenchPlan
+    from rpcsys.measure.benching import BenchPlan
     from rpcsys.measure.regressions import CellVerdict
     from rpcsys.measure.tables import BenchTable, Cell, Measured
 
@@ -83,7 +83,7 @@ def bench(
     sessions and by more than --least, or no longer runs. Such a cell is measured again first.
     """
     _need_packages()
-    from rpcsys.measure.bench import ALL, boards_of, run
+    from rpcsys.measure.benching import ALL, boards_of, run
     from rpcsys.measure.regressions import confirmed
     from rpcsys.measure.tables import load_table, merged_tables
 
@@ -124,7 +124,7 @@ def _plan(
     min_repeat_ms: float, session_timeout: float, wait_timeout: float,
 ) -> BenchPlan:  # fmt: skip
     """What to measure. Raises `UsageError` for a file that is missing, or names one that is."""
-    from rpcsys.measure.bench import BenchPlan, checked_devices, named
+    from rpcsys.measure.benching import BenchPlan, checked_devices, named
 
     for model in models:
         options.check_file(model, "model")

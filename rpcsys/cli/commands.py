@@ -33,6 +33,7 @@ Why does it wait:         rpcsys query --why rpi4
 Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A model on a device:      rpcsys run --key rpi4 model.onnx
 Models on all boards:     rpcsys bench model.onnx --save today.json
+Which one is faster:      rpcsys compare old.onnx new.onnx --key rpi4
 A model over several:     rpcsys split model.onnx --over cpu:0,cpu:1,key:edge
 A module for many:        rpcsys deploy head.so --to HOST:9090
 A model for any client:   rpcsys serve model.onnx, rpcsys gateway
@@ -51,6 +52,7 @@ _MODULES = {
     "bench": "rpcsys.cli.bench",
     **dict.fromkeys(("board", "pack"), "rpcsys.cli.board"),
     **dict.fromkeys(("deploy", "module"), "rpcsys.cli.modules"),
+    "compare": "rpcsys.cli.compare",
     "completion": "rpcsys.cli.completion",
     "demo": "rpcsys.cli.demo",
     "lab": "rpcsys.cli.lab",

@@ -21,6 +21,7 @@ __all__ = [
     "ServerPlace",
     "ServerRow",
     "TrackerSummary",
+    "TurnsReport",
     "UsageRow",
     "WaitingRow",
     "WhyAnswer",
@@ -259,6 +260,18 @@ class MemoryReport(_KeptObjects, total=False):
     """What a session keeps on its device."""
 
     devices: Dict[str, Dict[str, float]]  # figures by device, if the session uses several
+
+
+class TurnsReport(TypedDict):
+    """Turns of functions that were timed on a board; each list has an item for each turn that began in time."""
+
+    seconds: List[float]  # mean of a call
+    own_cpu: List[float]  # CPU seconds of the session's process
+    thread_cpu: List[float]  # of these, the calling thread's
+    others_cpu: List[Optional[float]]  # share of the CPUs' time that other processes took, or the machine's host
+    waited: List[Optional[float]]  # seconds in which the calling thread was ready to run and had no CPU
+    switches: List[int]  # how often the process lost a CPU while it could have gone on
+    board: Dict[str, Dict[str, Any]]  # the state before and after, as in `TimingResult`
 
 
 class DeviceReport(TypedDict):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, Union, overload
 
-from rpcsys.client import answers, capabilities, files, models
-from rpcsys.client.calls import Channel
+from rpcsys.client import answers, capabilities, files, models, turns
+from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.client.files import Progress, Source
 from rpcsys.client.log import SessionLog
 from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
@@ -15,7 +16,10 @@ from rpcsys.link.link import Closeable
 from rpcsys.wire.values import Ref
 
 if TYPE_CHECKING:
-    from rpcsys.client.rows import DeviceReport, MemoryReport
+    from typing import Sequence
+
+    from rpcsys.client.rows import DeviceReport, MemoryReport, TurnsReport
+    from rpcsys.client.turns import TimedCall
 
 Result = TypeVar("Result")
 
@@ -146,6 +150,29 @@ class Session(Caller, Closeable):
             answers.STATE, self._builtin("session.board_state"), "the board's state"
         )
         return found
+
+    def time_turns(
+        self, calls: Sequence[TimedCall], order: Sequence[int], number: Sequence[int], limit_s: float = 60.0
+    ) -> TurnsReport:
+        """Time functions in turns on the device, so that they can be compared: what disturbs one disturbs the others.
+
+        ``calls``: functions with their arguments, or modules for their ``main``. ``order``: the turns, at most 10,000,
+        as indexes into ``calls``. In each turn, one call is not timed, and ``number[index]`` calls are timed together.
+        No turn begins after ``limit_s`` seconds (at most an hour).
+
+        The report has a list for the ``seconds`` of a call in each turn, and lists of what happened meanwhile.
+        `rpcsys.measure.compare` draws the order and judges the seconds. Raises `NotSupported` for an older server,
+        `RemoteArgumentError` for values out of range, and what the functions raise.
+        """
+        report: TurnsReport = self.submit_turns(calls, order, number, limit_s).result()
+        return report
+
+    def submit_turns(
+        self, calls: Sequence[TimedCall], order: Sequence[int], number: Sequence[int], limit_s: float = 60.0
+    ) -> CallFuture:
+        """`time_turns` without waiting, as `RemoteFunction.submit`."""
+        fields = turns.fields(self.info, self.address, calls, order, number, limit_s)
+        return self._submit(fields, functools.partial(turns.told, self._result, len(order)))
 
     def run(self, function: Callable[..., Result], *args: Any, deadline_s: Optional[float] = None) -> Result:
         """Run a Python function of yours on the device, where the server was started with ``--allow-pickle``.

@@ -29,6 +29,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
         "pickle": pickle,
         "cache": cache,
         "deploy": deploy,
+        "turns": True,  # whether sessions time functions in turns
         "tvm_runtime": library.has_runtime(),  # whether TVM's libraries are there, with the package or without
         "loads": loads(),
         "kinds": kinds(pickle=pickle),  # of modules in those files

@@ -23,6 +23,7 @@ from tests.cli.conftest import Command
         (["--help"], 0, "A model on a device"),
         (["--version"], 0, f"rpcsys, version {__version__} (with{'' if SPEEDUPS else 'out'} speedups"),
         (["run", "--help"], 0, "INPUTS.npz"),
+        (["compare", "--help"], 0, "exit status 0"),
     ],
 )
 def test_help(args: list[str], status: int, message: str, rpcsys: Command) -> None:

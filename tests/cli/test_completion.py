@@ -25,7 +25,7 @@ def words(*args: str) -> set[str]:
 
 def test_commands() -> None:
     assert {"tracker", "run", "completion"} <= words("")
-    assert words("comp") == {"completion"}
+    assert words("compl") == {"completion"}
     assert words("completion", "z") == {"zsh"}
 
 
@@ -38,6 +38,7 @@ def test_commands() -> None:
         ("server", "--through-proxy"),
         ("query", "--why"),
         ("run", "--repeat"),
+        ("compare", "--least"),
     ],
 )
 def test_flags_of_every_program(command: str, flag: str) -> None:

@@ -47,6 +47,7 @@ def test_every_command_has_a_page_that_groff_accepts(folder: Path) -> None:
         ("rpcsys-tracker", ["--state-dir DIR", "rpcsys tracker [-h]", "OPTIONS"]),
         ("rpcsys-server", ["--through-proxy", "OPTIONS"]),
         ("rpcsys-run", ["--repeat INTEGER RANGE", "INPUTS.npz", "OPTIONS"]),
+        ("rpcsys-compare", ["--least PERCENT", "MODEL MODEL", "OPTIONS"]),
         ("query_tracker-history", ["--since WHEN", "query_tracker history", "OPTIONS"]),
         ("rpcsys", ["COMMANDS", "rpcsys query --why rpi4"]),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys import errors
-from rpcsys.client import answers
+from rpcsys.client import answers, turns
 from rpcsys.wire import frames
 from rpcsys.wire.reader import FrameReader
 
@@ -44,7 +44,11 @@ def test_a_trackers_answer_is_valid_or_refused_in_one_sentence(check, said):
 
 
 @pytest.mark.parametrize(
-    "check", [answers.MODULE, answers.ARRAY, answers.HELLO, answers.MEMORY, answers.NAMES, answers.TIMES, answers.RUN]
+    "check",
+    [
+        *(answers.MODULE, answers.ARRAY, answers.HELLO, answers.MEMORY, answers.NAMES, answers.TIMES, answers.RUN),
+        turns.TURNS,
+    ],
 )
 @given(said=ANY_JSON)
 def test_a_devices_answer_is_valid_or_refused_in_one_sentence(check, said):

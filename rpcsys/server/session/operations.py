@@ -16,6 +16,7 @@ from rpcsys.server.session.board_state import board_state, process_memory
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.timing import measure
+from rpcsys.server.session.turns import bound, time_turns
 from rpcsys.wire import device_names
 from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Frame
@@ -58,6 +59,7 @@ class Operations(Calls):
         self._add("session.run", self._run_pickled, str, (bytes, memoryview), more=True)
         self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
         self._add("session.board_state", lambda: {**board_state(), "process": process_memory()})
+        self._add("session.time_turns", self._time_turns, list, list, list, (int, float))
         self._add("session.functions", registry.names)
 
     def _add(self, name: str, function: Callable[..., Any], *kinds: Any, **more: Any) -> None:
@@ -96,8 +98,10 @@ class Operations(Calls):
         target, args = frame.parsed.head.get("f"), frame.parsed.head.get("a")
         if target == "session.time" and type(args) is list and args:
             target = args[0]
+        if target == "session.time_turns" and type(args) is list and args:
+            return self._devices_of_turns(args[0])
         if type(target) is list and target:
-            return self.module(target[0]).devices or _ON_CPU
+            return self._of_module(target[0])
         if target == "session.put" and type(args) is list and len(args) == 2 and type(args[1]) is str:
             return (str(device_names.parse(args[1])),)
         if target == "session.get" and type(args) is list and args:
@@ -118,6 +122,18 @@ class Operations(Calls):
 
     def _time(self, target: Any, args: list[Any], options: dict[str, Any]) -> dict[str, Any]:
         return measure(functools.partial(self.resolve(target), *args), options)
+
+    def _time_turns(self, targets: list[Any], *more: Any) -> dict[str, Any]:
+        return time_turns(bound(targets, self.resolve), *more)
+
+    def _devices_of_turns(self, targets: Any) -> tuple[str, ...]:
+        """The devices of all functions that are timed in turns; the CPU alone where they are none of modules."""
+        named = [each[0] for each in targets if type(each) is list and each] if type(targets) is list else []
+        found = [device for each in named if type(each) is list and each for device in self._of_module(each[0])]
+        return tuple(dict.fromkeys(found)) or _ON_CPU
+
+    def _of_module(self, id: Any) -> tuple[str, ...]:
+        return self.module(id).devices or _ON_CPU
 
     def _use_devices(self) -> None:
         if not self.uses_devices:

@@ -189,7 +189,7 @@ def test_hello_reports_the_permission(allowed):
 FUNCTIONS = (
     *("session.has_function", "session.load_module", "session.listdir", "session.remove", "session.offer"),
     *("session.memory", "session.put", "session.get", "session.run", "session.time", "session.functions"),
-    *("testing.echo", "testing.nop", "testing.sleep"),
+    *("testing.echo", "testing.nop", "testing.sleep", "session.time_turns"),
 )
 plain = (
     st.none()
@@ -270,6 +270,12 @@ def test_calls_of_any_form_give_one_line(permissive, fields):
         ("session.time", ["testing.nop", 5, {}]),
         ("session.time", [["testing.nop", 5], [], {}]),
         ("session.time", [{}, [], {}]),
+        ("session.time_turns", [[["testing.nop", []]], [0], [1], True]),
+        ("session.time_turns", [[["testing.nop", []]], [0], [1]]),
+        ("session.time_turns", [[[[1, "main"], []]], [0], [1], 1]),
+        ("session.time_turns", [[["testing.nop", 5]], [0], [1], 1.0]),
+        ("session.time_turns", [[[{}, []]], [0], [1], 1.0]),
+        ("session.time_turns", [5, [0], [1], 1.0]),
         ("session.listdir", [5]),
         ("session.remove", []),
         ("session.load_module", [None]),
@@ -303,6 +309,7 @@ FOR_GUESTS = {
         ("session.has_function", "session.functions", "session.memory", "session.devices", "session.time"), "as always"
     ),
     **dict.fromkeys(("session.listdir", "session.remove", "session.offer", "session.board_state"), "as always"),
+    "session.time_turns": "as always",
     **dict.fromkeys(("session.upload", "session.download", "session.put", "session.get"), "as always"),
     **dict.fromkeys(("session.load_module", "session.run"), "no code"),
 }
@@ -328,3 +335,5 @@ def test_who_may_load_models_only_runs_no_code(tmp_path):
             arguments = [PYTHON, pickled] if target == "session.run" else ["code.so"]
             with pytest.raises(errors.RpcsysError, match="code = false"):
                 session.get_function("session.time")(target, arguments, {"number": 1, "repeat": 1})
+            with pytest.raises(errors.RpcsysError, match="code = false"):
+                session.get_function("session.time_turns")([[target, arguments]], [0], [1], 1.0)

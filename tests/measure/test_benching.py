@@ -12,7 +12,7 @@ import pytest
 
 from rpcsys.client import Session
 from rpcsys.errors import NotSupported, UnknownKey, UsageError, WaitTimeout
-from rpcsys.measure.bench import (
+from rpcsys.measure.benching import (
     BenchPlan,
     BoardPlan,
     Machines,
