@@ -16,6 +16,8 @@ from rpcsys.wire.pinned_keys import DEPLOY, SERVE
 
 #: A capability of a tracker: it compares versions, and a server may have `rpcsys.wire.labels.MAX_LABELS` labels.
 VERSIONS = "versions"
+#: A capability of a tracker: it takes `CanaryRun`.
+CANARIES = "canaries"
 #: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.
 MAX_CLEANED = 8
 MAX_NAMES = 64
@@ -280,6 +282,17 @@ class Health(Ask, op="health"):
     readings: Mapping[str, Any] = field(checks.mapping(checks.anything), default=dict)  # measured values
 
 
+class CanaryRun(Ask, op="canary"):
+    """A run of the server's canary; one with a ``problem`` could not be made, and has no time."""
+
+    canary: str = field(checks.text)  # what ran, and with what: times of different ones are not compared
+    seconds: float = field(checks.seconds, default=0)  # of one run
+    disturbed: bool = field(checks.flag, default=False)  # by other processes: the time says nothing
+    throttled: float = field(checks.seconds, default=0)  # the share of the time that a CPU quota took
+    limit_s: float | None = field(optional(checks.seconds), default=None)  # above it the board is ill at once
+    problem: str = field(_brief, default="")
+
+
 class DeployedModule(Message):
     """A deployed module of a server. Its model host has ``workers`` threads, calls running and waiting, and clients."""
 
@@ -438,7 +451,7 @@ class Answer(Message):
 _FROM_CLIENTS = (
     *(Request, Cancel, Renew, Release, Resolve, AskAdmission, Summary, History, Usage, Why, Drain, Enable, EndLease),
 )
-_FROM_SERVERS = (Register, LeaseStarted, LeaseEnded, Health, Deployed)
+_FROM_SERVERS = (Register, LeaseStarted, LeaseEnded, Health, Deployed, CanaryRun)
 #: The messages that the tracker accepts, by ``op``.
 TO_TRACKER: dict[str, type[Ask]] = {message.op: message for message in _FROM_CLIENTS + _FROM_SERVERS}
 #: The messages that a server accepts, by ``op``.

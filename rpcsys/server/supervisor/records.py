@@ -71,6 +71,8 @@ class Policy:
     front: str = ""  # in a lab, the public name of all clients of deployed modules; its private key, hexadecimal:
     front_seed: str = ""
     search: bool = False  # whether drivers are asked for the board's devices
+    canary: bool = False  # whether the board times a canary
+    canary_every_s: float | None = None  # from one run to the next; None: as often as is allowed by default
     deployed_key: str = ""  # the key under which connections wait at proxies for clients of deployed modules
 
 
