@@ -71,12 +71,7 @@ def serve(control: socket.socket, job: Job) -> str:
 
 def report(name: str, timed: Timed) -> Dict[str, Any]:
     """The fields of the message about a run."""
-    return {
-        "canary": name,
-        "seconds": timed.seconds,
-        "disturbed": timed.disturbed,
-        "throttled": timed.throttled,
-    }
+    return {"canary": name, "seconds": timed.seconds, "disturbed": timed.disturbed, "throttled": timed.throttled}
 
 
 def measure(work: Callable[[], Any], warm_s: float = WARM_S, timed_s: float = TIMED_S) -> Timed:

@@ -63,7 +63,9 @@ def of_file(path: str) -> Work:
     module = loading.load_file(path, os.path.basename(path))
     found = versions()
     parts = [f"{part}-{found[part]}" for part in ("onnxruntime", "tvm_ffi") if part in found]
-    return _call_of(module, os.path.basename(path)), " ".join([f"{os.path.basename(path)[:64]} {_digest(path)}", *parts])
+    return _call_of(module, os.path.basename(path)), " ".join(
+        [f"{os.path.basename(path)[:64]} {_digest(path)}", *parts]
+    )
 
 
 def _call_of(module: Module, name: str) -> Callable[[], Any]:

@@ -49,7 +49,9 @@ class DeviceServerState:
             from rpcsys.server.supervisor.admitted import AdmittedMembers
 
             self.members = AdmittedMembers(self.deployments, self.fronts)
-        tracker = self.tracker = TrackerSide(records, slots, offers, parking, health, self.deployments, self.members, canary)
+        tracker = self.tracker = TrackerSide(
+            records, slots, offers, parking, health, self.deployments, self.members, canary
+        )
         admission = self.admission = ClientAdmission(tracker, self.fronts)
         self.grace_until: float | None = None
         self._on_event: dict[type, Callable[[Any], list[do.Action]]] = {
