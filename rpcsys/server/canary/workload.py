@@ -81,9 +81,9 @@ def _call_of(module: Module, name: str) -> Callable[[], Any]:
 
 def _random(inputs: List[Dict[str, Any]]) -> Mapping[str, Any]:
     """An array for each input: numbers in [0, 1), the same each time; a free extent is 1."""
-    import numpy
+    import numpy as np
 
-    made = numpy.random.default_rng(_SEED)
+    made = np.random.default_rng(_SEED)
     found = {}
     for value in inputs:
         shape = [extent if type(extent) is int and extent > 0 else 1 for extent in value["shape"]]

@@ -57,12 +57,12 @@ HOST, DEPLOYER, FRONT, CANARY = "host", "deployer", "front", "canary"
 class Job:
     """What the supervisor sends a waiting child, beside a client's connection.
 
-    ``kind``: a session of ``rpcsys/1`` or ``tvm``; ``tvm-end``, which sends a TVM client ``words``, the reason for the
-    end of its session; a model ``host`` and a ``front``, which have no client yet; ``deployer``; ``canary``, which never has one.
-    ``reply``: the handshake's answer, sent first. ``limit_s``: seconds that the session may last, ``longest_s``: that any of its key
-    may, None for no limit. ``options``: settings of the server. ``seed`` (hexadecimal), ``matchkey``: the private key
-    of an encrypted session, and the pinned match key that its client must say. ``user``: as
-    `rpcsys.server.sandbox.session_user.User`, None for the server's.
+    ``kind``: a session of ``rpcsys/1`` or ``tvm``; ``tvm-end``, which sends a TVM client ``words``, the reason for
+    the end of its session; a model ``host`` and a ``front``, which have no client yet; ``deployer``; ``canary``,
+    which never has one. ``reply``: the handshake's answer, sent first. ``limit_s``: seconds that the session may
+    last, ``longest_s``: that any of its key may, None for no limit. ``options``: settings of the server. ``seed``
+    (hexadecimal), ``matchkey``: the private key of an encrypted session, and the pinned match key that its client
+    must say. ``user``: as `rpcsys.server.sandbox.session_user.User`, None for the server's.
     """
 
     kind: str
