@@ -33,7 +33,7 @@ TRUSTED = 16  # batches after which they are used
 _RELEARN = 8  # the batches that are known, over this: so many more come before all are looked at again
 _MAD = 1.4826  # from the median absolute deviation to the standard deviation, of normal values
 _OF_MEDIANS = 1.26  # from the spread of medians of eight to that of means, of normal values
-_UPPER, _OF_UPPER = 0.95, 1.645  # this share of normal values is below so many standard deviations
+_UPPER, _OF_UPPER = 0.85, 1.036  # this share of normal values is below so many standard deviations
 _MOST_ALIKE = 0.95  # a correlation of neighbouring results that is higher is a drift, which batches show
 _SPANS = (1, 4, 16)  # batches that are taken together, for correlation over up to half a day
 _UNSURE = 5.0  # a spread from few results may be wrong: it is raised by this, over the root of their number
@@ -118,7 +118,7 @@ class SpeedTest:
     @property
     def level(self) -> float | None:
         """The logarithm of its time now, by the last two batches; None while it is learnt."""
-        if self.centre is None:
+        if self.centre is None or not self.points:
             return None
         lately = [point.level for point in list(self.points)[-2:]]
         return sum(lately) / len(lately)
