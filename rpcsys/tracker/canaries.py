@@ -58,12 +58,12 @@ class Canaries:
             dropped = [] if board is not None else self._make_room()
             board = speeds[name] = BoardSpeed(key, SpeedTest(message.canary))
         board.at = now
+        kept = False
         if message.disturbed or not message.seconds:
             board.disturbed += 1
-            kept = board.state is not before
         else:
             kept = board.take(now, message, self._siblings(name, board))
-        if not kept:
+        if not kept and board.state is before:
             return dropped
         changed = board.state is not before or (board.state is SLOW and board.reason != was)
         return [*dropped, _record(now, name, board), *(self._changed(peer, before, board) if changed else ())]

@@ -7,11 +7,11 @@ typedef struct { int32_t type; uint32_t size; int64_t value; } Any;
 
 int __tvm_ffi_canary(void *self, const Any *args, int32_t count, Any *result) {
   long wait = 0;
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
   FILE *file = fopen(FILE_NAME, "r");
   if (file == NULL || fscanf(file, "%ld", &wait) != 1) return -1;
   fclose(file);
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
   until.tv_nsec += wait * 1000;
   until.tv_sec += until.tv_nsec / 1000000000;
   until.tv_nsec %= 1000000000;
