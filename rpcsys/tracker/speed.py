@@ -32,10 +32,12 @@ RECENT, BATCH, BATCHES = 128, 8, 256
 TRUSTED = 16  # batches after which they are used
 _RELEARN = 8  # the batches that are known, over this: so many more come before all are looked at again
 _MAD = 1.4826  # from the median absolute deviation to the standard deviation, of normal values
+_OF_MAD = 1.17  # the standard error of that, over the root of the number of values
 _OF_MEDIANS = 1.26  # from the spread of medians of eight to that of means, of normal values
 _UPPER, _OF_UPPER = 0.85, 1.036  # this share of normal values is below so many standard deviations
 _MOST_ALIKE = 0.95  # a correlation of neighbouring results that is higher is a drift, which batches show
 _SPANS = (1, 4, 16)  # batches that are taken together, for correlation over up to half a day
+_CLIPPED = 4 / 3
 _UNSURE = 5.0  # a spread from few results may be wrong: it is raised by this, over the root of their number
 
 
@@ -148,9 +150,11 @@ class SpeedTest:
 
 
 def runs_needed(spread: float) -> int:
-    """How many runs name a board that is slower by `SHIFT`, on average: 2 EVIDENCE (spread / SHIFT)**2, at least 6."""
-    spread = max(spread, FLOOR)
-    return max(LEAST_RUNS, math.ceil(2 * EVIDENCE * (spread / SHIFT) ** 2))
+    """How many runs name a board that is slower by `SHIFT`, on average; at least `LEAST_RUNS`.
+
+    2 EVIDENCE (spread / SHIFT)**2 for whole ratios, and a third more for clipped ones.
+    """
+    return max(LEAST_RUNS, math.ceil(_CLIPPED * 2 * EVIDENCE * (max(spread, FLOOR) / SHIFT) ** 2))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -181,7 +185,8 @@ def _spread_of_spans(levels: Sequence[float], span: int) -> float:
     if count < TRUSTED:
         return 0.0
     means = [sum(levels[place * span : (place + 1) * span]) / span for place in range(count)]
-    return math.sqrt(BATCH * span) / (_OF_MEDIANS if span == 1 else 1.0) * deviation(means)
+    unsure = 1 + _OF_MAD / math.sqrt(count)
+    return unsure * math.sqrt(BATCH * span) / (_OF_MEDIANS if span == 1 else 1.0) * deviation(means)
 
 
 _log = checks.number

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rpcsys.tracker import events
-from rpcsys.tracker.canaries import MAX_SPEEDS, PAUSE_S, Canaries, labelled
 from rpcsys.tracker.board_speed import SLOW, SPEED, WELL
+from rpcsys.tracker.canaries import MAX_SPEEDS, PAUSE_S, Canaries, labelled
 from rpcsys.tracker.speed import LEARN
 from rpcsys.tracker.state import TrackerState
 from tests.tracker.transcripts import START, Scene

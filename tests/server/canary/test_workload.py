@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from rpcsys.errors import ModelError
@@ -67,7 +66,7 @@ def test_what_cannot_be_called_is_refused(monkeypatch, tmp_path):
     file = tmp_path / "some.so"
     file.write_bytes(b"")
     monkeypatch.setattr(workload.loading, "load_file", lambda path, name: Module("native", {"add": lambda: 7}))
-    with pytest.raises(ModelError, match="some.so has the functions add: a canary is"):
+    with pytest.raises(ModelError, match=r"some\.so has the functions add: a canary is"):
         workload.of_file(str(file))
 
 
