@@ -59,7 +59,7 @@ def test_the_alert_rules_are_valid(promtool: str) -> None:
     assert "SUCCESS" in done.stdout
 
 
-#: An alert about boards or replicas: series by name that raise it, series that do not, and the minute at which Prometheus is asked.
+#: An alert: series by name that raise it, series that do not, and the minute at which Prometheus is asked.
 ALERTS = {
     "BoardSlow": ({"slow_servers": "0x3 1x30"}, {"slow_servers": "0x3 1x5 0x30"}, "20m"),
     "NobodyLeads": ({"leading": "0x20"}, {"leading": "1x20"}, "2m"),
