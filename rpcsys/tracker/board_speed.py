@@ -92,7 +92,7 @@ class BoardSpeed:
             self.below += 1
             self.over = self.below < BELOW and run.limit_s is not None
 
-    def _why(self, run: CanaryRun, compared: siblings.Comparison | None) -> str:
+    def _why(self, run: CanaryRun, compared: siblings.SiblingComparison | None) -> str:
         quota = f"; a CPU quota takes {self.throttled:.1%} of its time" if self.throttled > _QUOTA else ""
         if self.over and run.limit_s is not None:
             return f"its canary takes {milliseconds(run.seconds)}, and its limit is {milliseconds(run.limit_s)}{quota}"

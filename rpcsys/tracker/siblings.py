@@ -21,7 +21,7 @@ _COUNTS = sorted(OF_CHANCE)
 _KEPT = 0.75  # a board that stands out does so until it is below this share of the limit
 
 
-class Comparison(NamedTuple):
+class SiblingComparison(NamedTuple):
     """By what a board is above the median of so many ``others``, and what is still chance, both of the logarithm."""
 
     above: float
@@ -33,9 +33,9 @@ class Comparison(NamedTuple):
         return self.above > self.limit * (_KEPT if before else 1.0)
 
 
-def compare(level: float, others: Sequence[float]) -> Comparison | None:
+def compare(level: float, others: Sequence[float]) -> SiblingComparison | None:
     """Compare the logarithm of a board's time with those of its siblings; None if these are too few."""
     if len(others) < LEAST:
         return None
     factor = OF_CHANCE[_COUNTS[bisect_right(_COUNTS, len(others)) - 1]]
-    return Comparison(level - median(others), max(SHIFT, factor * deviation(others)), len(others))
+    return SiblingComparison(level - median(others), max(SHIFT, factor * deviation(others)), len(others))

@@ -10,6 +10,7 @@ from typing import Any, Mapping
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import checks, pinned_keys
 from rpcsys.wire.checks import Message, field, optional
+from rpcsys.wire.kept_texts import brief, left
 from rpcsys.wire.labels import MAX_WANTED
 from rpcsys.wire.outcomes import OUTCOMES
 from rpcsys.wire.pinned_keys import DEPLOY, SERVE
@@ -18,9 +19,7 @@ from rpcsys.wire.pinned_keys import DEPLOY, SERVE
 VERSIONS = "versions"
 #: A capability of a tracker: it takes `CanaryRun`.
 CANARIES = "canaries"
-#: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.
-MAX_CLEANED = 8
-MAX_NAMES = 64
+MAX_CLEANED = 8  # kinds of leftovers in `LeaseEnded.cleaned`
 
 _id = checks.integer(0, checks.MAX_ID)
 _count = checks.integer(1, checks.MAX_ITEMS)
@@ -55,19 +54,6 @@ def _secret(value: Any, name: str) -> str:
     if not pinned_keys.is_secret(value):
         raise ProtocolError(f"{name} must be 32 hexadecimal digits")  # the value may be nearly one
     return str(value)
-
-
-def _brief(value: Any, name: str) -> str:
-    """The first `checks.MAX_TEXT` characters of a text, made printable. A long text is cut, not refused."""
-    kept = checks.sentence(value, name)[: checks.MAX_TEXT]
-    return kept if kept.isprintable() else "".join(c if c.isprintable() else "?" for c in kept)
-
-
-def _left(value: Any, name: str) -> Any:
-    """A count, or the first `MAX_NAMES` names of a list."""
-    if type(value) is list:
-        return [_brief(item, name) for item in value[:MAX_NAMES]]
-    return _id(value, name)
 
 
 class Ask(Message):
@@ -270,9 +256,9 @@ class LeaseEnded(AboutLease, op="lease_ended"):
     """The lease is over and the slot is clean."""
 
     outcome: str = field(_outcome)
-    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)  # the removed leftovers
-    fault: str = field(_brief, default="")  # why it failed, where the cause is the server, not the client or its code
-    why: str = field(_brief, default="")  # why it is over, where neither the server nor the tracker is the cause
+    cleaned: Mapping[str, Any] = field(checks.mapping(left, MAX_CLEANED), default=dict)  # the removed leftovers
+    fault: str = field(brief, default="")  # why it failed, where the cause is the server, not the client or its code
+    why: str = field(brief, default="")  # why it is over, where neither the server nor the tracker is the cause
 
 
 class Health(Ask, op="health"):
@@ -290,7 +276,7 @@ class CanaryRun(Ask, op="canary"):
     disturbed: bool = field(checks.flag, default=False)  # by other processes: the time says nothing
     throttled: float = field(checks.seconds, default=0)  # the share of the time that a CPU quota took
     limit_s: float | None = field(optional(checks.seconds), default=None)  # above it the board is ill at once
-    problem: str = field(_brief, default="")
+    problem: str = field(brief, default="")
 
 
 class DeployedModule(Message):
@@ -359,7 +345,7 @@ class End(AboutLease, op="end"):
     """End a lease: stop its session, or drop its match key (see `UNUSED`), and offer a new one."""
 
     reason: str = field(checks.text)
-    why: str = field(_brief, default="")  # a sentence for the holder
+    why: str = field(brief, default="")  # a sentence for the holder
 
 
 class Admit(Ask, op="admit"):
@@ -378,7 +364,7 @@ class Unadmit(Ask, op="unadmit"):
     what: str = field(_purpose)
     modules: tuple[str, ...] = field(checks.items(checks.text))
     member: str = field(checks.text)
-    why: str = field(_brief, default="")
+    why: str = field(brief, default="")
 
 
 class Keepalive(Ask, op="keepalive"):
