@@ -1,4 +1,4 @@
-"""Checks of texts in control messages that are kept in part, rather than refused: sentences, and what a session left."""
+"""Checks of texts in control messages that are cut, rather than refused: sentences, and what a session left."""
 
 from __future__ import annotations
 
