@@ -131,7 +131,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "standing_key": _whole_path(flags.standing_key) if flags.standing_key else "",
         "health_check": flags.health_check or "",
         "recover": flags.recover or "",
-        "canary": setting.parse(flags.canary),
+        "canary": setting.parse(_canary(flags)),
     }
     as_given = {name: value for name, value in vars(flags).items() if name not in ("through_proxy", "self_test")}
     config = ServerConfig(**{**as_given, **made})
@@ -199,8 +199,7 @@ def parser() -> serve.Parser:
     add("--recover", metavar="COMMAND", help="run to recover a board that is not fit, such as a power switch")
     times = "a model, with the longest time that is not ill (MODEL:5ms), or builtin, which is timed when the board is"
     times += " idle: the tracker marks one that becomes slower (RPCSYS_CANARY)"
-    chosen: dict[str, Any] = {"nargs": "?", "const": setting.BUILTIN, "default": os.environ.get("RPCSYS_CANARY", "")}
-    add("--canary", **chosen, metavar="MODEL[:LIMIT]", help=times)
+    add("--canary", nargs="?", const=setting.BUILTIN, metavar="MODEL[:LIMIT]", help=times)
     pace = "between two runs of it (default: 300, and so that they take at most 1%% of the board's time)"
     add("--canary-every", type=_seconds, dest="canary_every_s", metavar="S", help=pace)
     add("--self-test", action="store_true", help="report what works on this board and what is missing, and exit")
@@ -248,10 +247,17 @@ def _check(flags: argparse.Namespace) -> None:
     _check_keys(flags, leased)
     _refuse(flags.canary and not leased, "--canary reports to a tracker, which judges it: it needs --tracker")
     paced = "--canary-every is the pace of a canary: give --canary, too"
-    _refuse(flags.canary_every_s is not None and not flags.canary, paced)
+    _refuse(flags.canary_every_s is not None and not _canary(flags), paced)
     for flag, command in (("--health-check", flags.health_check), ("--recover", flags.recover)):
         _refuse(command is not None and not command.strip(), f"{flag}: a command is missing")
         _refuse(command and not leased, f"{flag} decides about what a tracker is offered: it needs --tracker")
+
+
+def _canary(flags: argparse.Namespace) -> str:
+    """The canary that is wanted; the environment's counts where a tracker hears of it."""
+    if flags.canary is not None:
+        return str(flags.canary)
+    return os.environ.get("RPCSYS_CANARY", "") if flags.tracker or flags.through_proxy else ""
 
 
 def _check_keys(flags: argparse.Namespace, leased: object) -> None:

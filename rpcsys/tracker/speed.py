@@ -26,6 +26,7 @@ SHIFT = 0.03  # of the logarithm: the slowdown for which the test is the fastest
 EVIDENCE = 21.0  # e**21 runs at one each five minutes are 12,000 years: rounded up for what no model has
 LEAST_RUNS = 6  # that name a board, however clear they are
 FLOOR = 0.005  # the least spread that is believed: quieter boards would be named for nothing that matters
+_DOUBT = EVIDENCE / 4  # of so much on, nothing is learnt until the sum falls again
 LEARN = 24  # results before a board is judged: two hours
 #: Results that are kept each by itself, and medians of `BATCH` results, which show what a week does.
 RECENT, BATCH, BATCHES = 128, 8, 256
@@ -60,6 +61,7 @@ class SpeedTest:
     spread: float = 0.0
     best: float = math.inf  # the lowest centre that it had for long: it may not become slower slowly, unseen
     sum: float = 0.0  # of ratios
+    since: int = 0  # runs since it was 0: what names a board is nothing to learn from
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     batch: list[float] = field(default_factory=list)
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=BATCHES))
@@ -81,7 +83,8 @@ class SpeedTest:
             return False
         self.points.append(Point(at, median(self.batch), self.slow))
         self.batch.clear()
-        if not self.slow and self.runs >= LEARN and self.runs // BATCH % max(1, len(self.points) // _RELEARN) == 0:
+        calm = not self.slow and self.sum < _DOUBT
+        if calm and self.runs >= LEARN and self.runs // BATCH % max(1, len(self.points) // _RELEARN) == 0:
             self._learn()
         return True
 
@@ -89,8 +92,18 @@ class SpeedTest:
         ratio = self._gain * (shift - SHIFT / 2)
         ratio = max(-self._clip, min(self._clip, -ratio if self.slow else ratio))
         self.sum = max(0.0, self.sum + ratio)
+        self.since = self.since + 1 if self.sum else 0
         if self.sum >= EVIDENCE:
-            self.slow, self.sum = not self.slow, 0.0
+            if not self.slow:
+                self._unlearn()
+            self.slow, self.sum, self.since = not self.slow, 0.0, 0
+
+    def _unlearn(self) -> None:
+        """Take what has named the board out of what it is judged by. The last run is not there yet."""
+        for _ in range(min(self.since - 1, len(self.recent))):
+            self.recent.pop()
+        for place in range(1, min((self.since - 1) // BATCH, len(self.points)) + 1):
+            self.points[-place] = self.points[-place]._replace(slow=True)
 
     def _learn(self) -> None:
         """Set the centre and the spread by what the board has done while it was not slow."""
@@ -141,6 +154,7 @@ class SpeedTest:
                 "spread": round(self.spread, 6),
                 "best": None if math.isinf(self.best) else self.best,
                 "sum": round(self.sum, 6),
+                "since": self.since,
                 "recent": [round(value, 5) for value in self.recent],
                 "batch": [round(value, 5) for value in self.batch],
                 "points": [[round(point.at), round(point.level, 5), int(point.slow)] for point in self.points],
@@ -218,6 +232,7 @@ def from_text(text: str) -> SpeedTest:
     try:
         test = SpeedTest(checks.text(plain["canary"], "canary"), checks.flag(plain["slow"], "slow"))
         test.runs, test.sum = _count(plain["runs"], "runs"), checks.seconds(plain["sum"], "sum")
+        test.since = _count(plain["since"], "since")
         test.centre = None if plain["centre"] is None else _numbers([plain["centre"]], "centre", 1)[0]
         test.best = math.inf if plain["best"] is None else _numbers([plain["best"]], "best", 1)[0]
         test.spread = checks.seconds(plain["spread"], "spread")

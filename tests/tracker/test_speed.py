@@ -84,6 +84,16 @@ def test_the_promise_grows_with_the_square_of_the_spread():
     assert [runs_needed(spread) for spread in (0.0, 0.005, 0.01, 0.02, 0.03, 0.06)] == [6, 6, 7, 25, 56, 224]
 
 
+@pytest.mark.parametrize("slower", [1.05, 1.2, 2.0])
+@pytest.mark.parametrize("runs", [32, 60, 100, 300, 1000])
+def test_what_names_a_board_is_no_part_of_its_own_time(runs, slower):
+    test, rng = SpeedTest("builtin"), np.random.default_rng(runs)
+    assert take_all(test, LEVEL + 0.015 * rng.standard_normal(runs)) == []
+    (named,) = take_all(test, LEVEL + math.log(slower) + 0.015 * rng.standard_normal(5 * test.promise))
+    assert named <= 2 * test.promise
+    assert test.centre == pytest.approx(LEVEL, abs=0.02)
+
+
 def test_a_board_that_becomes_slower_slowly_is_named_too():
     test, rng = SpeedTest("builtin"), np.random.default_rng(7)
     days = 30 * RUNS_A_DAY
