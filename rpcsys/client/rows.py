@@ -69,6 +69,8 @@ class ServerRow(_State):
     devices: List[str]  # of its board, such as opencl:0
     limits: bool  # whether its sessions can be limited and ended: False for TVM's
     since_s: float  # in this state
+    speed: str  # by its canary: "ok" or "slow", "" while that is not known
+    slow: str  # why it is slow
 
 
 class LeaseRow(TypedDict):

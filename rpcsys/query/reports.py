@@ -59,6 +59,7 @@ def print_boards(summary: Mapping[str, Any]) -> None:
     rows += [{**row, "state": "gone", "holder": _holders(leases.get(row["name"], []))} for row in gone]
     click.echo("\nBoards")
     print_rows(sorted(rows, key=lambda row: (row["key"], row["name"])), _BOARD)
+    _print_slow(servers)
     _print_versions(servers)
     _print_devices(servers)
 
@@ -82,6 +83,14 @@ def clear_name(row: Mapping[str, Any]) -> str:
     if row["server"]:
         return f"server {row['server']}"
     return who(row["user"].removesuffix(" (unproven)") or row["address"], row["address"])
+
+
+def _print_slow(servers: Sequence[Mapping[str, Any]]) -> None:
+    """Print the boards that their canaries find slow, and why; nothing where none is."""
+    slow = sorted((row for row in servers if row.get("slow")), key=lambda row: str(row["name"]))
+    if slow:
+        click.echo("\nSlow")
+        print_rows(slow, {"name": "name", "key": "key", "why": "slow"})
 
 
 def _print_versions(servers: Sequence[Mapping[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from rpcsys.ffi import library
 from rpcsys.link import admission, ciphers
 from rpcsys.link.address import host_and_port, parse_address, parse_tracker
 from rpcsys.logs import FORMATS
+from rpcsys.server.canary import setting
 from rpcsys.server.capabilities import installed
 from rpcsys.wire.device_names import KINDS
 from rpcsys.wire.keys import is_key
@@ -73,6 +74,8 @@ class ServerConfig:
     deploy_queue: int = 64
     health_check: str = ""
     recover: str = ""
+    canary: setting.CanaryChoice | None = None
+    canary_every_s: float | None = None  # from one run to the next; None: as often as is allowed by default
     http_port: int = 0
     http_open: tuple[str, ...] = ()  # networks that see its metrics in a lab, beside its own machine
     lab: str = ""  # the file of its credential for a closed lab: sessions are encrypted
@@ -129,6 +132,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         "standing_key": _whole_path(flags.standing_key) if flags.standing_key else "",
         "health_check": flags.health_check or "",
         "recover": flags.recover or "",
+        "canary": setting.parse(_canary(flags)),
     }
     as_given = {name: value for name, value in vars(flags).items() if name not in ("through_proxy", "self_test")}
     config = ServerConfig(**{**as_given, **made})
@@ -197,6 +201,11 @@ def parser() -> serve.Parser:
     add("--cache-size", type=_size, dest="cache_bytes", metavar="SIZE", help=holds)
     add("--health-check", metavar="COMMAND", help="run before the board is offered; a failure holds it back")
     add("--recover", metavar="COMMAND", help="run to recover a board that is not fit, such as a power switch")
+    times = "a model, with the longest time that is not ill (MODEL:5ms), or builtin, which is timed when the board is"
+    times += " idle: the tracker marks one that becomes slower (RPCSYS_CANARY)"
+    add("--canary", nargs="?", const=setting.BUILTIN, metavar="MODEL[:LIMIT]", help=times)
+    pace = "between two runs of it (default: 300, and so that they take at most 1%% of the board's time)"
+    add("--canary-every", type=_seconds, dest="canary_every_s", metavar="S", help=pace)
     add("--self-test", action="store_true", help="report what works on this board and what is missing, and exit")
     add("--http-port", type=serve.port_number, default=0, metavar="N", help="/metrics and /healthz; 0 is off")
     add("--http-open", type=admission.flag, default=(), metavar="NETWORKS", help=admission.HTTP_OPEN)
@@ -240,9 +249,19 @@ def _check(flags: argparse.Namespace) -> None:
     absent = "--deploy is not in the device runtime: install rpcsys on this machine (pip install rpcsys)"
     _refuse(flags.deploy and not installed("rpcsys.server.models.deployer"), absent)
     _check_keys(flags, leased)
+    _refuse(flags.canary and not leased, "--canary reports to a tracker, which judges it: it needs --tracker")
+    paced = "--canary-every is the pace of a canary: give --canary, too"
+    _refuse(flags.canary_every_s is not None and not _canary(flags), paced)
     for flag, command in (("--health-check", flags.health_check), ("--recover", flags.recover)):
         _refuse(command is not None and not command.strip(), f"{flag}: a command is missing")
         _refuse(command and not leased, f"{flag} decides about what a tracker is offered: it needs --tracker")
+
+
+def _canary(flags: argparse.Namespace) -> str:
+    """The canary that is wanted; the environment's counts where a tracker hears of it."""
+    if flags.canary is not None:
+        return str(flags.canary)
+    return os.environ.get("RPCSYS_CANARY", "") if flags.tracker or flags.through_proxy else ""
 
 
 def _check_keys(flags: argparse.Namespace, leased: object) -> None:

@@ -29,7 +29,7 @@ Fact = tuple[str, str]  # a kind of record, and the lease, ticket or server that
 _BEGINS: Mapping[str, str] = {
     **dict.fromkeys(("granted", "begun", "limited"), "lease"),
     **dict.fromkeys(("waiting", "absent"), "ticket"),
-    **dict.fromkeys(("joined", "set_aside", "drained"), "server"),
+    **dict.fromkeys(("joined", "set_aside", "drained", "canary"), "server"),
 }
 #: Entries that end others, with the same field and the kinds that they end.
 _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -39,7 +39,8 @@ _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "gone": ("server", ("joined",)),
     "trusted": ("server", ("set_aside",)),
     "enabled": ("server", ("drained", "set_aside")),
-    "forgotten": ("server", ("drained", "set_aside")),
+    "forgotten": ("server", ("drained", "set_aside", "canary")),
+    "unlearnt": ("server", ("canary",)),
 }
 
 LEASES = COLUMNS["leases"][1:]  # without ``id``, which SQLite sets

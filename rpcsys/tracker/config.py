@@ -40,6 +40,7 @@ class TrackerConfig:
     proxy_from: tuple[str, ...] = ()  # addresses and networks of trusted proxies; empty: this machine
     max_connections_per_address: int = 4096
     lab: str | None = None  # the folder of the lab that the tracker serves
+    canary_action: str = "mark"  # or "aside": what becomes of boards that their canaries find slow
     admit: tuple[str, ...] = ()  # networks whose peers are served beside the private ones
     replicate: str | None = None  # where the engine is that the replicas of this tracker share; None: it has none
     replicate_ca: str | None = None  # PEM files for TLS to the engine: who has signed its certificates,
@@ -87,6 +88,10 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
     add("--site", type=_site, metavar="NAME", help=own)
     other = "the tracker of another site, or all of its replicas; each names the other; repeatable"
     add("--peer", dest="peers", action="append", type=_peer, metavar="NAME=HOST:PORT,…", help=other)
+    slow = (
+        "what becomes of a board that its canary finds slow: it has a label, or is not offered (default: %(default)s)"
+    )
+    add("--canary-action", choices=("mark", "aside"), help=slow)
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
     several: dict[str, Any] = {"limits": [], "proxy_from": [], "peers": []}

@@ -221,6 +221,7 @@ class Condition:
     drained_by: str = field(default="", compare=False)  # the operator; "" if not known
     unhealthy: str = ""  # the problem that the server's own check found
     silent: str = ""  # a sentence while the server does not answer heartbeats
+    slow: str = ""  # a sentence while its canary sets it aside
     failures: int = 0  # in a row
     reason: str = ""
     pause_s: float = 0.0  # the length of the last pause, 0 if there was none since a session worked
@@ -233,8 +234,8 @@ class Condition:
 
     @property
     def problem(self) -> str:
-        """Why it is unhealthy now, by its heartbeats or by its own check; "" if it is healthy."""
-        return self.silent or self.unhealthy
+        """Why it is unhealthy now, by its heartbeats, its own check or its canary; "" if it is healthy."""
+        return self.silent or self.unhealthy or self.slow
 
     @property
     def open(self) -> bool:

@@ -30,6 +30,7 @@ class TrackerStarted:
     lab: LabView | None = None
     secret: str = ""  # random: what is made of it nobody can guess
     term: int = 0  # that of the leader that it is; 0: it is no replica
+    canary_aside: bool = False  # whether boards that their canaries find slow are not offered
 
 
 @dataclass(slots=True)
@@ -54,6 +55,9 @@ class HistoryEntry:
     ``set_aside``  sessions in a row failed: server, reason, failures, pause_s, until (seconds since 1970)
     ``trusted``    a session worked after that: server
     ``unhealthy``  it failed its health check or does not answer: server, reason; ``healthy``: server
+    ``slow``       its canary finds it slow: server, reason; ``well``: server
+    ``canary``     what is known of its speed: server, key, test (`rpcsys.tracker.speed`), reason, over, apart;
+                   ``unlearnt``: dropped, as too many others are known: server
     ``not_named``  a proxy is not trusted: address (its own), reason (a sentence for people)
     ``drained``    an operator drained it: server, by; ``enabled``: undoes that and a `set_aside`
     ``forgotten``  its health is dropped, as it or many others have been gone for long: server

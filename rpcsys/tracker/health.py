@@ -108,6 +108,12 @@ class ServerHealth:
         before, condition.silent = condition.problem, problem
         return self._examined(name, condition, before)
 
+    def slowed(self, name: str, problem: str) -> list[Action]:
+        """Note whether a server's canary sets it aside: "" if it does not, else a sentence."""
+        condition = self._condition(name)
+        before, condition.slow = condition.problem, problem
+        return self._examined(name, condition, before)
+
     def _condition(self, name: str) -> Condition:
         return self.records.conditions.setdefault(name, Condition())
 
@@ -126,7 +132,7 @@ class ServerHealth:
         condition = self.records.conditions.get(name)
         if condition is None:
             return []
-        condition.unhealthy = condition.silent = ""
+        condition.unhealthy = condition.silent = condition.slow = ""
         self.records.absent.pop(name, None)
         self.records.absent[name] = None
         self._tidy(name)

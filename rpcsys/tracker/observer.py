@@ -28,7 +28,8 @@ LAG_S = 0.5  # how often the loop's lag is measured
 PASS_ON_S = 0.01  # how long entries gather: one by one, they would cost more than the lease
 _SAMPLES_NOTED = 12  # the history gets the utilisation after so many samples: once a minute
 ABSENT_S = 60.0  # servers of the last run that have not come back after this time are gone
-_WARNINGS = frozenset(("set_aside", "unhealthy", "not_named"))
+_WARNINGS = frozenset(("set_aside", "unhealthy", "not_named", "slow"))
+_UNLOGGED = frozenset(("canary",))  # kinds of entries that are for the next run alone
 QUIET = frozenset(("epoch", "arrival", "since"))  # fields that are of no use to people
 
 _GRANTED = ("key", "server", "user", "address", "limit_s", "priority", "how")
@@ -115,7 +116,9 @@ class Observer:
     def pass_on(self) -> None:
         """Give the gathered entries to the log, the metrics and the history."""
         entries, self._fresh = self._fresh, []
-        self._log_handler.note_all([(entry.at, _level(entry), entry.kind, entry.details) for entry in entries])
+        self._log_handler.note_all(
+            [(entry.at, _level(entry), entry.kind, entry.details) for entry in entries if entry.kind not in _UNLOGGED]
+        )
         self.metrics.note(*entries)
         if self.store is not None and self._leading is None:
             self.store.note(*entries)

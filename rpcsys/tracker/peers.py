@@ -32,7 +32,10 @@ from rpcsys.wire.tokens import HolderKind
 
 MAX_PROXIES = 8  # in a chain; more are a mistake, or a loop
 MAX_NOT_NAMED = 256  # addresses of proxies without trust that are logged
-CAPABILITIES = ("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve", control.VERSIONS)
+CAPABILITIES = (
+    *("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve"),
+    *(control.VERSIONS, control.CANARIES),
+)
 
 
 def welcome() -> dict[str, Any]:

@@ -257,6 +257,7 @@ TAKES: Mapping[type, Rule] = {
     control.LeaseStarted: _board,
     control.LeaseEnded: _board,
     control.Health: _board,
+    control.CanaryRun: _board,
     control.Deployed: _board,
     control.Request: _leases,
     control.Cancel: _member,  # the connection's own
@@ -296,6 +297,7 @@ _OF_MACHINES = frozenset(
     (
         *(tracker.Ping, tracker.Put, tracker.GetPending, tracker.UpdateInfo, control.Via, control.Answer),
         *(control.Register, control.LeaseStarted, control.LeaseEnded, control.Health, control.Deployed),
+        control.CanaryRun,
         *(membership.WhoAmI, membership.ReplaceToken),
     )
 )

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from rpcsys.tracker.addresses import ProxyNetworks
+from rpcsys.tracker.board_speed import BoardSpeed
 from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer, Queue, Server, SlotOffer, WaitingRequest
 from rpcsys.tracker.events import TrackerStarted
 from rpcsys.tracker.labels import Pair, Wants, facts_of_key
@@ -109,6 +110,7 @@ class Records:
         self.instance = started.instance
         self.stop_key = started.stop_key
         self.limits = dict(started.limits)
+        self.canary_aside = started.canary_aside
         self.lab = started.lab
         self._secret = bytes.fromhex(started.secret)
         self._secrets = 0  # made of it
@@ -126,6 +128,7 @@ class Records:
         self.not_named: dict[str, None] = {}
         self.by_fact: dict[Pair, dict[int, None]] = {}
         self.conditions: dict[str, Condition] = {}
+        self.speeds: dict[str, BoardSpeed] = {}
         self.missed: dict[str, str] = {}
         self.absent: dict[str, None] = {}
         self.gone: dict[str, GoneServer] = {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
+from rpcsys.tracker.canaries import Canaries
 from rpcsys.tracker.entities import GoneServer, LeaseRecord, QueuePlace, Sender
 from rpcsys.tracker.events import Action, HistoryEntry, Restored
 from rpcsys.tracker.health import ServerHealth
@@ -25,7 +26,7 @@ SETTLE_S = 3.0
 class Restore:
     """Restores the records of the last run."""
 
-    def __init__(self, records: Records, scheduler: Scheduler, health: ServerHealth) -> None:
+    def __init__(self, records: Records, scheduler: Scheduler, health: ServerHealth, canaries: Canaries) -> None:
         self.records = records
         self.scheduler = scheduler
         self._on_entry: dict[str, Callable[[HistoryEntry], list[Action] | None]] = {
@@ -36,6 +37,7 @@ class Restore:
             "joined": self._joined,
             "set_aside": health.restore,
             "drained": health.restore,
+            "canary": canaries.restore,
         }
 
     def restored(self, event: Restored) -> list[Action]:

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from rpcsys.tracker.admissions import Admissions
+from rpcsys.tracker.canaries import Canaries
 from rpcsys.tracker.entities import Peer, Server
 from rpcsys.tracker.events import Action, Allowed, Close, HistoryEntry, Send
 from rpcsys.tracker.health import ServerHealth
@@ -39,6 +40,7 @@ class Servers:
     heartbeats: Heartbeats
     peers: Peers
     admissions: Admissions
+    canaries: Canaries
 
     def put(self, peer: Peer, message: tracker.Put) -> list[Action]:
         """Add an offer. From a TVM server it also ends a lease."""
@@ -95,7 +97,7 @@ class Servers:
         if earlier not in ("", name):  # else a connection that changes its name would fill the records
             actions.append(HistoryEntry(now, "gone", {"server": earlier, "reason": f"it is {name} now"}))
             actions += self.health.leave(earlier)
-        labels = dict(message.labels)
+        labels = self.canaries.labels(name, message.labels)
         loads, devices = message.loads, message.devices
         facts = facts_of(message.key, name, labels, loads, devices)
         server = Server(name, message.key, message.slots, host, port, labels, loads, devices, facts)
@@ -109,7 +111,7 @@ class Servers:
             self.leases.go_on(peer, server, running)
         actions.append(_joined(now, name, message.key, host, port, slots=message.slots, labels=labels, how=OURS))
         weighed = self.scheduler.weigh_all()
-        ended = self.admissions.registered(peer, message.admitted)
+        ended = [*self.admissions.registered(peer, message.admitted), *self.canaries.registered(name)]
         return [*actions, peer.done(message.id, server=name), *ended, *weighed, *self._is_back(name)]
 
     def _supersede(self, peer: Peer, identity: str) -> list[Action]:
@@ -159,8 +161,11 @@ class Servers:
         return self._set_condition(peer, message.id, message.server or "", self.health.drain)
 
     def enable(self, peer: Peer, message: control.Enable) -> list[Action]:
-        """Enable a server for an operator."""
-        return self._set_condition(peer, message.id, message.server, self.health.enable)
+        """Enable a server for an operator, who takes a slow one as it is."""
+        return self._set_condition(peer, message.id, message.server, self._enable)
+
+    def _enable(self, name: str, by: str) -> list[Action]:
+        return [*self.canaries.relearn(name), *self.health.enable(name, by)]
 
     def _set_condition(
         self, peer: Peer, asked: int, name: str, change: Callable[[str, str], list[Action]]
@@ -168,9 +173,10 @@ class Servers:
         name = self._with_port(name)
         if name not in self.records.server_names and name not in self.records.conditions:
             return [peer.refuse(asked, hints.unknown_server(self.records, name))]
-        before = self.health.state(name)
+        before, speed = self.health.state(name), self.records.speeds.get(name)
         actions = change(name, peer.who)
-        return [peer.done(asked, changed=self.health.state(name) is not before), *actions]
+        changed = self.health.state(name) is not before or self.records.speeds.get(name) is not speed
+        return [peer.done(asked, changed=changed), *actions]
 
     def _with_port(self, text: str) -> str:
         """The name of the server that ``text`` means: its name, or its name and port."""

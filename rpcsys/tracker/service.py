@@ -83,6 +83,7 @@ class TrackerService:
         started = events.TrackerStarted(
             self.now(), instance, config.stop_key, dict(config.limits), config.proxy_from, view,
             os.urandom(32).hex(), 0 if leading is None else leading.term,
+            config.canary_action == "aside",
         )  # fmt: skip
         self.state = TrackerState(started)
         self._deadlines = self.state.records.deadlines

@@ -10,6 +10,7 @@ from typing import Any
 
 from rpcsys.tracker import permissions
 from rpcsys.tracker.admissions import Admissions
+from rpcsys.tracker.canaries import Canaries
 from rpcsys.tracker.entities import Peer
 from rpcsys.tracker.events import (
     Action,
@@ -57,8 +58,9 @@ class TrackerState:
         requests = Requests(records, scheduler)
         peers = self._peers = Peers(records, scheduler, health, leases, requests)
         admissions = self._admissions = Admissions(records)
-        servers = Servers(records, scheduler, health, leases, heartbeats, peers, admissions)
-        restore = Restore(records, scheduler, health)
+        canaries = Canaries(records, scheduler, health)
+        servers = Servers(records, scheduler, health, leases, heartbeats, peers, admissions, canaries)
+        restore = Restore(records, scheduler, health, canaries)
         questions = Questions(records)
         self._on_event: dict[type, Callable[[Any], list[Action]]] = {
             Connected: peers.connected,
@@ -80,6 +82,7 @@ class TrackerState:
             tracker.UpdateInfo: servers.update_info,
             control.Register: servers.register,
             control.Health: servers.examined,
+            control.CanaryRun: canaries.ran,
             control.Drain: servers.drain,
             control.Enable: servers.enable,
             control.Deployed: servers.deployed,

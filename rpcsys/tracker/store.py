@@ -35,7 +35,10 @@ RETRY_S = 2.0  # seconds between attempts to write
 REPLACE_EVERY_S = 3600.0
 _CLOSE_S = 5.0
 _EVENTS = frozenset(
-    ("joined", "gone", "set_aside", "trusted", "unhealthy", "healthy", "drained", "enabled", "waited", "forgotten")
+    (
+        *("joined", "gone", "set_aside", "trusted", "unhealthy", "healthy", "slow", "well"),
+        *("drained", "enabled", "waited", "forgotten"),
+    )
 )
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO))
 _PROBE = 4096
@@ -152,7 +155,7 @@ class HistoryStore:
         for record in self.live_state.values():
             if record.kind == "granted" and record.details["how"] != OURS:
                 ends.append(_unknown_end(record, now))
-            elif record.kind in ("drained", "set_aside") and forgotten is not None and record.at < forgotten:
+            elif record.kind in ("drained", "set_aside", "canary") and forgotten is not None and record.at < forgotten:
                 left[record.details["server"]] = None
         there = (name for name in left if ("joined", name) not in self.live_state)
         return [*ends, *(HistoryEntry(now, "forgotten", {"server": name}) for name in there)]

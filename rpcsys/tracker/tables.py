@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rpcsys.errors import ConfigError, ProtocolError
+from rpcsys.tracker import board_speed
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.labels import wants_of
 from rpcsys.tracker.transitions import INFERRED, OURS, SILENT
@@ -171,6 +172,12 @@ def _reporting(value: Any, name: str) -> str:
     return str(value)
 
 
+def _speed(value: Any, name: str) -> str:
+    if type(value) is not str or not board_speed.fits(value):
+        raise checks.wrong(name, "what is known of a board's speed", value)
+    return value
+
+
 _count = checks.integer(0, checks.MAX_ID)
 _limit = checks.optional(checks.seconds)
 _labels = checks.mapping(_text)
@@ -191,6 +198,11 @@ _PRESENT: Mapping[str, Mapping[str, Check]] = {
     "joined": {"server": _text},
     "set_aside": {"server": _text, "reason": _text, "failures": _count, "pause_s": checks.seconds, "until": _at},
     "drained": {"server": _text},
+    "canary": {
+        **dict.fromkeys(("server", "key", "reason"), _text),
+        "test": _speed,
+        **dict.fromkeys(("over", "apart"), checks.flag),
+    },
 }
 
 _LEASE: Mapping[str, Check] = {
@@ -213,7 +225,7 @@ _RECORDS: Mapping[str, Mapping[str, Check]] = {
         "cleaned": checks.mapping(lambda value, name: value),
     },
     **{kind: {"ticket": _text} for kind in ("waited", "back")},
-    **{kind: {"server": _text} for kind in ("gone", "trusted", "enabled", "forgotten")},
+    **{kind: {"server": _text} for kind in ("gone", "trusted", "enabled", "forgotten", "unlearnt", "slow", "well")},
 }
 #: The fields of a past lease that a start needs, beside its end.
 _OVER: Mapping[str, Check] = {name: _LEASE[name] for name in ("key", "user", "since", "held_s", "outcome")}

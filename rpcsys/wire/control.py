@@ -10,15 +10,16 @@ from typing import Any, Mapping
 from rpcsys.errors import ProtocolError
 from rpcsys.wire import checks, pinned_keys
 from rpcsys.wire.checks import Message, field, optional
+from rpcsys.wire.kept_texts import brief, left
 from rpcsys.wire.labels import MAX_WANTED
 from rpcsys.wire.outcomes import OUTCOMES
 from rpcsys.wire.pinned_keys import DEPLOY, SERVE
 
 #: A capability of a tracker: it compares versions, and a server may have `rpcsys.wire.labels.MAX_LABELS` labels.
 VERSIONS = "versions"
-#: The most kinds of leftovers in `LeaseEnded.cleaned`, and the most names of each kind.
-MAX_CLEANED = 8
-MAX_NAMES = 64
+#: A capability of a tracker: it takes `CanaryRun`.
+CANARIES = "canaries"
+MAX_CLEANED = 8  # kinds of leftovers in `LeaseEnded.cleaned`
 
 _id = checks.integer(0, checks.MAX_ID)
 _count = checks.integer(1, checks.MAX_ITEMS)
@@ -53,19 +54,6 @@ def _secret(value: Any, name: str) -> str:
     if not pinned_keys.is_secret(value):
         raise ProtocolError(f"{name} must be 32 hexadecimal digits")  # the value may be nearly one
     return str(value)
-
-
-def _brief(value: Any, name: str) -> str:
-    """The first `checks.MAX_TEXT` characters of a text, made printable. A long text is cut, not refused."""
-    kept = checks.sentence(value, name)[: checks.MAX_TEXT]
-    return kept if kept.isprintable() else "".join(c if c.isprintable() else "?" for c in kept)
-
-
-def _left(value: Any, name: str) -> Any:
-    """A count, or the first `MAX_NAMES` names of a list."""
-    if type(value) is list:
-        return [_brief(item, name) for item in value[:MAX_NAMES]]
-    return _id(value, name)
 
 
 class Ask(Message):
@@ -268,9 +256,9 @@ class LeaseEnded(AboutLease, op="lease_ended"):
     """The lease is over and the slot is clean."""
 
     outcome: str = field(_outcome)
-    cleaned: Mapping[str, Any] = field(checks.mapping(_left, MAX_CLEANED), default=dict)  # the removed leftovers
-    fault: str = field(_brief, default="")  # why it failed, where the cause is the server, not the client or its code
-    why: str = field(_brief, default="")  # why it is over, where neither the server nor the tracker is the cause
+    cleaned: Mapping[str, Any] = field(checks.mapping(left, MAX_CLEANED), default=dict)  # the removed leftovers
+    fault: str = field(brief, default="")  # why it failed, where the cause is the server, not the client or its code
+    why: str = field(brief, default="")  # why it is over, where neither the server nor the tracker is the cause
 
 
 class Health(Ask, op="health"):
@@ -278,6 +266,17 @@ class Health(Ask, op="health"):
 
     problem: str = field(checks.text, default="")  # the failure of its health check, "" for none
     readings: Mapping[str, Any] = field(checks.mapping(checks.anything), default=dict)  # measured values
+
+
+class CanaryRun(Ask, op="canary"):
+    """A run of the server's canary; one with a ``problem`` could not be made, and has no time."""
+
+    canary: str = field(checks.text)  # what ran, and with what: times of different ones are not compared
+    seconds: float = field(checks.seconds, default=0)  # of one run
+    disturbed: bool = field(checks.flag, default=False)  # by other processes: the time says nothing
+    throttled: float = field(checks.seconds, default=0)  # the share of the time that a CPU quota took
+    limit_s: float | None = field(optional(checks.seconds), default=None)  # above it the board is ill at once
+    problem: str = field(brief, default="")
 
 
 class DeployedModule(Message):
@@ -346,7 +345,7 @@ class End(AboutLease, op="end"):
     """End a lease: stop its session, or drop its match key (see `UNUSED`), and offer a new one."""
 
     reason: str = field(checks.text)
-    why: str = field(_brief, default="")  # a sentence for the holder
+    why: str = field(brief, default="")  # a sentence for the holder
 
 
 class Admit(Ask, op="admit"):
@@ -365,7 +364,7 @@ class Unadmit(Ask, op="unadmit"):
     what: str = field(_purpose)
     modules: tuple[str, ...] = field(checks.items(checks.text))
     member: str = field(checks.text)
-    why: str = field(_brief, default="")
+    why: str = field(brief, default="")
 
 
 class Keepalive(Ask, op="keepalive"):
@@ -438,7 +437,7 @@ class Answer(Message):
 _FROM_CLIENTS = (
     *(Request, Cancel, Renew, Release, Resolve, AskAdmission, Summary, History, Usage, Why, Drain, Enable, EndLease),
 )
-_FROM_SERVERS = (Register, LeaseStarted, LeaseEnded, Health, Deployed)
+_FROM_SERVERS = (Register, LeaseStarted, LeaseEnded, Health, Deployed, CanaryRun)
 #: The messages that the tracker accepts, by ``op``.
 TO_TRACKER: dict[str, type[Ask]] = {message.op: message for message in _FROM_CLIENTS + _FROM_SERVERS}
 #: The messages that a server accepts, by ``op``.

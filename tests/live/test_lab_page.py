@@ -1,9 +1,12 @@
 """The tracker's web page in a real Chromium."""
 
 import re
+import time
 
 import pytest
 
+from rpcsys.tracker.canaries import PAUSE_S
+from rpcsys.tracker.speed import BATCH, LEARN
 from tests.live.browser import DESKTOP, PHONE, Browser
 from tests.live.daemons import free_port, wait_until
 from tests.live.probe import TrackerProbe
@@ -65,6 +68,19 @@ def lab(daemons):
         probe.close()
     for tracker in daemons.started:
         tracker.destroy()  # the browser keeps its connections
+
+
+def test_a_slow_board_is_shown_with_the_history_of_its_canary(lab, page):
+    probe = lab.server("rpi4", "shelf-1")
+    for number in range(LEARN + 2 * BATCH):
+        time.sleep(PAUSE_S)  # faster ones are not counted
+        probe.ask({"op": "canary", "id": 1, "canary": "builtin", "seconds": 0.01 if number < LEARN else 0.012})
+    page.go(lab.url)
+    page.await_text("its canary takes 20.0% longer than its own 10 ms")
+    page.await_text("slow", "#boards .state.bad")
+    assert page.run("return document.querySelectorAll('#boards svg.trace line.well').length") >= LEARN // BATCH
+    assert "+20.0 % now" in page.run("return document.querySelector('#boards svg.trace title').textContent")
+    assert page.console() == []
 
 
 def test_the_lab_is_shown_live(lab, page):

@@ -7,6 +7,7 @@ import pytest
 
 from rpcsys.errors import NotSupported
 from rpcsys.query.reports import print_boards, print_leases, print_replicas, print_why
+from tests.tracker.test_canaries import SLOW_S, Lab
 from tests.tracker.transcripts import Scene
 
 
@@ -215,3 +216,19 @@ def test_replicas_as_json_and_of_a_tracker_without(capsys):
     assert json.loads(capsys.readouterr().out)["term"] == 41
     print_replicas(Several(replicas=[]), False)
     assert "has no replicas" in capsys.readouterr().out
+
+
+def test_slow_boards_and_why(capsys):
+    scene = Scene()
+    lab = Lab(scene)
+    for number, name in enumerate(("one", "two")):
+        lab.add(name, port=9000 + number)
+        lab.run(name, times=100)
+    print_boards(scene.summary())
+    assert "Slow" not in capsys.readouterr().out
+    lab.run("two", SLOW_S, times=30)
+    print_boards(scene.summary())
+    table = capsys.readouterr().out.partition("\nSlow\n")[2].splitlines()
+    assert table[0].split() == ["name", "key", "why"]
+    assert len(table) == 2
+    assert table[1].split(maxsplit=2) == ["two", "rpi4", "its canary takes 3.0% longer than its own 10 ms"]

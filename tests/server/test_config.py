@@ -8,6 +8,7 @@ import pytest
 
 from rpcsys.errors import ConfigError
 from rpcsys.ffi import library
+from rpcsys.server.canary.setting import CanaryChoice
 from rpcsys.server.config import ServerConfig, parse
 
 
@@ -31,6 +32,24 @@ def test_the_governor_may_be_pinned_by_the_environment(monkeypatch, text, pinned
     assert parse(["--tvm", "off", "--pin-governor"]).pin_governor
     monkeypatch.setenv("RPCSYS_PIN_GOVERNOR", text)
     assert parse(["--tvm", "off"]).pin_governor is pinned
+
+
+def test_the_canary_of_the_command_line_or_of_the_environment(monkeypatch):
+    leased = ["--tvm", "off", "--key", "k", "--tracker", "lab:9190"]
+    monkeypatch.delenv("RPCSYS_CANARY", raising=False)
+    assert (parse(leased).canary, parse(leased).canary_every_s) == (None, None)
+    assert parse([*leased, "--canary"]).canary == CanaryChoice("builtin", None)
+    found = parse([*leased, "--canary", "builtin:5ms", "--canary-every", "30"])
+    assert (found.canary, found.canary_every_s) == (CanaryChoice("builtin", 0.005), 30.0)
+    monkeypatch.setenv("RPCSYS_CANARY", "builtin:1s")
+    assert parse(leased).canary == CanaryChoice("builtin", 1.0)
+    assert parse([*leased, "--canary", ""]).canary is None
+    assert parse(["--tvm", "off"]).canary is None  # nobody would hear of it
+    with pytest.raises(ConfigError, match="it needs --tracker"):
+        parse(["--tvm", "off", "--canary"])
+    monkeypatch.delenv("RPCSYS_CANARY")
+    with pytest.raises(ConfigError, match="give --canary, too"):
+        parse([*leased, "--canary-every", "30"])
 
 
 @pytest.mark.parametrize(("port", "end"), [(9300, 9409), (65530, 65536)])

@@ -47,6 +47,7 @@ MESSAGES: list[tuple[Any, Any]] = [
     (control.LeaseStarted(1, "x", 1), "board"),
     (control.LeaseEnded(1, "x", 1, "closed"), "board"),
     (control.Health(1), "board"),
+    (control.CanaryRun(1, "builtin"), "board"),
     (control.Deployed(1), "board"),
     (membership.WhoAmI(1), "member"),
     (membership.ListMembers(1), Right.SEE),

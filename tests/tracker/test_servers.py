@@ -70,6 +70,8 @@ def test_the_summary_has_a_row_for_each_slot(scene):
         "reason": "",
         "until_s": None,
         "limits": True,
+        "speed": "",
+        "slow": "",
         "since_s": 0.0,
     }
 

@@ -88,6 +88,7 @@ TO_TRACKER = st.one_of(
     st.builds(control.LeaseStarted, ids, texts, ids, texts),
     st.builds(control.LeaseEnded, ids, texts, ids, st.sampled_from(outcomes.OUTCOMES), cleaned, texts, texts),
     st.builds(control.Health, ids, texts, readings),
+    st.builds(control.CanaryRun, ids, texts, spans, st.booleans(), spans, maybe(spans), texts),
     st.builds(control.Deployed, ids, st.lists(modules, max_size=3).map(tuple), texts),
     st.builds(control.Answer, ids, st.just(True), fields=answer_fields),
     st.builds(control.Answer, ids, st.just(False), texts, st.text()),

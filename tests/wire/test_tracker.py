@@ -205,7 +205,7 @@ def test_a_via_without_a_valid_address_is_refused(address):
 
 
 def test_every_op_has_a_strategy():
-    assert len(control.TO_TRACKER) == 18
+    assert len(control.TO_TRACKER) == 19
     assert len(control.FROM_TRACKER) == 7
 
 

@@ -29,7 +29,7 @@ from rpcsys.server.sandbox import (
     session_user,
     work_folders,
 )
-from rpcsys.server.sandbox.messages import DEPLOYER, FRONT, HOST, RPCSYS, TVM_END, Job
+from rpcsys.server.sandbox.messages import CANARY, DEPLOYER, FRONT, HOST, RPCSYS, TVM_END, Job
 from rpcsys.server.sandbox.mount_namespace import MountNamespace
 
 REHEARSE_S = 0.02  # a client that comes right after another one does not wait for a rehearsal
@@ -122,7 +122,9 @@ def _do(
 
 def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace | None) -> None:
     """Enter the job's directory and set a session's memory limit; the supervisor sets its CPUs."""
-    if job.kind in (HOST, DEPLOYER, FRONT):
+    if settings["memory"] is not None and job.kind == CANARY:
+        limits.allow_memory(settings["memory"])
+    if job.kind in (HOST, DEPLOYER, FRONT, CANARY):
         os.chdir(job.workdir)
         return
     if namespace is not None and job.kind != TVM_END:
@@ -141,7 +143,7 @@ def _enter_folder(job: Job, settings: dict[str, Any], namespace: MountNamespace 
 def _restrict(job: Job, settings: dict[str, Any]) -> None:
     """Take the job's user, or drop the capabilities that a session of root, or in a user namespace, does not need."""
     if job.user is not None:
-        home = "/tmp" if job.kind == HOST else work_folders.temporary(job.workdir)
+        home = "/tmp" if job.kind in (HOST, CANARY) else work_folders.temporary(job.workdir)
         session_user.become(session_user.User(*job.user), home)
         if not settings["own_pids"]:
             processes.die_with_parent(settings["parent"])
@@ -175,6 +177,10 @@ def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
         from rpcsys.server import front
 
         return front.serve(control)
+    if job.kind == CANARY:
+        from rpcsys.server.canary import run
+
+        return run.serve(control, job)
     sock = socket.socket(fileno=descriptor)
     sock.setblocking(True)
     if job.kind == DEPLOYER:

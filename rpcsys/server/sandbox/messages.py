@@ -36,26 +36,33 @@ class ChildKind(str, Enum):
     HOST = "host"
     DEPLOYER = "deployer"
     FRONT = "front"
+    CANARY = "canary"
 
     @property
     def of_session(self) -> bool:
         return self in (ChildKind.SESSION, ChildKind.TVM)
 
+    @property
+    def limited(self) -> bool:
+        """Whether it has the limits of a session."""
+        return self.of_session or self is ChildKind.CANARY
+
 
 #: Kinds of jobs.
-RPCSYS, TVM, TVM_END, HOST, DEPLOYER, FRONT = "rpcsys/1", "tvm", "tvm-end", "host", "deployer", "front"
+RPCSYS, TVM, TVM_END = "rpcsys/1", "tvm", "tvm-end"
+HOST, DEPLOYER, FRONT, CANARY = "host", "deployer", "front", "canary"
 
 
 @dataclass(frozen=True)
 class Job:
     """What the supervisor sends a waiting child, beside a client's connection.
 
-    ``kind``: a session of ``rpcsys/1`` or ``tvm``; ``tvm-end``, which sends a TVM client ``words``, the reason for the
-    end of its session; a model ``host`` and a ``front``, which have no client yet; ``deployer``. ``reply``: the
-    handshake's answer, sent first. ``limit_s``: seconds that the session may last, ``longest_s``: that any of its key
-    may, None for no limit. ``options``: settings of the server. ``seed`` (hexadecimal), ``matchkey``: the private key
-    of an encrypted session, and the pinned match key that its client must say. ``user``: as
-    `rpcsys.server.sandbox.session_user.User`, None for the server's.
+    ``kind``: a session of ``rpcsys/1`` or ``tvm``; ``tvm-end``, which sends a TVM client ``words``, the reason for
+    the end of its session; a model ``host`` and a ``front``, which have no client yet; ``deployer``; ``canary``,
+    which never has one. ``reply``: the handshake's answer, sent first. ``limit_s``: seconds that the session may
+    last, ``longest_s``: that any of its key may, None for no limit. ``options``: settings of the server. ``seed``
+    (hexadecimal), ``matchkey``: the private key of an encrypted session, and the pinned match key that its client
+    must say. ``user``: as `rpcsys.server.sandbox.session_user.User`, None for the server's.
     """
 
     kind: str
@@ -176,6 +183,19 @@ OF_FRONT: Dict[str, Check] = {
     "why": _line,
     "closed": integer(1, _MOST),
     "took": flag,
+}
+
+
+#: The same for a canary.
+OF_CANARY: Dict[str, Check] = {
+    "importing": _line,
+    "ready": flag,
+    "failed": _line,
+    "canary": _name,
+    "seconds": seconds,
+    "disturbed": flag,
+    "throttled": seconds,  # a share of the time
+    "unfit": _line,  # why it could not run
 }
 
 

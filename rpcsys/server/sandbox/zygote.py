@@ -142,7 +142,7 @@ class Zygote:
         self._inits: dict[int, int] = {}  # child -> PID of its init
         self._over: dict[int, DeadChild] = {}  # children whose own process is dead and whose init still lives
         self._ended: list[DeadChild] = []  # dead children, whose descendants may still live
-        self._sessions: set[int] = set()  # children made for sessions
+        self._sessions: set[int] = set()  # children with a session's limits
         self._maker: pid_namespace.InitMaker | None = None
         self._helpers: frozenset[int] = frozenset()  # processes that modules of --import have started
         self._orphans = processes.Orphans()
@@ -222,7 +222,7 @@ class Zygote:
             if of_tvm and self.settings["fork"] and not self.settings.get("second"):
                 self._tvm.spawn(number, data, child_control)
                 return
-            if kind.of_session:
+            if kind.limited:
                 self._sessions.add(number)
             rehearse = kind.of_session and not order.get("at_once")
             pid = self._make(number, child_control, {**self.settings, "of_tvm": of_tvm, "rehearse": rehearse})

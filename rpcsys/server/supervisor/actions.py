@@ -154,6 +154,18 @@ class Extend(Action):  # send a child the new end of its session
     until: float | None  # on this machine's monotonic clock, None for no limit
 
 
+class RunCanary(Action):  # hand a waiting child the job of a canary: `CanaryDone` follows, or its death alone
+    child: int
+
+
+class ReportCanary(Action):  # report a run of the canary to our tracker
+    canary: str  # what ran, and with what: "" where it could not
+    seconds: float
+    disturbed: bool
+    throttled: float
+    problem: str
+
+
 class RunCommand(Action):  # run ``--health-check`` or ``--recover``, answered by `CommandDone`
     what: str
 

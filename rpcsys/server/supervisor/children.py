@@ -30,6 +30,7 @@ _FIELDS = {
     ChildKind.HOST: messages.OF_SERVICE,
     ChildKind.DEPLOYER: messages.OF_SERVICE,
     ChildKind.FRONT: messages.OF_FRONT,
+    ChildKind.CANARY: messages.OF_CANARY,
 }
 
 
@@ -126,7 +127,7 @@ class Spawner:
         process.kills += 1
         if process.kills > 2 and (names := processes.names(roots[:1])):
             self._loop.post(ev.Unkilled, names, child)
-        if process.kills > 1:
+        if process.kills > 1 or process.kind is ChildKind.CANARY:  # a user waits while a canary runs
             for pid in roots:
                 processes.kill(pid)
 
@@ -221,7 +222,7 @@ class Spawner:
             process.allowance.spend(self._loop.now(), len(data))
             message = messages.parse(data, _FIELDS.get(process.kind, messages.OF_CHILD))
             hear = self.on_front if process.kind is ChildKind.FRONT else self.on_service
-            if not of_session and hear is not None:
+            if not of_session and hear is not None and process.kind is not ChildKind.CANARY:
                 extra = hear(child, message, extra)
             elif "printed" in message and extra is not None:
                 extra = self._crashes.keep(child, extra)
@@ -249,6 +250,11 @@ class Spawner:
             self._loop.post(ev.SessionOpened, child)
         elif "limit_s" in message:
             self._loop.post(ev.LimitAsked, child, message["limit_s"])
+        elif "canary" in message:
+            taken = (message[name] for name in ("canary", "seconds", "disturbed", "throttled"))
+            self._loop.post(ev.CanaryDone, child, *taken)
+        elif "unfit" in message:
+            self._loop.post(ev.CanaryDone, child, why=message["unfit"])
         elif process.kind.of_session:
             outcome = message["outcome"] if message["outcome"] in OUTCOMES else "closed"
             self._loop.post(ev.ChildDone, child, outcome, message.get("removed", ()), message.get("why", ""))

@@ -221,6 +221,12 @@ class Deployments:
     def busy(self) -> bool:
         return bool(self.hosts.by_child or self.deployers)
 
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody deploys, waits for a host or calls a module."""
+        calls = any(running or waiting for running, waiting, _ in (host.load for host in self.hosts.by_child.values()))
+        return bool(calls or self.waiting or self.handed or self.deployers)
+
     def settle(self) -> list[do.Action]:
         """Start and end hosts to match the catalogue, and hand waiting clients to hosts."""
         now, actions = self.records.now, self.hosts.leave()

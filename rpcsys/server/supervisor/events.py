@@ -174,6 +174,14 @@ class CommandDone(Event):  # ``--health-check`` or ``--recover`` has ended
     problem: str = ""  # why it failed; empty for success
 
 
+class CanaryDone(ChildReport):  # the canary's process has a result
+    canary: str = ""  # what ran, and with what
+    seconds: float = 0.0  # of one run
+    disturbed: bool = False  # by other processes
+    throttled: float = 0.0  # the share of the time that a CPU quota took
+    why: str = ""  # why it could not run
+
+
 # The tracker
 
 

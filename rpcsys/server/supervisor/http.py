@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rpcsys.link.admission import own_address, plain
+from rpcsys.server.supervisor.canary_runs import OUTCOMES as RUN_OUTCOMES
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.state import DeviceServerState
 from rpcsys.wire.first_bytes import PAGE, answer, kind_of
@@ -33,12 +34,15 @@ HELP = {
     "tls_connections": "Sessions inside TLS.",
     "handshakes_total": "TLS handshakes with the greeting inside, by their outcome.",
     "unauthorized_total": "Peers that were not let in, by why.",
+    "canary_seconds": "Time of the canary by its last run that nobody disturbed; 0 before there is one.",
+    "canary_runs_total": "Runs of the canary, by their outcome.",
     "sessions_total": "Sessions that are over, by how they ended.",
     "faults_total": "Sessions that failed by the server's own fault.",
     "session_seconds": "How long sessions last.",
 }
-#: Counters of who came to a server whose sessions are encrypted: the label, and its values.
+#: Counters of a server with a canary, and of who came to one whose sessions are encrypted: the label, and its values.
 COUNTED = {
+    "canary_runs": ("outcome", RUN_OUTCOMES),
     "handshakes": ("outcome", ("done", "failed")),
     "unauthorized": ("why", ("credential", "clear", "invalid", "silent", "crowd")),
 }
@@ -214,14 +218,19 @@ def gauges(state: DeviceServerState) -> dict[str, float]:
         "parked": state.parking.waiting,
     }
     encrypted = sum(session.encrypted for session in slots.sessions.values())
+    if state.canary is not None:
+        found["canary_seconds"] = state.canary.seconds
     return {**found, "tls_connections": encrypted} if policy.pinned else found
 
 
 def counted(state: DeviceServerState) -> dict[str, Mapping[str, int]]:
-    """What a server counts whose sessions are encrypted, by the names in `COUNTED`."""
-    admission = state.admission
-    found: dict[str, Mapping[str, int]] = {"handshakes": admission.handshakes, "unauthorized": admission.unauthorized}
-    return found if state.records.policy.pinned else {}
+    """What a server counts that has a canary, or whose sessions are encrypted, by the names in `COUNTED`."""
+    found: dict[str, Mapping[str, int]] = {}
+    if state.canary is not None:
+        found["canary_runs"] = state.canary.counts
+    if state.records.policy.pinned:
+        found.update(handshakes=state.admission.handshakes, unauthorized=state.admission.unauthorized)
+    return found
 
 
 def _family(name: str, kind: str, samples: Iterable[tuple[str, Mapping[str, str], Any]]) -> Sequence[str]:

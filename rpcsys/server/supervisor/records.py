@@ -72,6 +72,8 @@ class Policy:
     front_seed: str = ""
     pin_governor: bool = False  # whether CPUs with sessions run at their highest frequency
     search: bool = False  # whether drivers are asked for the board's devices
+    canary: bool = False  # whether the board times a canary
+    canary_every_s: float | None = None  # from one run to the next; None: as often as is allowed by default
     deployed_key: str = ""  # the key under which connections wait at proxies for clients of deployed modules
 
 

@@ -88,8 +88,9 @@ class DeviceServer:
 
             make_key = session_keys.pinned if config.lab else session_keys.plain
             self._tracker = TrackerLink(
-                self._loop, trackers, self._card(), make_key, proxies=bool(config.proxies), lab=config.lab
-            )
+                self._loop, trackers, self._card(), make_key, proxies=bool(config.proxies), lab=config.lab,
+                canary_limit_s=config.canary and config.canary.limit_s,
+            )  # fmt: skip
         self._deployed_key = f"serve:{self._proxies.identity}" if config.proxies else ""
         self._options = _session_options(config)
         self._devices = DeviceSearch(self._loop, config, self._describe)
@@ -269,6 +270,10 @@ class DeviceServer:
             from rpcsys.server.supervisor.fronts_io import FrontsIo
 
             table.update(FrontsIo(self._loop, clients, spawner, self._folder).actions())
+        if config.canary is not None:
+            from rpcsys.server.supervisor.canary_io import CanaryIo
+
+            table[do.RunCanary] = CanaryIo(config, spawner, self._users).run
         if config.deploy:
             from rpcsys.server.supervisor.deployments_io import DeploymentsIo
 
@@ -385,6 +390,8 @@ def _policy(config: ServerConfig, deployed_key: str, search: bool) -> Policy:
         pin_governor=config.pin_governor,
         search=search,
         deployed_key=deployed_key,
+        canary=config.canary is not None,
+        canary_every_s=config.canary_every_s,
         proxies=tuple("{}:{}".format(*proxy) for proxy in config.proxies),
     )
 

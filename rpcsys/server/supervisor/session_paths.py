@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from rpcsys.server.canary.setting import BUILTIN
 from rpcsys.server.config import ServerConfig
 
 
@@ -25,6 +26,7 @@ def needed(config: ServerConfig) -> list[str]:
         *(path for path in libraries or () if path),  # also where the folder holds links to them
         config.cache or "",
         config.deploy or "",
+        "" if config.canary is None or config.canary.model == BUILTIN else config.canary.model,
     ]
 
 

@@ -13,6 +13,7 @@ from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.admission import ClientAdmission
+from rpcsys.server.supervisor.canary_runs import CanaryRuns
 from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
@@ -34,6 +35,7 @@ class DeviceServerState:
         parking = self.parking = Parking(records)
         health = self.health = BoardHealth(records)
         self.pinning = Pinning(records, slots) if policy.pin_governor else None
+        canary = self.canary = CanaryRuns(records, processes) if policy.canary else None
         self.deployments = None
         if policy.deploy:  # the device runtime lacks these modules
             from rpcsys.server.supervisor.deployments import Deployments
@@ -49,7 +51,9 @@ class DeviceServerState:
             from rpcsys.server.supervisor.admitted import AdmittedMembers
 
             self.members = AdmittedMembers(self.deployments, self.fronts)
-        tracker = self.tracker = TrackerSide(records, slots, offers, parking, health, self.deployments, self.members)
+        tracker = self.tracker = TrackerSide(
+            records, slots, offers, parking, health, self.deployments, self.members, canary
+        )
         admission = self.admission = ClientAdmission(tracker, self.fronts)
         self.grace_until: float | None = None
         self._on_event: dict[type, Callable[[Any], list[do.Action]]] = {
@@ -95,6 +99,10 @@ class DeviceServerState:
         self._deadlines = [admission.deadline, processes.deadline, slots.deadline, offers.deadline, parking.deadline]
         if self.pinning is not None:
             self._deadlines.append(self.pinning.deadline)
+        if canary is not None:
+            self._on_event[ev.CanaryDone] = canary.done
+            self._ticks.append(canary.tick)
+            self._deadlines.append(canary.deadline)
         if self.deployments is not None:
             self._on_event.update(self.deployments.handlers())
             self._deadlines.append(self.deployments.deadline)
@@ -127,6 +135,7 @@ class DeviceServerState:
                 actions += self.slots.child_gone(number, event.cleaned)
             else:
                 self.processes.remove(number)
+                actions += self._canary_dead(number)
         actions += self.admission.front_gone()
         return actions + (self.deployments.zygote_down() if self.deployments is not None else [])
 
@@ -146,6 +155,8 @@ class DeviceServerState:
             child.move(GIVEN)
             if self.fronts is not None and child.kind is ChildKind.FRONT:
                 return self.fronts.ready(event.child)
+            if self.canary is not None and child.kind is ChildKind.CANARY:
+                return self.canary.ready(event.child)
             return [] if self.deployments is None else self.deployments.ready(event.child)
         if self.records.phase is not Phase.STARTING:
             return []
@@ -172,7 +183,21 @@ class DeviceServerState:
         self.processes.remove(event.child)
         if child.kind is ChildKind.FRONT:
             return actions + self.admission.front_gone(event.child)
+        if child.kind is ChildKind.CANARY:
+            return actions + self._canary_dead(event.child, event.status)
         return actions + (self.deployments.dead(event.child, event.status) if self.deployments is not None else [])
+
+    def _canary_dead(self, child: int, status: int = 0) -> list[do.Action]:
+        return [] if self.canary is None else self.canary.dead(child, status)
+
+    @property
+    def _idle(self) -> bool:
+        """Whether nobody uses the board or is about to, and it is neither checked nor on its way out."""
+        offered = not any(key.held or key.taken_at is not None for key in self.offers.keys.values())
+        clients = self.slots.sessions or self.slots.waiting or len(self.admission.openings)
+        unused = offered and not clients and not (self.deployments is not None and self.deployments.in_use)
+        fit = self.records.phase is Phase.SERVING and not self.processes.unclean
+        return bool(unused and fit and not self.health.running)
 
     def _tick(self, event: ev.Tick) -> list[do.Action]:
         over = self.grace_until is not None and event.now >= self.grace_until
@@ -209,6 +234,8 @@ class DeviceServerState:
         if deployments is not None:
             actions += deployments.settle()
         actions += self.tracker.report_deployed()
+        if self.canary is not None:
+            actions += self.canary.settle(idle=self._idle, reporting=self.offers.linked)
         if records.stopping:
             actions += self.tracker.leave()
             busy = self.slots.sessions or self.offers.owing() or (deployments is not None and deployments.busy)

@@ -18,6 +18,7 @@ from rpcsys.wire.outcomes import UNUSED
 
 if TYPE_CHECKING:
     from rpcsys.server.supervisor.admitted import AdmittedMembers
+    from rpcsys.server.supervisor.canary_runs import CanaryRuns
     from rpcsys.server.supervisor.deployments import Deployments
 
 #: Connections that wait at each proxy for clients of deployed modules. One that gets a client is replaced at once.
@@ -42,6 +43,7 @@ class TrackerSide:
     health: BoardHealth
     deployments: Deployments | None
     members: AdmittedMembers | None
+    canary: CanaryRuns | None = None
     _reported_problem: str = ""
     _reported_deployed: tuple[Any, ...] = ()
     _note_at: float = 0.0
@@ -168,6 +170,8 @@ class TrackerSide:
             session.fault = f"it could not be cleaned: {event.left[0]} is left"
             spoilt = self.slots.processes.spoil(f"session {session.number} has left {event.left[0]}")
         self.health.session_ended(session.fault)
+        if self.canary is not None:
+            self.canary.session_ended(left=bool(session.cleaned or session.removed or session.fault))
         result = {name: getattr(session, name) for name in ("outcome", "cleaned", "removed", "fault")}
         fields = session.fields(lasted_s=round(lasted_s, 3), **result)
         line = do.Log("info", session.ended_text(lasted_s), "ended", fields)

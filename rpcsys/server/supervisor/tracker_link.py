@@ -40,7 +40,7 @@ class TrackerLink:
     """One connection at a time, to one of ``addresses``, or through one of the ``proxies`` there.
 
     ``card``: the fields of a registration that never change. ``new_key``: as those of `session_keys`. ``lab``: the file
-    of the credential for a closed lab, if there is one.
+    of the credential for a closed lab, if there is one. ``canary_limit_s``: above it the board is ill at once.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class TrackerLink:
         *,
         proxies: bool = False,
         lab: str = "",
+        canary_limit_s: float | None = None,
     ) -> None:
         self._loop = loop
         self._addresses = [shared(address) for address in addresses]
@@ -65,6 +66,7 @@ class TrackerLink:
         self._commands = TvmCommands()
         self._reported: dict[int, tuple[str, int] | None] = {}  # by message number: the lease whose end it reports
         self._note_at = 0.0
+        self._canary_limit_s = canary_limit_s
 
     def actions(self) -> dict[type, Callable[..., object]]:
         """The function that carries out each kind of action, with the action's fields as arguments."""
@@ -78,6 +80,7 @@ class TrackerLink:
             do.ReportStart: self.report_start,
             do.ReportEnd: self.report_end,
             do.ReportHealth: self.report_health,
+            do.ReportCanary: self.report_canary,
         }
 
     def connect(self, which: int = 0) -> None:
@@ -168,6 +171,11 @@ class TrackerLink:
 
     def report_health(self, problem: str) -> None:
         self._report(control.Health, problem)
+
+    def report_canary(self, canary: str, seconds: float, disturbed: bool, throttled: float, problem: str) -> None:
+        """Report a run of the canary, if the tracker is of a version that knows of canaries."""
+        if self._link is not None and control.CANARIES in (self._link.tracker.get("capabilities") or ()):
+            self._report(control.CanaryRun, canary, seconds, disturbed, throttled, self._canary_limit_s, problem)
 
     def report_deployed(self, key: str, modules: Sequence[tuple[Any, ...]], workers: int) -> None:
         """Report each deployed module to our tracker: name, version, whether served, running, waiting, clients."""

@@ -1,6 +1,7 @@
 // The lab, live. All data of the tracker is inserted as text, never as markup.
 
 import { picture } from "/picture.js";
+import { trace } from "/speed.js";
 
 const REFRESH_MS = 2000; // between two requests for the lab
 const DAY_MS = 20000; // between two requests for the pictures' data
@@ -12,6 +13,7 @@ const ODD = ["drained", "preparing"];
 const at = (id) => document.getElementById(id);
 let lab = null;
 let day = { begin: 0, step_s: 0, keys: {} };
+let speeds = { boards: {} };
 let dayAt = -Infinity;
 let reachedAt = null;
 let ahead = 0; // seconds by which the tracker's clock is ahead of ours
@@ -138,8 +140,10 @@ function drawBoard(server) {
   };
   const known = server.state === "free" ? "free" : "busy";
   const kind = BAD.includes(server.state) ? "bad" : ODD.includes(server.state) ? "odd" : known;
+  const slow = server.speed === "slow" ? make("span", { className: "state bad" }, "slow") : null;
+  const traced = server.trace ? trace(server.name, server.trace) : null;
   const until = server.until ? make("span", {}, "tried again in ", age(server.until, -1)) : null;
-  const note = [server.reason || null, until];
+  const note = [server.reason || null, until, slow, server.slow || null];
   const leases = (head, draw) => {
     const rows = server.leases.map((lease) => make("div", {}, draw(lease)));
     const free = head === "Since" && server.since ? age(server.since) : null;
@@ -149,7 +153,7 @@ function drawBoard(server) {
     cell("Board", make("span", {}, long("span", server.name), long("small", labels(server)))),
     cell("Key", server.key ? long("span", server.key) : null),
     cell("State", make("span", {}, make("span", { className: `state ${kind}` }, server.state),
-      ...note.filter((part) => part).map((part) => make("small", {}, part)))),
+      ...note.filter((part) => part).map((part) => make("small", {}, part)), traced ?? "")),
     leases("Held by", holder),
     leases("Since", (lease) => age(lease.since)),
     leases("Ends within", (lease) => (lease.until ? age(lease.until, -1) : "no limit")),
@@ -168,7 +172,7 @@ function labels({ address, labels: facts, devices, slots }) {
 }
 
 function gone() {
-  const board = { state: "gone", until: null, slots: 1, address: "", labels: {}, devices: [] };
+  const board = { state: "gone", speed: "", slow: "", until: null, slots: 1, address: "", labels: {}, devices: [] };
   const boards = new Map(lab.gone.map((server) => [server.name, { ...board, ...server, leases: [] }]));
   for (const { server, key, ...lease } of lab.away) {
     if (!boards.has(server)) boards.set(server, { ...board, name: server, key, reason: "", since: null, leases: [] });
@@ -182,9 +186,13 @@ function gone() {
 function boards() {
   const words = at("filter").value.toLowerCase().split(/\s+/).filter((word) => word);
   const holders = (server) => server.leases.map((lease) => who(lease.user, lease.address));
-  const fields = (server) => [server.name, server.key, server.state, labels(server), ...holders(server)];
+  const fields = (server) => [server.name, server.key, server.state, server.speed, labels(server), ...holders(server)];
   const text = (server) => fields(server).join("\n").toLowerCase();
-  const all = [...gone(), ...lab.servers];
+  const traced = (server) => {
+    const board = speeds.boards[server.name];
+    return board && board.points.length ? { ...server, trace: { points: board.points, seconds: board.seconds } } : server;
+  };
+  const all = [...gone(), ...lab.servers.map(traced)];
   const shown = all.filter((server) => words.every((word) => text(server).includes(word)));
   show(at("boards"), shown, (server) => `${server.state === "gone"} ${server.name}`, drawBoard);
   setText("no-boards", shown.length ? "" : all.length ? "No board fits the filter." : "No board is here.");
@@ -224,6 +232,7 @@ async function refresh() {
   try {
     if (performance.now() - dayAt > DAY_MS) {
       day = await get("/api/day");
+      speeds = await get("/api/speeds");
       dayAt = performance.now();
     }
     lab = await get("/api/lab");

@@ -4,7 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 288;
 const HEIGHT = 80;
 
-function shape(name, attributes) {
+export function shape(name, attributes) {
   const element = document.createElementNS(SVG, name);
   for (const [attribute, value] of Object.entries(attributes)) element.setAttribute(attribute, value);
   return element;

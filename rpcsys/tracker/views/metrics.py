@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rpcsys.tracker.board_speed import SLOW, WELL
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.views import rows
 from rpcsys.wire.outcomes import OUTCOMES
@@ -136,6 +137,7 @@ class Metrics(Collector):
         yield from self._queues()
         yield self._by_state()
         yield self._gone()
+        yield from self._speeds()
         keys = self._keys()
         waits = {**dict.fromkeys(keys, Histogram(WAITS_S)), **self._waits}
         leases = {**dict.fromkeys(keys, Histogram(LEASES_S)), **self._leases}
@@ -203,6 +205,19 @@ class Metrics(Collector):
         for key, condition in product(islice(keys, MAX_KEYS + 1), STATES):
             family.add_metric([key, condition], counts[condition, key])
         return family
+
+    def _speeds(self) -> Iterator[Metric]:
+        records = self._records
+        boards = [records.speeds.get(name) for name in records.server_names]
+        judged = Counter((board.key, board.state) for board in boards if board is not None)
+        keys = dict.fromkeys([*self._keys(), *(key for key, _ in judged)])
+        checked = "Servers whose canary tells their speed, slow ones too."
+        states = {"slow": ("Servers that their canary finds slow.", (SLOW,)), "checked": (checked, (SLOW, WELL))}
+        for name, (text, counted) in states.items():
+            family = GaugeMetricFamily(f"rpcsys_tracker_{name}_servers", text, labels=["key"])
+            for key in islice(keys, MAX_KEYS + 1):
+                family.add_metric([key], sum(judged[key, state] for state in counted))
+            yield family
 
     def _gone(self) -> Metric:
         counts = Counter(gone.key for gone in self._records.gone_lately(self._now()).values())

@@ -13,7 +13,7 @@ from rpcsys import __version__
 from rpcsys.daemon.http import Content, Page, health_page, metrics_page, shared
 from rpcsys.tracker.entities import Peer, Queue, WaitingRequest
 from rpcsys.tracker.transitions import AWAY
-from rpcsys.tracker.views import eta, rows, summary
+from rpcsys.tracker.views import eta, rows, speeds, summary
 
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
@@ -30,6 +30,7 @@ _FILES = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/picture.js": ("picture.js", "text/javascript; charset=utf-8"),
+    "/speed.js": ("speed.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 
@@ -41,6 +42,7 @@ def pages(records: Records, metrics: Metrics, utilisation: Utilisation, now: Cal
         "/metrics": metrics_page(metrics),
         "/api/summary": shared(lambda: _summary(records, now)),
         "/api/lab": _fresh_enough(lambda: lab(records, now()), now),
+        "/api/speeds": _fresh_enough(lambda: speeds.speeds(records, now()), now),
         "/api/day": _fresh_enough(lambda: utilisation.day(now()), now),
         **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
     }

@@ -89,6 +89,12 @@ def _reason(condition: Condition) -> str:
     return condition.problem if condition.state is UNHEALTHY else condition.reason
 
 
+def speed(records: Records, peer: Peer) -> dict[str, str]:
+    """What a server's canary says of its speed: ``ok`` or ``slow``, "" while that is not known; and why it is slow."""
+    board = records.speeds.get(peer.name) if peer.name else None
+    return {"speed": "", "slow": ""} if board is None else {"speed": board.state.value, "slow": board.reason}
+
+
 def state_word(peer: Peer, state: str) -> str:
     """A server's state in a word: its health, or whether it is free or busy."""
     if state not in HEALTHY:
@@ -131,6 +137,7 @@ def server_row(records: Records, at: float, peer: Peer, viewer: Peer) -> dict[st
         "loads": [] if server is None else list(server.loads),
         "devices": [] if server is None else list(server.devices),
         "limits": server is not None,
+        **speed(records, peer),
         "since_s": round(max(0.0, at - _since(records, peer)), 3),
     }
 
@@ -167,6 +174,7 @@ def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
         "key": ",".join(peer.serves),
         "state": state_word(peer, known["state"]),
         "reason": known["reason"],
+        **speed(records, peer),
         "since": _since(records, peer),
         "until": None if until_s is None else at + until_s,
         "slots": peer.slots,

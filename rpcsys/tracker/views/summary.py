@@ -85,6 +85,7 @@ def _add_servers(records: Records, at: float, viewer: Peer, after: int, found: P
         size = sum(_SLOT_BYTES + _ESCAPED * len(slot["key"]) for slot in slots)
         labels = {} if peer.server is None else peer.server.labels
         texts = [*labels, *labels.values()]
+        texts += rows.speed(records, peer).values()
         texts += peer.serves if peer.server is None else (*peer.server.loads, *peer.server.devices)
         yield peer.conn, size + _SERVER_BYTES + _ESCAPED * sum(map(len, texts))
         found["server_info"] += slots

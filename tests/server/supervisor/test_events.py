@@ -13,7 +13,7 @@ def below(kind: type) -> set[type]:
 
 
 def test_every_event_is_handled():
-    handled = DeviceServerState(Policy("k", deploy=True, pinned=True, in_lab=True))._on_event.keys()
+    handled = DeviceServerState(Policy("k", deploy=True, pinned=True, in_lab=True, canary=True))._on_event.keys()
     assert handled == below(ev.Event) - {ev.ChildReport, ev.LeaseReport}
 
 

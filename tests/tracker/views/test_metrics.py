@@ -9,6 +9,8 @@ from rpcsys.tracker.views import metrics
 from rpcsys.tracker.views.metrics import MAX_KEYS, OTHER, FrameCounts, Histogram, Metrics
 from rpcsys.wire.outcomes import OUTCOMES
 from tests.tracker import entries
+from tests.tracker.test_canaries import SLOW_S, Lab
+from tests.tracker.transcripts import Scene
 
 
 def sampled(scene, *noted):
@@ -130,3 +132,21 @@ def test_servers_that_are_gone(scene):
     assert sampled(scene)["rpcsys_tracker_gone_servers", ("key", "rpi4")] == 1
     scene.wait(86400)  # the key has no queue any more
     assert sampled(scene)["rpcsys_tracker_gone_servers", ("key", "rpi4")] == 1
+
+
+def test_servers_that_their_canaries_find_slow():
+    scene = Scene()
+    lab = Lab(scene)
+    lab.add()
+    lab.add("other", "rpi5", port=9091)
+    of_key = ("key", "rpi4")
+    assert sampled(scene)["rpcsys_tracker_slow_servers", of_key] == 0
+    assert sampled(scene)["rpcsys_tracker_checked_servers", of_key] == 0
+    lab.run(times=100)
+    assert sampled(scene)["rpcsys_tracker_checked_servers", of_key] == 1
+    lab.run(seconds=SLOW_S, times=30)
+    assert sampled(scene)["rpcsys_tracker_slow_servers", of_key] == 1
+    assert sampled(scene)["rpcsys_tracker_checked_servers", of_key] == 1
+    assert sampled(scene)["rpcsys_tracker_slow_servers", ("key", "rpi5")] == 0
+    scene.leave(lab.boards["board"])
+    assert sampled(scene)["rpcsys_tracker_slow_servers", of_key] == 0
