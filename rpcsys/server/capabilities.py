@@ -34,6 +34,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
         "kinds": kinds(pickle=pickle),  # of modules in those files
         "encodings": encoding.known(installed),  # of arrays
         "target": list(elf.here()),  # machine and bits of native code
+        "candidates": True,  # `session.measure`
     }
 
 

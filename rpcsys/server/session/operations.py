@@ -57,6 +57,9 @@ class Operations(Calls):
         self._add("session.run", self._run_pickled, str, (bytes, memoryview), more=True)
         self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
         self._add("session.functions", registry.names)
+        self._directory = files.directory
+        self._candidates: Any = None
+        self._add("session.measure", self._measure, (bytes, memoryview), str, list, dict, str, optional=1)
 
     def _add(self, name: str, function: Callable[..., Any], *kinds: Any, **more: Any) -> None:
         self._named[name] = registry.taking(name, function, *kinds, **more)
@@ -116,6 +119,15 @@ class Operations(Calls):
 
     def _time(self, target: Any, args: list[Any], options: dict[str, Any]) -> dict[str, Any]:
         return measure(functools.partial(self.resolve(target), *args), options)
+
+    def _measure(self, *candidate: Any) -> dict[str, Any]:
+        if self._models_only:
+            raise RemoteFunctionError(MODELS_ONLY)
+        if self._candidates is None:
+            from rpcsys.server.session.candidates import Candidates  # few sessions pay for it
+
+            self._candidates = Candidates(self._directory)
+        return self._candidates.measure(*candidate)  # type: ignore[no-any-return]
 
     def _use_devices(self) -> None:
         if not self.uses_devices:
