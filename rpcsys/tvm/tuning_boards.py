@@ -15,7 +15,7 @@ from typing import Any
 
 from rpcsys.aio.tracker import SingleRequest
 from rpcsys.client import Tracker
-from rpcsys.errors import ConnectError, NotSupported, RpcsysError, SessionClosed, one_line
+from rpcsys.errors import ConnectError, NotSupported, RpcsysError, SessionClosed, WaitTimeout, one_line
 from rpcsys.link.backoff import Backoff
 from rpcsys.tvm.measured import Measured
 from rpcsys.tvm.open_board import OpenBoard, Plan
@@ -26,7 +26,7 @@ LOOK_S = 1.0
 UNKNOWN_S = 30.0  # the next look after one at a tracker that does not answer
 #: Seconds after which an idle session is closed.
 IDLE_S = 600.0
-#: Seconds that a further board may take to be leased: it was free a moment ago.
+#: Seconds that a further board may take to be free, and to be leased: it was free a moment ago.
 FURTHER_S = 2.0
 #: Candidates whose object files are linked ahead, and threads that link.
 LINKED_AHEAD = 8
@@ -145,6 +145,8 @@ class Boards:
         while True:
             with self._lock:
                 idle = self._idle.pop() if self._idle else None
+            if idle is None and further:
+                self._await_free()
             if idle is None:
                 return self._leased(request, FURTHER_S if further else self._plan.wait_timeout_s)
             if not others_wait and idle.session.closed is None:
@@ -164,6 +166,11 @@ class Boards:
         for candidate in still:
             candidate.answer(known[candidate])
 
+    def others_measure(self) -> bool:
+        """Whether candidates are measured on any board."""
+        with self._lock:
+            return any(not thread.waits for thread in self._threads)
+
     def waiting(self) -> bool:
         """Whether candidates wait."""
         with self._lock:
@@ -174,15 +181,18 @@ class Boards:
         with self._lock:
             self._threads.discard(thread)
             closing = self._closing.is_set()
-            if left is not None and not closing:
+            if left is not None and not closing and left.session.closed is None:
                 self._idle.append(left)
                 left = None
                 self._watch()
+            unneeded = [] if len(self._queue) else [other for other in self._threads if other.waits]
             failed = self._queue.drain() if error is not None and not self._threads else []
             if len(self._queue) and not self._threads and not closing:
                 self._start(further=False)  # some came, or came back, meanwhile
         if left is not None:
             left.session.close()
+        for other in unneeded:
+            other.stop()  # its request would take a board for nothing
         for candidate in failed:
             candidate.answer(error=_closed() if closing else error)
 
@@ -191,6 +201,13 @@ class Boards:
         thread = _BoardThread(self, further)
         self._threads.add(thread)
         thread.start()
+
+    def _await_free(self) -> None:
+        """Wait until a board is free for which nobody waits. Raises `WaitTimeout` after `FURTHER_S` seconds."""
+        until = time.monotonic() + FURTHER_S
+        while (seen := self._seen()) is None or not seen[0] or seen[1]:
+            if time.monotonic() > until or self._closing.wait(_PAUSE_S[0]):
+                raise WaitTimeout(f"no further board of {self._plan.key} is free")
 
     def _leased(self, request: SingleRequest, limit_s: float | None) -> OpenBoard:
         plan, backoff = self._plan, Backoff(*_PAUSE_S)
@@ -259,6 +276,11 @@ class _BoardThread(threading.Thread):
         self._open: OpenBoard | None = None
         self._stopped = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether it has no board."""
+        return self._open is None
+
     def stop(self) -> None:
         """Have it end soon. For any thread."""
         self._stopped = True
@@ -276,12 +298,13 @@ class _BoardThread(threading.Thread):
                 if self._open.measure(self._boards) and not self._boards.waiting():
                     break
                 self._close()
+                self._further = self._boards.others_measure()
                 self._request = SingleRequest(self._boards.tracker)
         except Exception as problem:  # noqa: BLE001 - the candidates' outcomes tell it
             self._close()
             error = problem
         left, self._open = self._open, None
-        self._boards.ended(self, left, None if self._further else error)
+        self._boards.ended(self, left, None if self._further or self._stopped else error)
 
     def _close(self) -> None:
         if self._open is not None:
