@@ -133,7 +133,7 @@ class OpenBoard:
             under_way.popleft()
             candidate.answer(error=error)
             return True
-        under_way.popleft()
         source.keep(candidate, self.board, seconds)
         candidate.answer(seconds)
+        under_way.popleft()
         return True

@@ -78,9 +78,9 @@ def test_the_tracker_is_killed_and_then_the_server(daemons: Daemons, tmp_path: P
     server = daemons.server(KEY, tracker=tracker)
     with running(tracker, KEY) as runner:
         futures = runner.run(tuned.inputs(paths))
-        wait_until(lambda: futures[1].done(), START_S, "two candidates are measured")
+        wait_until(futures[1].done, START_S, "two candidates are measured")
         tracker.kill()
-        wait_until(lambda: futures[3].done(), START_S, "the session goes on without the tracker")
+        wait_until(futures[3].done, START_S, "the session goes on without the tracker")
         server.kill()
         again = daemons.tracker(port=tracker.address[1])
         daemons.server(KEY, tracker=again, offers=0)  # the runner waits for it, and has it at once
