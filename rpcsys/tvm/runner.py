@@ -76,6 +76,10 @@ class Runner(PyRunner._tvm_metadata["cls"]):  # type: ignore[misc]  # the class 
             raise UsageError(f"boards={boards!r}: give the number of boards to use at the same time, or None for all")
         if not 0 < timeout_s < math.inf:
             raise UsageError(f"timeout_s={timeout_s!r}: give the seconds that one candidate may take")
+        if type(alloc_repeat) is not int or alloc_repeat < 1:
+            raise UsageError(f"alloc_repeat={alloc_repeat!r}: give the number of sets of arguments, 1 or more")
+        if not 0 <= cooldown_s < math.inf:
+            raise UsageError(f"cooldown_s={cooldown_s!r}: give the seconds of pause after each repeat")
         options = _options(evaluator_config or EvaluatorConfig(), cooldown_s, alloc_repeat)
         plan = Plan(key, boards, priority, options, timeout_s, wait_timeout_s)
         connected = tracker if isinstance(tracker, Tracker) else connect_tracker(tracker)
