@@ -133,7 +133,7 @@ def _machine(code: bytes) -> tuple[str, int]:
     return elf.MACHINES[number], 64 if code[4] == 2 else 32
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _linker(machine: tuple[str, int]) -> tuple[str, ...]:
     """The first words of the command that links for a machine. Raises `UsageError` if there is none here."""
     if machine == elf.here():

@@ -1,4 +1,4 @@
-"""A board with an open session: measures candidates one after another, the next one on its way while one is measured."""
+"""A board with an open session, which measures candidates; the next one is on its way while one is measured."""
 
 from __future__ import annotations
 

@@ -7,13 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from tvm.s_tir.meta_schedule.runner import (
-    EvaluatorConfig,
-    PyRunner,
-    RunnerFuture,
-    RunnerInput,
-    RunnerResult,
-)
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, RunnerFuture, RunnerInput, RunnerResult
 
 from rpcsys.client import Tracker, connect_tracker
 from rpcsys.client.tracker import Address

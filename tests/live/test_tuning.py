@@ -61,9 +61,7 @@ def test_a_candidate_that_fails_costs_itself_alone(
 
 
 @pytest.mark.timeout(60)
-def test_what_an_earlier_candidate_did_is_not_a_later_ones_fault(
-    daemons: Daemons, libraries: dict[str, Path]
-) -> None:
+def test_what_an_earlier_candidate_did_is_not_a_later_ones_fault(daemons: Daemons, libraries: dict[str, Path]) -> None:
     tracker = daemons.tracker()
     daemons.server(KEY, tracker=tracker)
     with running(tracker, KEY) as runner:

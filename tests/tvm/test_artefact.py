@@ -111,10 +111,10 @@ def test_what_cannot_be_linked_is_one_line(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UsageError, match="something else than object files"):
         linked([b"text"])
     header = bytearray(compiled(PLAIN)[:64])
-    with pytest.raises(UsageError, match="the candidate cannot be linked: .*"):
+    with pytest.raises(UsageError, match="the candidate cannot be linked: "):
         linked([bytes(header)])
     header[18] = 243  # RISC-V, for which no toolchain file is here
-    with pytest.raises(UsageError, match=r"riscv|apt-get install"):
+    with pytest.raises(UsageError, match=r"riscv|apt-get"):
         linked([bytes(header)])
     with tarfile.open(tmp_path / "large.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("lib.o"))

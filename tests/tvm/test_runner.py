@@ -25,7 +25,8 @@ def given(device: str = "cpu", dtype: str = "float32", shape: tuple[int, ...] = 
 
 
 @pytest.mark.parametrize(
-    ("kind", "device"), [("cpu", "cpu:0"), ("llvm", "cpu:0"), ("c", "cpu:0"), ("opencl", "opencl:0"), ("cuda", "cuda:0")]
+    ("kind", "device"),
+    [("cpu", "cpu:0"), ("llvm", "cpu:0"), ("c", "cpu:0"), ("opencl", "opencl:0"), ("cuda", "cuda:0")],
 )
 def test_an_input_of_tvms_is_a_candidate(kind: str, device: str) -> None:
     candidate = runner._candidate(given(kind))

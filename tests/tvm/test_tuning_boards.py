@@ -183,7 +183,7 @@ def test_closing_ends_what_is_under_way_and_refuses_more(made: Any, code: Path) 
     boards = made(FakeTracker(1))
     wanted = candidates(code, 50)
     boards.measure(wanted)
-    assert reached(lambda: wanted[0].outcome.done())
+    assert reached(wanted[0].outcome.done)
     boards.close()
     boards.close()
     errors = [candidate.outcome.exception(WAIT_S) for candidate in wanted]
