@@ -63,7 +63,8 @@ def timed(code: Callable[..., int], name: str, args: Any, clock: Callable[[], fl
     The arguments are converted once. Results are dropped unread: it is for functions that return nothing. Raises
     `NativeError`, as the returned function does.
     """
-    count, keep = len(args), []
+    count = len(args)
+    keep: Keep = []
     packed, result = (abi.Any * count)(), abi.Any()
     for slot, value in zip(packed, args):
         to_view(slot, value, keep)

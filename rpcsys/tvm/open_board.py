@@ -21,7 +21,7 @@ ENTRY = "main"  # the function of a candidate's library
 
 
 @dataclass(frozen=True)
-class Plan:
+class TuningPlan:
     """How candidates are measured, and on which boards."""
 
     key: str
@@ -32,7 +32,7 @@ class Plan:
     wait_timeout_s: float | None  # for a board
 
 
-class Source(Protocol):
+class CandidateSource(Protocol):
     """Where a board's candidates come from, and where their outcomes go."""
 
     def grow(self) -> None:
@@ -58,14 +58,14 @@ class CandidateTimeout(Exception):
 class OpenBoard:
     """A session, and its board as measurements depend on it."""
 
-    def __init__(self, session: Session, plan: Plan) -> None:
+    def __init__(self, session: Session, plan: TuningPlan) -> None:
         self.session = session
         self.board = board_of(session, plan.key)
         self.used = time.monotonic()
         self._plan = plan
         self._loaded = self._loaded_bytes = 0
 
-    def measure(self, source: Source) -> bool:
+    def measure(self, source: CandidateSource) -> bool:
         """Measure candidates until ``source`` has none for this session; whether the session can be used again."""
         under_way: collections.deque[tuple[Candidate, CallFuture]] = collections.deque()
         try:
@@ -84,7 +84,7 @@ class OpenBoard:
     def _worn(self) -> bool:
         return self._loaded >= MAX_LOADED or self._loaded_bytes >= MAX_LOADED_BYTES
 
-    def _fill(self, under_way: collections.deque[tuple[Candidate, CallFuture]], source: Source) -> bool:
+    def _fill(self, under_way: collections.deque[tuple[Candidate, CallFuture]], source: CandidateSource) -> bool:
         """Send candidates until `DEPTH` are under way; whether any is."""
         while len(under_way) < DEPTH and not self._worn:
             if under_way and under_way[0][0].standing is Standing.ALONE:
@@ -113,7 +113,7 @@ class OpenBoard:
         self._loaded_bytes += len(code)
         return future
 
-    def _finish(self, under_way: collections.deque[tuple[Candidate, CallFuture]], source: Source) -> bool:
+    def _finish(self, under_way: collections.deque[tuple[Candidate, CallFuture]], source: CandidateSource) -> bool:
         """Wait for the first one, and set its outcome; False if the session has ended."""
         candidate, future = under_way[0]
         try:

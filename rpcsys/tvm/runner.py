@@ -14,7 +14,7 @@ from rpcsys.client.tracker import Address
 from rpcsys.errors import UsageError
 from rpcsys.tvm.artefact import Artefact
 from rpcsys.tvm.measured import Measured
-from rpcsys.tvm.open_board import Plan
+from rpcsys.tvm.open_board import TuningPlan
 from rpcsys.tvm.result_store import ResultStore, users_file
 from rpcsys.tvm.tuning_boards import Boards
 from rpcsys.tvm.tuning_state import Candidate
@@ -24,10 +24,12 @@ from rpcsys.wire import device_names
 _ON_CPU = ("llvm", "c", "cpu")
 #: What TVM's RPCRunner writes before a candidate's error; those who read results may look for it.
 _FAILED = "RPCRunner: An exception occurred\n"
+#: The class of TVM's objects for runners in Python.
+_RunnerObject: Any = PyRunner._tvm_metadata["cls"]
 StoreLike = ResultStore | str | os.PathLike[str] | bool | None
 
 
-class Runner(PyRunner._tvm_metadata["cls"]):  # type: ignore[misc]  # the class of TVM's objects for Python's runners
+class Runner(_RunnerObject):  # type: ignore[misc]
     """Measures the candidates of ``tvm.s_tir.meta_schedule`` on the boards of ``key``; a context manager.
 
     Parameters
@@ -75,10 +77,10 @@ class Runner(PyRunner._tvm_metadata["cls"]):  # type: ignore[misc]  # the class 
         if not 0 <= cooldown_s < math.inf:
             raise UsageError(f"cooldown_s={cooldown_s!r}: give the seconds of pause after each repeat")
         options = _options(evaluator_config or EvaluatorConfig(), cooldown_s, alloc_repeat)
-        plan = Plan(key, boards, priority, options, timeout_s, wait_timeout_s)
+        plan = TuningPlan(key, boards, priority, options, timeout_s, wait_timeout_s)
         connected = tracker if isinstance(tracker, Tracker) else connect_tracker(tracker)
         measured = Measured(_store(store), options, measure_again)
-        self._owned = _Owned(Boards(connected, plan, measured))
+        self._owned = _OwnedBoards(Boards(connected, plan, measured))
         super().__init__(self._owned.run)
 
     def __repr__(self) -> str:
@@ -106,7 +108,7 @@ class Runner(PyRunner._tvm_metadata["cls"]):  # type: ignore[misc]  # the class 
         self.close()
 
 
-class _Owned:
+class _OwnedBoards:
     """What TVM's object and Python's share: when both are gone, the boards are given back."""
 
     def __init__(self, boards: Boards) -> None:

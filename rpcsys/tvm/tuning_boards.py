@@ -17,7 +17,7 @@ from rpcsys.client import Tracker
 from rpcsys.errors import ConnectError, NotSupported, RpcsysError, SessionClosed, WaitTimeout, one_line
 from rpcsys.link.backoff import Backoff
 from rpcsys.tvm.measured import Measured
-from rpcsys.tvm.open_board import OpenBoard, Plan
+from rpcsys.tvm.open_board import OpenBoard, TuningPlan
 from rpcsys.tvm.tuning_state import Candidate, CandidateQueue
 
 #: Seconds between two looks at the key's queue: for further boards, and for those who wait while sessions are idle.
@@ -38,7 +38,7 @@ _log = logging.getLogger("rpcsys.tuning")
 class Boards:
     """The boards of a key, for candidates that are added at any time. ``measured``: what is known, and is kept."""
 
-    def __init__(self, tracker: Tracker, plan: Plan, measured: Measured) -> None:
+    def __init__(self, tracker: Tracker, plan: TuningPlan, measured: Measured) -> None:
         self.tracker = tracker
         self._plan = plan
         self._measured = measured
@@ -91,7 +91,7 @@ class Boards:
         self.tracker.close()
         self._measured.close()
 
-    # What an open board asks for (`Source`).
+    # What an open board asks for (`CandidateSource`).
 
     def grow(self) -> None:
         """Use further boards, if candidates wait, and boards are idle, or free without anybody who waits for them."""

@@ -11,7 +11,7 @@ import pytest
 from rpcsys.errors import SessionLost
 from rpcsys.tvm import open_board
 from rpcsys.tvm.artefact import Artefact
-from rpcsys.tvm.open_board import CandidateTimeout, OpenBoard, Plan
+from rpcsys.tvm.open_board import CandidateTimeout, OpenBoard, TuningPlan
 from rpcsys.tvm.tuning_state import Candidate, CandidateQueue, Standing
 from tests.device import Device
 
@@ -57,8 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan(timeout_s: float = 20.0) -> Plan:
-    return Plan("rpi4", None, 1, OPTIONS, timeout_s, None)
+def plan(timeout_s: float = 20.0) -> TuningPlan:
+    return TuningPlan("rpi4", None, 1, OPTIONS, timeout_s, None)
 
 
 def wanted(folder: Path, *names: str) -> list[Candidate]:

@@ -16,7 +16,7 @@ from rpcsys.errors import Forbidden, NotSupported, TrackerLost, UnknownKey
 from rpcsys.tvm import tuning_boards
 from rpcsys.tvm.artefact import Artefact
 from rpcsys.tvm.measured import Measured
-from rpcsys.tvm.open_board import Plan
+from rpcsys.tvm.open_board import TuningPlan
 from rpcsys.tvm.tuning_boards import Boards
 from rpcsys.tvm.tuning_state import Candidate
 from tests.device import Device
@@ -76,7 +76,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
     every: list[Boards] = []
 
     def make(tracker: FakeTracker, boards: int | None = None, priority: float = 1) -> Boards:
-        plan = Plan("rpi4", boards, priority, OPTIONS, WAIT_S, 1.0)
+        plan = TuningPlan("rpi4", boards, priority, OPTIONS, WAIT_S, 1.0)
         every.append(Boards(tracker, plan, Measured(None, OPTIONS)))
         return every[-1]
 
