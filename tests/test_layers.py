@@ -141,7 +141,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "module.elf": (),
     "module.layout": (),
     "module.packed": ("module.layout",),
-    "tvm": ("graph._build",),
+    "tvm": ("graph._build", "client", "aio"),
     "module.kinds.remote": ("module", "client"),
     "intervals": (),
     "client": ("link", "intervals", "secure_stream", "module.container", "module.packed", "module.external"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.case import Case
-from benchmarks.cases import calls, chips, closed_labs, inference, labs, networks, relays, replicas
+from benchmarks.cases import calls, chips, closed_labs, inference, labs, networks, relays, replicas, tuning
 
 
 def all_cases(folder: Path) -> list[Case]:
@@ -25,6 +25,7 @@ def all_cases(folder: Path) -> list[Case]:
         *labs.sessions(),
         labs.candidate(folder),
         *labs.trackers(),
+        *tuning.tuning(),
         *networks.libraries(folder),
         networks.planned(folder),
         *networks.pipelines(folder),

@@ -57,6 +57,31 @@ def invoke(
     return from_owned(result) if convert is None else convert(result)
 
 
+def timed(code: Callable[..., int], name: str, args: Any, clock: Callable[[], float]) -> Callable[[int], float]:
+    """A function that calls ``code(None, array of Any, count, result)`` so many times, and returns the seconds.
+
+    The arguments are converted once. Results are dropped unread: it is for functions that return nothing. Raises
+    `NativeError`, as the returned function does.
+    """
+    count = len(args)
+    keep: Keep = []
+    packed, result = (abi.Any * count)(), abi.Any()
+    for slot, value in zip(packed, args):
+        to_view(slot, value, keep)
+    place = ctypes.byref(result)
+
+    def run(number: int) -> float:
+        began = clock()
+        for _ in range(number):
+            status = code(None, packed, count, place)
+            if status:
+                raise _raised(name, status)
+        return clock() - began
+
+    run.keep = keep  # type: ignore[attr-defined]
+    return run
+
+
 class Function(Object):
     """A native function. It takes arrays without a copy, and may write into them. Raises `NativeError`."""
 

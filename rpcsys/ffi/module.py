@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi
 from rpcsys.ffi import library as ffi
-from rpcsys.ffi.calls import get_global, invoke, last_error
+from rpcsys.ffi.calls import get_global, invoke, last_error, timed
 
 PREFIX = "__tvm_ffi_"
 LIBRARY_BIN = PREFIX + "_library_bin"  # the symbol of other modules inside a library
@@ -76,8 +76,22 @@ class LibraryFunction:
     def __call__(self, *args: Any) -> Any:
         return invoke(self._call, self.__name__, args)
 
+    def timed(self, args: Sequence[Any], clock: Callable[[], float]) -> Callable[[int], float]:
+        """A function that makes so many calls with ``args``, and returns the seconds; see `calls.timed`."""
+        return timed(self._code, self.__name__, args, clock)
+
     def _call(self, packed: Any, count: int, result: Any) -> int:
         return int(self._code(None, packed, count, result))
+
+
+def check_symbols(path: str) -> None:
+    """Load the library with all its symbols, and unload it. Raises OSError with the missing symbol or library.
+
+    A symbol that is found missing at its first use would end the process.
+    """
+    process = ctypes.CDLL(None)
+    process.dlclose.argtypes = (ctypes.c_void_p,)
+    process.dlclose(ctypes.CDLL(ffi.to_open(path))._handle)
 
 
 # ------------------------------------------------------------------ without libtvm_ffi

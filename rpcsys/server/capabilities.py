@@ -36,6 +36,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
         "encodings": encoding.known(installed),  # of arrays
         "threads": True,  # whether session.load_module takes the number of a model's threads
         "target": list(elf.here()),  # machine and bits of native code
+        "candidates": True,  # `session.measure`
     }
 
 

@@ -1,4 +1,5 @@
-"""rpcsys in TVM: its loader loads our libraries after ``import rpcsys.tvm``; `offload` divides a Relax module.
+"""rpcsys in TVM: its loader loads our libraries after ``import rpcsys.tvm``; `offload` divides a Relax module; `Runner`
+measures the candidates of TVM's tuner.
 
 ``tvm.runtime.load_module("model.so")`` then loads a library of ours, and one of TVM's that holds modules of ours.
 """
@@ -15,18 +16,28 @@ from rpcsys.module.tvm_loader import register
 
 if TYPE_CHECKING:
     from rpcsys.tvm.relax_offload import RelaxOffload, offload
+    from rpcsys.tvm.result_store import ResultStore
+    from rpcsys.tvm.runner import Runner
 
-__all__ = ["RelaxOffload", "offload", "register"]
+__all__ = ["RelaxOffload", "ResultStore", "Runner", "offload", "register"]
+
+#: Public names -> their modules, and what these need.
+_HOMES = {
+    **dict.fromkeys(("RelaxOffload", "offload"), ("rpcsys.tvm.relax_offload", "an offload needs TVM and graphs")),
+    "ResultStore": ("rpcsys.tvm.result_store", "results need SQLite"),
+    "Runner": ("rpcsys.tvm.runner", "a runner needs TVM and psutil"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562). Raises `UsageError` where a package is missing."""
-    if name not in ("RelaxOffload", "offload"):
+    if name not in _HOMES:
         raise AttributeError(f"module 'rpcsys.tvm' has no attribute {name!r}")
+    home, needs = _HOMES[name]
     try:
-        value = globals()[name] = getattr(importlib.import_module("rpcsys.tvm.relax_offload"), name)
+        value = globals()[name] = getattr(importlib.import_module(home), name)
     except ImportError as error:
-        raise UsageError(f"an offload needs TVM and graphs ({error}); pip install 'rpcsys[graph,tvm]'") from None
+        raise UsageError(f"{needs} ({error}); pip install 'rpcsys[graph,tvm]'") from None
     return value
 
 

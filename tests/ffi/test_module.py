@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rpcsys.errors import NativeError
-from rpcsys.ffi.module import Library
+from rpcsys.ffi.module import Library, check_symbols
 from tests.native import FUNCTIONS, bare, compiled
 from tests.pythons import pythons
 
@@ -84,6 +84,28 @@ def test_a_library_that_needs_tvm_is_an_error(code: str, words: str, board: Path
     assert words in output
     assert output.startswith("model.so ")
     assert output.count("\n") == 1
+
+
+def test_a_symbol_that_nothing_has_is_found_before_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "needs.c").write_text("void elsewhere(void); void f(void) { elsewhere(); }")
+    path = compiled(tmp_path / "needs.c", tmp_path / "needs.so")
+    with pytest.raises(OSError, match="undefined symbol: elsewhere"):
+        check_symbols(str(path))
+    assert "needs.so" not in Path("/proc/self/maps").read_text()
+
+
+def test_a_checked_library_is_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "checked.c").write_text("int f(void) { return 1; }")
+    check_symbols(str(compiled(tmp_path / "checked.c", tmp_path / "checked.so")))
+    assert "checked.so" not in Path("/proc/self/maps").read_text()
+
+
+def test_timed_calls_have_arguments_that_are_converted_once(native: Library) -> None:
+    ticks = iter(range(100))
+    run = native.function("add").timed((40, 2), lambda: float(next(ticks)))
+    assert run(5) == 1.0
+    with pytest.raises(NativeError, match="add takes two numbers"):
+        native.function("add").timed((1, 2.0), float)(1)
 
 
 def test_an_unknown_function_is_an_error(native: Library) -> None:

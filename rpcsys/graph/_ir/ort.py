@@ -93,10 +93,10 @@ def open_session(
 
 def run(session: onnxruntime.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
     """Run the model and return these outputs; ``feeds`` are arrays by input name. Raises `ModelError` if that fails."""
-    from rpcsys.module.kinds.onnx_session import Runner
+    from rpcsys.module.kinds.onnx_session import SessionRunner
 
     try:
-        runner = Runner(session)
+        runner = SessionRunner(session)
         return runner.run(list(outputs), {value.name: value.check(feeds[value.name]) for value in runner.inputs})
     except Exception as error:  # noqa: BLE001 - onnxruntime has a class of its own for each status
         raise ModelError(f"the model does not run with these inputs: {one_line(error, 300)}") from None

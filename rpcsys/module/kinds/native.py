@@ -53,13 +53,19 @@ class NativeModule(Module):
                 return None
         return found
 
+    def raw(self, name: str) -> Any:
+        """The native function itself, which takes arrays as native code does. Raises `NativeError`: there is none."""
+        if self._lookup is None:
+            raise NativeError(f"the library has no function {name!r}", kind="AttributeError")
+        return self._lookup(name)
+
     def place(self, device: str) -> None:
         """Run there; a program that was loaded for another device stays where it is. Raises `ModelError`."""
         if not self._listed or device == (self.device or placement.HOST):
             return
         if self._undefined is None:
             raise ModelError(f"it runs on {self.device or placement.HOST}; load it again, with device={device!r}")
-        with _explained("the library"):
+        with explained("the library"):
             self.device = _opened(compiled_devices.chosen(device, [], self._undefined, "the library"))
         self._functions = {}
 
@@ -72,7 +78,7 @@ def load(
     By default it runs on the device that it is compiled for. TVM loads it where its runtime is there, inside
     ``by_tvm``. Raises `ModelError`, in one line.
     """
-    with _explained(name):
+    with explained(name):
         file = elf.read(path)
         check(file, name)
         functions = functions_of(file)
@@ -102,7 +108,7 @@ def load_own(path: str, name: str, file: elf.Elf) -> NativeModule:
     functions = functions_of(file)
     if not functions:
         return NativeModule(LIBRARY, [])
-    with _explained(name):
+    with explained(name):
         if library.present():
             library.api()
         return _load_alone(path, name, file, functions)
@@ -178,7 +184,7 @@ def _no_runtime(name: str, what: str) -> ModelError:
 
 
 @contextlib.contextmanager
-def _explained(name: str) -> Iterator[None]:
+def explained(name: str) -> Iterator[None]:
     """Turn any exception of loading the library ``name`` into a `ModelError` of one line."""
     try:
         yield

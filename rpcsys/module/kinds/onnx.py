@@ -16,7 +16,7 @@ from rpcsys.module import packed
 from rpcsys.module.kinds import onnx_session
 from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.module.kinds.onnx_providers import MEMORIES, checked
-from rpcsys.module.kinds.onnx_session import Model, OnnxWeight, Runner, Value
+from rpcsys.module.kinds.onnx_session import Model, OnnxWeight, SessionRunner, Value
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
@@ -40,7 +40,7 @@ class OnnxModule(Module):
     METHODS: ClassVar[Mapping[str, str]] = {"main": "_main"}
 
     def __init__(
-        self, model: Callable[[], Model], imports: Sequence[Module] = (), *, runner: Optional[Runner] = None,
+        self, model: Callable[[], Model], imports: Sequence[Module] = (), *, runner: Optional[SessionRunner] = None,
         name: str = "the model", device: str = "", threads: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(KIND, imports=imports)

@@ -14,7 +14,7 @@ from rpcsys.ffi.tensors import NativeTensor
 from rpcsys.module.kinds import onnx_session
 from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.module.kinds.onnx_providers import MEMORIES
-from rpcsys.module.kinds.onnx_session import RAW, OnnxWeight, Runner, from_ort, is_array, to_ort
+from rpcsys.module.kinds.onnx_session import RAW, OnnxWeight, SessionRunner, from_ort, is_array, to_ort
 from rpcsys.module.placement import DeviceArray, on_host, queue
 from rpcsys.wire import dtypes
 from rpcsys.wire.device_names import parse
@@ -46,7 +46,7 @@ class OrtArray(DeviceArray):
         return self.value.__dlpack_device__()
 
 
-class DeviceRunner(Runner):
+class DeviceRunner(SessionRunner):
     """A model that is ready to run on a device with memory of its own."""
 
     on_device = True
@@ -96,15 +96,15 @@ class DeviceRunner(Runner):
         return from_ort(value)
 
 
-def of_file(path: str, options: Mapping[str, Any]) -> Runner:
+def of_file(path: str, options: Mapping[str, Any]) -> SessionRunner:
     """As `onnx_session.of_file`, for a model on a device."""
     return _placed(onnx_session.of_file(path, options, DeviceRunner), options)
 
 
-def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[str, Any]) -> Runner:
+def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[str, Any]) -> SessionRunner:
     """As `onnx_session.of_bytes`, for a model on a device."""
     return _placed(onnx_session.of_bytes(model, weights, options, DeviceRunner), options)
 
 
-def _placed(runner: Any, options: Mapping[str, Any]) -> Runner:
+def _placed(runner: Any, options: Mapping[str, Any]) -> SessionRunner:
     return runner.place(options["device"])  # type: ignore[no-any-return]

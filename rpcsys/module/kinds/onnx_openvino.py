@@ -32,7 +32,7 @@ _core: List[Any] = []
 
 
 class OpenVinoRunner:
-    """A model that is ready to run, with the interface of `onnx_session.Runner`."""
+    """A model that is ready to run, with the interface of `onnx_session.SessionRunner`."""
 
     runtime = "openvino"
     on_device = False  # it takes and gives arrays of the host

@@ -56,7 +56,7 @@ class OnnxWeight(NamedTuple):
     file: Optional[File] = None  # the mapped file that contains its bytes
 
 
-class Runner:
+class SessionRunner:
     """A model that is ready to run."""
 
     runtime = "onnxruntime"
@@ -110,10 +110,10 @@ def is_array(feed: Any) -> bool:
     return isinstance(feed, Tensor) or (isinstance(feed, np.ndarray) and feed.dtype.kind not in "OU")
 
 
-def of_file(path: str, options: Mapping[str, Any], runner: Type[Runner] = Runner) -> Runner:
+def of_file(path: str, options: Mapping[str, Any], runner: Type[SessionRunner] = SessionRunner) -> SessionRunner:
     """Open the model of an ``.onnx`` file. Raises what onnxruntime raises."""
 
-    def make(version: Optional[int]) -> Runner:
+    def make(version: Optional[int]) -> SessionRunner:
         if version is None:
             return _runner(path, _settings(options), options, runner)
         # The patched copy is written beside the model, so that external weights are still found.
@@ -129,8 +129,11 @@ def of_file(path: str, options: Mapping[str, Any], runner: Type[Runner] = Runner
 
 
 def of_bytes(
-    model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[str, Any], runner: Type[Runner] = Runner
-) -> Runner:
+    model: bytes,
+    weights: Mapping[str, OnnxWeight],
+    options: Mapping[str, Any],
+    runner: Type[SessionRunner] = SessionRunner,
+) -> SessionRunner:
     """Open a model with separated weights, mapped if they are in a file. Raises what onnxruntime raises.
 
     onnxruntime maps weights that a model references in a file, at any offset, and reads only what it uses (256 MB in 3
@@ -154,14 +157,14 @@ def of_bytes(
     settings.add_external_initializers(list(keep), list(keep.values()))
     whole = b"".join(pieces)
 
-    def make(version: Optional[int]) -> Runner:
+    def make(version: Optional[int]) -> SessionRunner:
         changed = whole if version is None else with_ir_version(whole, version)
         return _runner(changed, settings, options, runner, keep)
 
     return _by_ir_version(make)
 
 
-def _by_ir_version(make: Callable[[Optional[int]], Runner]) -> Runner:
+def _by_ir_version(make: Callable[[Optional[int]], SessionRunner]) -> SessionRunner:
     """``make(None)``; for a model too new for onnxruntime, ``make`` with the newest IR version that it supports."""
     try:
         return make(None)
@@ -184,8 +187,8 @@ def _settings(options: Mapping[str, Any]) -> Any:
 
 
 def _runner(
-    model: Union[str, bytes], settings: Any, options: Mapping[str, Any], runner: Type[Runner], keep: Any = None
-) -> Runner:
+    model: Union[str, bytes], settings: Any, options: Mapping[str, Any], runner: Type[SessionRunner], keep: Any = None
+) -> SessionRunner:
     cpus = options.get("cpus", ())
     providers = onnx_providers.listed(options, onnxruntime.get_available_providers())
     with bound_to(cpus):  # the session's threads inherit the affinity of the thread that makes it

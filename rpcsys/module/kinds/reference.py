@@ -36,7 +36,7 @@ def _dtype(elem_type: int) -> str:
 
 
 class ReferenceRunner:
-    """A model that is ready to run, with the interface of `onnx_session.Runner`."""
+    """A model that is ready to run, with the interface of `onnx_session.SessionRunner`."""
 
     runtime = "reference"
     on_device = False

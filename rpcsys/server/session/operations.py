@@ -61,6 +61,9 @@ class Operations(Calls):
         self._add("session.board_state", lambda: {**board_state(), "process": process_memory()})
         self._add("session.time_turns", self._time_turns, list, list, list, (int, float))
         self._add("session.functions", registry.names)
+        self._directory = files.directory
+        self._candidates: Any = None
+        self._add("session.measure", self._measure, (bytes, memoryview), str, list, dict, str, optional=1)
 
     def _add(self, name: str, function: Callable[..., Any], *kinds: Any, **more: Any) -> None:
         self._named[name] = registry.taking(name, function, *kinds, **more)
@@ -134,6 +137,15 @@ class Operations(Calls):
 
     def _of_module(self, id: Any) -> tuple[str, ...]:
         return self.module(id).devices or _ON_CPU
+
+    def _measure(self, *candidate: Any) -> dict[str, Any]:
+        if self._models_only:
+            raise RemoteFunctionError(MODELS_ONLY)
+        if self._candidates is None:
+            from rpcsys.server.session.candidates import Candidates  # few sessions pay for it
+
+            self._candidates = Candidates(self._directory)
+        return self._candidates.measure(*candidate)  # type: ignore[no-any-return]
 
     def _use_devices(self) -> None:
         if not self.uses_devices:

@@ -189,7 +189,7 @@ def test_hello_reports_the_permission(allowed):
 FUNCTIONS = (
     *("session.has_function", "session.load_module", "session.listdir", "session.remove", "session.offer"),
     *("session.memory", "session.put", "session.get", "session.run", "session.time", "session.functions"),
-    *("testing.echo", "testing.nop", "testing.sleep", "session.time_turns"),
+    *("testing.echo", "testing.nop", "testing.sleep", "session.time_turns", "session.measure"),
 )
 plain = (
     st.none()
@@ -311,7 +311,7 @@ FOR_GUESTS = {
     **dict.fromkeys(("session.listdir", "session.remove", "session.offer", "session.board_state"), "as always"),
     "session.time_turns": "as always",
     **dict.fromkeys(("session.upload", "session.download", "session.put", "session.get"), "as always"),
-    **dict.fromkeys(("session.load_module", "session.run"), "no code"),
+    **dict.fromkeys(("session.load_module", "session.run", "session.measure"), "no code"),
 }
 
 
@@ -331,6 +331,8 @@ def test_who_may_load_models_only_runs_no_code(tmp_path):
             session.load_module("code.onnx")
         with pytest.raises(errors.RemoteFunctionError, match="code = false"):
             session.run(len, "x")
+        with pytest.raises(errors.RemoteFunctionError, match="code = false"):
+            session.get_function("session.measure")(pickled, "main", [], {})
         for target in ("session.run", "session.load_module"):
             arguments = [PYTHON, pickled] if target == "session.run" else ["code.so"]
             with pytest.raises(errors.RpcsysError, match="code = false"):
