@@ -34,5 +34,5 @@ def submit(
 
 def results(answer: Any) -> List[float]:
     """The seconds of one call, for each repeat and copy, in a device's answer. Raises `ProtocolError`."""
-    found: List[float] = answers.from_device(answers.TIMES, answer, "a candidate")["results"]
+    found: List[float] = answers.from_device(answers.times, answer, "a candidate")["results"]
     return found

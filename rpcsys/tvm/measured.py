@@ -30,7 +30,7 @@ def board_of(session: Session, key: str) -> dict[str, Any]:
     }
 
 
-class Measured:
+class KnownResults:
     """The results in ``store``, of measurements with the ``options`` of `rpcsys.client.candidates`.
 
     ``again``: earlier results are not used, but replaced. Without a store nothing is known or kept.

@@ -13,7 +13,7 @@ from rpcsys.client import Tracker, connect_tracker
 from rpcsys.client.tracker import Address
 from rpcsys.errors import UsageError
 from rpcsys.tvm.artefact import Artefact
-from rpcsys.tvm.measured import Measured
+from rpcsys.tvm.measured import KnownResults
 from rpcsys.tvm.open_board import TuningPlan
 from rpcsys.tvm.result_store import ResultStore, users_file
 from rpcsys.tvm.tuning_boards import Boards
@@ -79,7 +79,7 @@ class Runner(_RunnerObject):  # type: ignore[misc]
         options = _options(evaluator_config or EvaluatorConfig(), cooldown_s, alloc_repeat)
         plan = TuningPlan(key, boards, priority, options, timeout_s, wait_timeout_s)
         connected = tracker if isinstance(tracker, Tracker) else connect_tracker(tracker)
-        measured = Measured(_store(store), options, measure_again)
+        measured = KnownResults(_store(store), options, measure_again)
         self._owned = _OwnedBoards(Boards(connected, plan, measured))
         super().__init__(self._owned.run)
 

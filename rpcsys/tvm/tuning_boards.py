@@ -16,7 +16,7 @@ from rpcsys.aio.tracker import SingleRequest
 from rpcsys.client import Tracker
 from rpcsys.errors import ConnectError, NotSupported, RpcsysError, SessionClosed, WaitTimeout, one_line
 from rpcsys.link.backoff import Backoff
-from rpcsys.tvm.measured import Measured
+from rpcsys.tvm.measured import KnownResults
 from rpcsys.tvm.open_board import OpenBoard, TuningPlan
 from rpcsys.tvm.tuning_state import Candidate, CandidateQueue
 
@@ -38,7 +38,7 @@ _log = logging.getLogger("rpcsys.tuning")
 class Boards:
     """The boards of a key, for candidates that are added at any time. ``measured``: what is known, and is kept."""
 
-    def __init__(self, tracker: Tracker, plan: TuningPlan, measured: Measured) -> None:
+    def __init__(self, tracker: Tracker, plan: TuningPlan, measured: KnownResults) -> None:
         self.tracker = tracker
         self._plan = plan
         self._measured = measured

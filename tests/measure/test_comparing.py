@@ -129,7 +129,7 @@ def test_a_throttled_board_is_waited_for_and_refused(spin: Path, monkeypatch: py
         assert found.judgements[0].verdict is Verdict.UNKNOWN
         assert str(found).startswith("spin.so@function=base (no. 2): this board cannot tell 2.0 % today: ")
         assert "is not measured on: it is throttled at 91 degrees" in str(found)
-        assert len(times) == 3  # a round, and two looks
+        assert len(times) in (2, 3)  # a round, and at least one look
 
 
 def test_a_hot_board_is_measured_with_a_note(spin: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rpcsys.tvm.artefact import Artefact
-from rpcsys.tvm.measured import Measured, board_of
+from rpcsys.tvm.measured import KnownResults, board_of
 from rpcsys.tvm.result_store import ResultStore
 from rpcsys.tvm.tuning_state import Candidate
 from tests.device import Device
@@ -30,9 +30,9 @@ def store(tmp_path: Path) -> ResultStore:
 
 
 def test_a_result_is_known_of_the_same_code_on_such_a_board(store: ResultStore, candidate: Candidate) -> None:
-    Measured(store, OPTIONS).keep(candidate, BOARD, [1.5])
+    KnownResults(store, OPTIONS).keep(candidate, BOARD, [1.5])
     again = Candidate(Artefact(candidate.artefact.path), "cpu:0", ARGUMENTS)
-    assert Measured(store, OPTIONS).find([again], dict(BOARD)) == {again: [1.5]}
+    assert KnownResults(store, OPTIONS).find([again], dict(BOARD)) == {again: [1.5]}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_result_is_known_of_the_same_code_on_such_a_board(store: ResultStore, 
     ids=lambda change: next(iter(change)),
 )
 def test_another_board_is_another_measurement(store: ResultStore, candidate: Candidate, change: dict) -> None:
-    measured = Measured(store, OPTIONS)
+    measured = KnownResults(store, OPTIONS)
     measured.keep(candidate, BOARD, [1.5])
     assert measured.find([candidate], {**BOARD, **change}) == {}
 
@@ -49,7 +49,7 @@ def test_another_board_is_another_measurement(store: ResultStore, candidate: Can
 def test_other_code_arguments_devices_and_options_are_other_measurements(
     store: ResultStore, candidate: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Measured(store, OPTIONS).keep(candidate, BOARD, [1.5])
+    KnownResults(store, OPTIONS).keep(candidate, BOARD, [1.5])
     (tmp_path / "other.so").write_bytes(b"other code")
     others = [
         Candidate(Artefact(str(tmp_path / "other.so")), "cpu:0", ARGUMENTS),
@@ -57,35 +57,35 @@ def test_other_code_arguments_devices_and_options_are_other_measurements(
         Candidate(candidate.artefact, "cpu:0", (("float32", (4, 5)),)),
         Candidate(candidate.artefact, "cpu:0", (("float64", (4, 4)),)),
     ]
-    assert Measured(store, OPTIONS).find(others, BOARD) == {}
-    assert Measured(store, {**OPTIONS, "number": 4}).find([candidate], BOARD) == {}
+    assert KnownResults(store, OPTIONS).find(others, BOARD) == {}
+    assert KnownResults(store, {**OPTIONS, "number": 4}).find([candidate], BOARD) == {}
     monkeypatch.setattr("rpcsys.__version__", "9.9")
-    assert Measured(store, OPTIONS).find([candidate], BOARD) == {}
+    assert KnownResults(store, OPTIONS).find([candidate], BOARD) == {}
 
 
 def test_what_is_to_be_measured_again_is_not_known_and_is_replaced(store: ResultStore, candidate: Candidate) -> None:
-    again = Measured(store, OPTIONS, again=True)
+    again = KnownResults(store, OPTIONS, again=True)
     again.keep(candidate, BOARD, [1.5])
     assert again.find([candidate], BOARD) == {}
     again.keep(candidate, BOARD, [2.5])
-    assert Measured(store, OPTIONS).find([candidate], BOARD) == {candidate: [2.5]}
+    assert KnownResults(store, OPTIONS).find([candidate], BOARD) == {candidate: [2.5]}
 
 
 def test_without_a_store_nothing_is_known(candidate: Candidate) -> None:
-    measured = Measured(None, OPTIONS)
+    measured = KnownResults(None, OPTIONS)
     measured.keep(candidate, BOARD, [1.5])
     assert measured.find([candidate], BOARD) == {}
     measured.close()
 
 
 def test_a_file_that_cannot_be_read_is_not_known(store: ResultStore) -> None:
-    assert Measured(store, OPTIONS).find([Candidate(Artefact("/none.so"), "cpu:0", ())], BOARD) == {}
+    assert KnownResults(store, OPTIONS).find([Candidate(Artefact("/none.so"), "cpu:0", ())], BOARD) == {}
 
 
 def test_a_store_that_fails_costs_no_measurement(
     store: ResultStore, candidate: Candidate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    measured = Measured(store, OPTIONS)
+    measured = KnownResults(store, OPTIONS)
     store.close()
     with caplog.at_level(logging.WARNING, "rpcsys.tuning"):
         measured.keep(candidate, BOARD, [1.5])

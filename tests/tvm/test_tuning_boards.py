@@ -15,7 +15,7 @@ from rpcsys.client.tracker import Tracker
 from rpcsys.errors import Forbidden, NotSupported, TrackerLost, UnknownKey
 from rpcsys.tvm import tuning_boards
 from rpcsys.tvm.artefact import Artefact
-from rpcsys.tvm.measured import Measured
+from rpcsys.tvm.measured import KnownResults
 from rpcsys.tvm.open_board import TuningPlan
 from rpcsys.tvm.tuning_boards import Boards
 from rpcsys.tvm.tuning_state import Candidate
@@ -77,7 +77,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(tracker: FakeTracker, boards: int | None = None, priority: float = 1) -> Boards:
         plan = TuningPlan("rpi4", boards, priority, OPTIONS, WAIT_S, 1.0)
-        every.append(Boards(tracker, plan, Measured(None, OPTIONS)))
+        every.append(Boards(tracker, plan, KnownResults(None, OPTIONS)))
         return every[-1]
 
     yield make

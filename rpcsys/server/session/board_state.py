@@ -15,7 +15,7 @@ import glob
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 FREQUENCY_SHARE = 0.05  # a larger change of frequency makes timings doubtful; governors step by more, noise is less
@@ -57,7 +57,7 @@ def board_state(root: str = "/") -> dict[str, Any]:
         "throttle_count": _throttle_count(root, cpus),
         "pressure_cpu": _pressure(root),
         **_load(root),
-        "cpu_s": _cpu_s(root, cpus),
+        "cpu_s": cpu_seconds(cpus, root),
     }
     return {name: value for name, value in state.items() if value is not None and value != {}}
 
@@ -170,7 +170,7 @@ def _load(root: str) -> dict[str, Any]:
     return {}
 
 
-def _cpu_s(root: str, cpus: list[int]) -> dict[str, float] | None:
+def cpu_seconds(cpus: Sequence[int], root: str = "/") -> dict[str, float] | None:
     """Seconds of these CPUs since the start: ``all``, ``busy``, and stolen (``steal``); and this process's ``own``.
 
     The fields of a line are user, nice, system, idle, iowait, irq, softirq and steal; guests are in user.
@@ -181,7 +181,8 @@ def _cpu_s(root: str, cpus: list[int]) -> dict[str, float] | None:
         fields = line.split()[:9]
         if len(fields) == 9 and fields[0] in wanted and all(field.isdecimal() for field in fields[1:]):
             sums = [total + int(field) for total, field in zip(sums, fields[1:])]
-    if not any(sums):
+            wanted.remove(fields[0])
+    if wanted or not any(sums):
         return None
     whole, steal = sum(sums), sums[7]
     busy = whole - steal - sums[3] - sums[4]

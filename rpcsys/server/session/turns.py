@@ -16,7 +16,8 @@ from typing import Any, Callable, NamedTuple, Sequence
 
 from rpcsys.errors import RemoteArgumentError
 from rpcsys.module.module import running_call
-from rpcsys.server.session.timing import MAX_NUMBER, board_state
+from rpcsys.server.session.board_state import board_state, cpu_seconds, since
+from rpcsys.server.session.timing import MAX_NUMBER
 from rpcsys.wire.checks import shown
 
 MAX_TURNS = 10_000  # one head returns all figures of a turn, at most 80 bytes
@@ -24,9 +25,7 @@ MAX_TARGETS = 100
 MAX_S = 3600.0
 READ_S = 5e-4  # reading a file takes less; whoever loses a CPU has it back later than that
 _TRIES = 10
-_STAT, _SCHEDSTAT = "/proc/stat", "/proc/thread-self/schedstat"
-_BUSY = slice(0, 8)  # of a CPU's figures: user, nice, system, idle, iowait, irq, softirq, steal; guests are users
-_IDLE = (3, 4)
+_SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
 class Moment(NamedTuple):
@@ -35,7 +34,7 @@ class Moment(NamedTuple):
     at: float
     own: float  # CPU time of this process
     thread: float  # of these, this thread's
-    busy: float | None  # time of the CPUs that it may use, that anybody used
+    busy: float | None  # time of the CPUs that it may use, that anybody used, or the machine's host
     switches: int  # of this process, involuntary
 
 
@@ -43,21 +42,9 @@ def moment(cpus: Sequence[int]) -> Moment:
     """The figures of now; ``cpus``: those that the process may use."""
     switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     own, thread = time.process_time(), time.thread_time()
-    return Moment(time.perf_counter(), own, thread, busy_seconds(cpus), switches)
-
-
-def busy_seconds(cpus: Sequence[int], path: str = _STAT) -> float | None:
-    """Seconds since the start that these CPUs were not idle, time stolen by the machine's host included."""
-    try:
-        with open(path) as stream:
-            rows = {words[0]: words[1:] for words in map(str.split, stream) if words and words[0].startswith("cpu")}
-        total = 0
-        for cpu in cpus:
-            figures = [int(word) for word in rows[f"cpu{cpu}"][_BUSY]]
-            total += sum(figures) - sum(figures[place] for place in _IDLE)
-        return total / os.sysconf("SC_CLK_TCK")
-    except (OSError, KeyError, ValueError, IndexError):
-        return None
+    cpu_s = cpu_seconds(cpus)
+    busy = None if cpu_s is None else cpu_s["busy"] + cpu_s["steal"]
+    return Moment(time.perf_counter(), own, thread, busy, switches)
 
 
 def waited_seconds(path: str = _SCHEDSTAT) -> float | None:
@@ -99,7 +86,7 @@ def time_turns(
     names = ("seconds", "waited", "own_cpu", "thread_cpu", "others_cpu", "switches")
     columns = zip(*turns) if turns else ([] for _ in names)
     figures = {name: list(column) for name, column in zip(names, columns)}
-    return {**figures, "board": {"before": before, "after": board_state()}}
+    return {**figures, "board": {"before": before, "after": since(before, board_state())}}
 
 
 def _timed(call: Callable[[], Any], number: int) -> tuple[float, float | None]:

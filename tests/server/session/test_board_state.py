@@ -225,3 +225,14 @@ def test_the_memory_of_this_process(tmp_path: Path) -> None:
     assert states.process_memory(str(tmp_path)) == {"anonymous": 16 << 10, "peak": 2048 << 10}
     assert states.process_memory(str(tmp_path / "gone")) == {}
     assert 0 < states.process_memory()["anonymous"] <= states.process_memory()["peak"]
+
+
+def test_seconds_of_cpus(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    text = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 100 1 20 5000 300 3 4 5 50 0\ncpu1 200 0 0 4000 0 0 0 0 0 0\nintr 1 2 3\n"
+    (tmp_path / "proc" / "stat").write_text(text)
+    tick = os.sysconf("SC_CLK_TCK")
+    found = states.cpu_seconds([0, 1], str(tmp_path))
+    assert (found["all"], found["busy"], found["steal"]) == (9633 / tick, 328 / tick, 5 / tick)
+    assert states.cpu_seconds([0, 7], str(tmp_path)) is None
+    assert states.cpu_seconds([0], str(tmp_path / "none")) is None
