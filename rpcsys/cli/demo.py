@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rpcsys.cli.run import time_model
+from rpcsys.cli.timings import time_model
 from rpcsys.client import Session, Tracker
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.graph import samples
