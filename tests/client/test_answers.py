@@ -46,7 +46,7 @@ def test_a_trackers_answer_is_valid_or_refused_in_one_sentence(check, said):
 @pytest.mark.parametrize(
     "check",
     [
-        *(answers.MODULE, answers.ARRAY, answers.HELLO, answers.MEMORY, answers.NAMES, answers.TIMES, answers.RUN),
+        *(answers.MODULE, answers.ARRAY, answers.HELLO, answers.MEMORY, answers.NAMES, answers.times, answers.RUN),
         turns.TURNS,
     ],
 )
