@@ -156,6 +156,7 @@ def tune(runner: Any, folder: Path) -> None:
         runner=runner,
         database=ms.database.MemoryDatabase(),
         cost_model="random",
+        strategy="replay-trace",  # it samples; evolution would take a minute
         num_tuning_cores=1,
         seed=1,
     )
