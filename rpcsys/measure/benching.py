@@ -320,7 +320,7 @@ class BoardRun:
         """A session, while no other board of the same machine is measured on."""
         if self._machine is not None:
             stack.enter_context(self._machine)
-        labels, plan = {"name": self.board.name}, self._plan
+        labels, plan = {"server": self.board.name}, self._plan
         session = self._tracker.request(
             self.board.key, 1, plan.session_s, plan.wait_s, labels=labels, on_queued=lambda event: None
         )

@@ -28,7 +28,7 @@ def leased(
             found = []
             for name in names(tracker, key):
                 with contextlib.suppress(*((UnknownKey,) if labels else ())):  # it has not those labels
-                    one = tracker.request(key, labels={**(labels or {}), "name": name}, on_queued=on_queued, **terms)
+                    one = tracker.request(key, labels={**(labels or {}), "server": name}, on_queued=on_queued, **terms)
                     found.append(stack.enter_context(one))
             if not found:
                 raise UnknownKey(f"no server of {key!r} has these labels; query_tracker shows which there are")

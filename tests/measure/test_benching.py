@@ -145,7 +145,7 @@ def test_each_cell_is_measured_in_each_session(tracker: FakeTracker, model: Path
     assert facts.machine["cores"] >= 1
     assert "python" in facts.versions
     assert [len(block) for block in facts.pace] == [5, 5]
-    assert tracker.asked == [("rpi4", {"name": "a"})] * 2
+    assert tracker.asked == [("rpi4", {"server": "a"})] * 2
     assert said[-1] == "a: done"
 
 
