@@ -101,7 +101,7 @@ def rounds(runner: Any, path: Path, count: int) -> Trial:
 
 def compiled(folder: Path) -> Path:
     """The candidate, compiled once by a process of its own: LLVM's threads stay out of the measured one."""
-    path = folder / "candidate.so"
+    path = folder / "tuned.so"
     if not path.exists():
         subprocess.run([sys.executable, "-m", "benchmarks.peers.tuning", str(path)], check=True)
     return path
