@@ -60,7 +60,7 @@ class SharedResults:
         except UsageError as error:
             self._failed(error)
             return Answer(question.id, False, "ResultsUnusable", "the tracker cannot use its results: its log says why")
-        if self._failing:
+        if self._failing and isinstance(question, results.KeepResults):  # a full file can still be read
             self._failing = False
             log.info("results are kept again in %s", self._path)
         return Answer(question.id, True, fields=fields)

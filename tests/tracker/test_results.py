@@ -58,6 +58,8 @@ def test_a_broken_file_is_one_line_and_is_opened_again(
         (tmp_path / FILE).unlink()
         assert not ask(shared, FindResults(1, (ONE,))).ok
         monkeypatch.setattr(shared, "_retry_at", 0.0)
+        assert ask(shared, FindResults(1, (ONE,))).ok
+        assert len(caplog.records) == 1
         assert ask(shared, KeepResults(1, {ONE: [1.0]})).ok
     first, second = (record.message for record in caplog.records)
     assert first.startswith(f"the results in {tmp_path / FILE} cannot be used (")
