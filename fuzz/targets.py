@@ -215,6 +215,8 @@ TO_LAB = tuple(
             {"op": "revoke", "id": 5, "name": "bo"}, {"op": "renew_token", "id": 6, "name": "*"},
             {"op": "replace_token", "id": 7, "hash": _HASH}, {"op": "rotate", "id": 8, "spare": "", "force": True},
             {"op": "set_open", "id": 9, "open": False}, {"op": "audit", "id": 10, "start": 1, "limit": 5},
+            {"op": "find_results", "id": 11, "identities": [_HASH]},
+            {"op": "keep_results", "id": 12, "results": {_HASH: [1.5e-06, 2]}},
         ),
     )
 )  # fmt: skip

@@ -32,7 +32,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "graph._cut": ("graph._ir",),
     "graph._ir": ("module",),
     "graph.samples": ("wire",),
-    "tracker": ("daemon", "tracker.state", "tracker.sites.state"),
+    "tracker": ("daemon", "result_store", "tracker.state", "tracker.sites.state"),
     # What decides about other sites.
     "tracker.sites.state": ("wire",),
     # The tracker's state, without sockets and files. From the top down.
@@ -141,9 +141,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "module.elf": (),
     "module.layout": (),
     "module.packed": ("module.layout",),
-    "tvm": ("graph._build", "client", "aio"),
+    "tvm": ("graph._build", "client", "aio", "result_store"),
     "module.kinds.remote": ("module", "client"),
     "intervals": (),
+    "result_store": ("errors",),
     "client": ("link", "intervals", "secure_stream", "module.container", "module.packed", "module.external"),
     "serve": ("link", "logs"),
     "secure_stream": ("stream",),

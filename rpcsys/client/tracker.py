@@ -6,7 +6,21 @@ import contextlib
 import getpass
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Literal, Mapping, Optional, Tuple, TypeVar, Union, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Literal,
+    Mapping,
+    Optional,
+    Tuple,
+    TypeVar,
+    Union,
+    overload,
+)
 
 from rpcsys import errors
 from rpcsys.client import answers
@@ -150,6 +164,21 @@ class Tracker(Closeable):
         from rpcsys.client import listings  # not in the device tier
 
         return self._exchange(lambda link: listings.usage(link, key=key, user=user, since=since))
+
+    def find_results(self, identities: Iterable[str]) -> Dict[str, List[float]]:
+        """The results of an auto-tuner's measurements that the tracker keeps, in seconds, by identity (a SHA-256).
+
+        Raises `NotSupported` where it keeps none.
+        """
+        from rpcsys.client import results  # not in the device tier
+
+        return self._exchange(lambda link: results.find(link, identities), of_ours="results")
+
+    def keep_results(self, kept: Mapping[str, List[float]]) -> None:
+        """Keep results at the tracker for all; arguments and errors as for `find_results`."""
+        from rpcsys.client import results  # not in the device tier
+
+        self._exchange(lambda link: results.keep(link, kept), of_ours="results")
 
     @overload
     def request(  # type: ignore[overload-overlap]  # 1 is an int, too; the first match counts

@@ -27,14 +27,14 @@ from rpcsys.tracker.leases import Leases
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.requests import Requests
 from rpcsys.tracker.scheduler import Scheduler
-from rpcsys.wire import control, keys, replicas, tracker
+from rpcsys.wire import control, keys, replicas, results, tracker
 from rpcsys.wire.tokens import HolderKind
 
 MAX_PROXIES = 8  # in a chain; more are a mistake, or a loop
 MAX_NOT_NAMED = 256  # addresses of proxies without trust that are logged
 CAPABILITIES = (
     *("session/1", "labels", "count", "tickets", "why", "drain", "renew", "resolve"),
-    *(control.VERSIONS, control.CANARIES),
+    *(control.VERSIONS, control.CANARIES, results.RESULTS),
 )
 
 

@@ -15,7 +15,7 @@ from rpcsys.tracker.entities import Peer, SlotOffer, Use
 from rpcsys.tracker.lab_view import LabView, Member
 from rpcsys.tracker.labels import wants_of_key
 from rpcsys.tracker.records import Records
-from rpcsys.wire import control, membership, tracker
+from rpcsys.wire import control, membership, results, tracker
 from rpcsys.wire.keys import served_keys
 from rpcsys.wire.pinned_keys import DEPLOY
 from rpcsys.wire.tokens import HolderKind
@@ -272,6 +272,8 @@ TAKES: Mapping[type, Rule] = {
     control.Usage: _right(Right.SEE),
     control.Resolve: _resolves,
     control.AskAdmission: _deploys,
+    results.FindResults: _member,
+    results.KeepResults: _member,
     membership.WhoAmI: _member,
     membership.ReplaceToken: _member,  # its own
     membership.ListMembers: _right(Right.SEE),

@@ -27,12 +27,13 @@ from rpcsys.tracker.leading import Leading
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
 from rpcsys.tracker.peer_limit import PeerLimit
+from rpcsys.tracker.results import Question, SharedResults
 from rpcsys.tracker.state import TrackerState
 from rpcsys.tracker.tables import Position
 from rpcsys.tracker.views.metrics import FrameCounts
 from rpcsys.tracker.views.pages import pages
 from rpcsys.tracker.views.summary import SummaryText
-from rpcsys.wire import control, membership, page_body, tracker
+from rpcsys.wire import control, membership, page_body, results, tracker
 from rpcsys.wire.control import Answer
 from rpcsys.wire.tracker import Put
 
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 SWEEP_S = 1.0  # how often connections are checked for silence
 #: Questions that the state does not answer.
 _NOT_THE_STATES = frozenset(
-    (tracker.TvmSummary, control.History, control.Usage, membership.ReadPage, *membership.MESSAGES)
+    (tracker.TvmSummary, control.History, control.Usage, membership.ReadPage, *results.MESSAGES, *membership.MESSAGES)
 )
 REFUSED = -1  # the number of connections that the state does not know
 
@@ -88,6 +89,7 @@ class TrackerService:
         self.state = TrackerState(started)
         self._deadlines = self.state.records.deadlines
         self.observer = observer = Observer(config, self.state.records, self.now, self.counts, leading)
+        self.results = SharedResults(config.state_dir)
         self._note: Callable[[HistoryEntry], object] = observer.note if self.lab is None else self._note_in_lab
         if leading is not None:
             self._note = leading.note
@@ -204,6 +206,9 @@ class TrackerService:
             connection.send(tracker.frame(text))
         elif isinstance(message, (control.History, control.Usage)):  # the history is not part of the state
             self.begin(self._answer(connection, message))
+        elif isinstance(message, results.MESSAGES):
+            user = self.state.records.peers[connection.number].who
+            self.begin(self._answer_results(connection, message, user))
         elif isinstance(message, membership.ReadPage):
             self.begin(self._answer_page(connection, message))
         elif self.lab is not None and isinstance(message, membership.MESSAGES):
@@ -235,6 +240,9 @@ class TrackerService:
 
     async def _answer(self, connection: PeerConnection, question: control.History | control.Usage) -> None:
         self._tell(connection, await self.observer.answer(question))
+
+    async def _answer_results(self, connection: PeerConnection, question: Question, user: str) -> None:
+        self._tell(connection, await self.results.answer(question, connection.number, user))
 
     async def _answer_page(self, connection: PeerConnection, question: membership.ReadPage) -> None:
         if question.path not in self.pages:
@@ -341,5 +349,6 @@ class TrackerService:
             connection.cut()  # nobody would send what is left
         self.sockets.close()
         self.observer.close()
+        self.results.close()
         if self.lab is not None:
             self.lab.close()

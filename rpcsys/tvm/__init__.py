@@ -15,8 +15,8 @@ from rpcsys.errors import UsageError
 from rpcsys.module.tvm_loader import register
 
 if TYPE_CHECKING:
+    from rpcsys.result_store import ResultStore
     from rpcsys.tvm.relax_offload import RelaxOffload, offload
-    from rpcsys.tvm.result_store import ResultStore
     from rpcsys.tvm.runner import Runner
 
 __all__ = ["RelaxOffload", "ResultStore", "Runner", "offload", "register"]
@@ -24,7 +24,7 @@ __all__ = ["RelaxOffload", "ResultStore", "Runner", "offload", "register"]
 #: Public names -> their modules, and what these need.
 _HOMES = {
     **dict.fromkeys(("RelaxOffload", "offload"), ("rpcsys.tvm.relax_offload", "an offload needs TVM and graphs")),
-    "ResultStore": ("rpcsys.tvm.result_store", "results need SQLite"),
+    "ResultStore": ("rpcsys.result_store", "results need SQLite"),
     "Runner": ("rpcsys.tvm.runner", "a runner needs TVM and psutil"),
 }
 

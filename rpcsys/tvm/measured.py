@@ -9,7 +9,8 @@ from typing import Any
 import rpcsys
 from rpcsys.client import Session
 from rpcsys.errors import UsageError, one_line
-from rpcsys.tvm.result_store import ResultStore, identity
+from rpcsys.result_store import ResultStore, identity
+from rpcsys.tvm.lab_results import LabResults
 from rpcsys.tvm.tuning_state import Candidate
 
 #: The packages and parts of a board whose versions may change how fast a candidate is.
@@ -36,7 +37,7 @@ class KnownResults:
     ``again``: earlier results are not used, but replaced. Without a store nothing is known or kept.
     """
 
-    def __init__(self, store: ResultStore | None, options: Mapping[str, Any], again: bool = False) -> None:
+    def __init__(self, store: ResultStore | LabResults | None, options: Mapping[str, Any], again: bool = False) -> None:
         self._store = store
         self._options = dict(options)
         self._again = again

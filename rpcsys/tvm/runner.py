@@ -12,10 +12,11 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, RunnerFutu
 from rpcsys.client import Tracker, connect_tracker
 from rpcsys.client.tracker import Address
 from rpcsys.errors import UsageError
+from rpcsys.result_store import ResultStore, users_file
 from rpcsys.tvm.artefact import Artefact
+from rpcsys.tvm.lab_results import LabResults
 from rpcsys.tvm.measured import KnownResults
 from rpcsys.tvm.open_board import TuningPlan
-from rpcsys.tvm.result_store import ResultStore, users_file
 from rpcsys.tvm.tuning_boards import Boards
 from rpcsys.tvm.tuning_state import Candidate
 from rpcsys.wire import device_names
@@ -26,6 +27,8 @@ _ON_CPU = ("llvm", "c", "cpu")
 _FAILED = "RPCRunner: An exception occurred\n"
 #: The class of TVM's objects for runners in Python.
 _RunnerObject: Any = PyRunner._tvm_metadata["cls"]
+#: The ``store`` that all of a lab share.
+AT_TRACKER = "tracker"
 StoreLike = ResultStore | str | os.PathLike[str] | bool | None
 
 
@@ -45,7 +48,8 @@ class Runner(_RunnerObject):  # type: ignore[misc]
     timeout_s : seconds that one candidate may take; then it ends, and with it its session
     wait_timeout_s : seconds to wait for a board, None: without limit; then the candidates fail
     store : where results are kept, so that a candidate is not measured twice: a file or a `ResultStore`; True: this
-        user's own file (`result_store.users_file`); None or False: nowhere
+        user's own file (`rpcsys.result_store.users_file`); ``"tracker"``: at the tracker's host, for all of a lab (a
+        file of that name is ``"./tracker"``); None or False: nowhere
     measure_again : measure candidates whose results are in the store, too, and replace these
 
     Raises `TrackerUnreachable`, `UsageError`.
@@ -79,7 +83,7 @@ class Runner(_RunnerObject):  # type: ignore[misc]
         options = _options(evaluator_config or EvaluatorConfig(), cooldown_s, alloc_repeat)
         plan = TuningPlan(key, boards, priority, options, timeout_s, wait_timeout_s)
         connected = tracker if isinstance(tracker, Tracker) else connect_tracker(tracker)
-        measured = KnownResults(_store(store), options, measure_again)
+        measured = KnownResults(_store(store, connected), options, measure_again)
         self._owned = _OwnedBoards(Boards(connected, plan, measured))
         super().__init__(self._owned.run)
 
@@ -136,7 +140,9 @@ def _options(config: EvaluatorConfig, cooldown_s: float, alloc_repeat: int) -> d
     }
 
 
-def _store(given: StoreLike) -> ResultStore | None:
+def _store(given: StoreLike, tracker: Tracker) -> ResultStore | LabResults | None:
+    if given == AT_TRACKER:
+        return LabResults(tracker)
     if given is True:
         return ResultStore(users_file())
     if given is None or given is False:

@@ -88,8 +88,8 @@ class Boards:
         for candidate in waiting:
             candidate.answer(error=_closed())
         self._linkers.shutdown(wait=False, cancel_futures=True)
+        self._measured.close()  # before the tracker, which may keep what was measured
         self.tracker.close()
-        self._measured.close()
 
     # What an open board asks for (`CandidateSource`).
 

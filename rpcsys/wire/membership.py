@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rpcsys.wire import checks, control
+from rpcsys.wire import checks, control, results
 from rpcsys.wire.checks import field, optional
 from rpcsys.wire.control import Ask
 from rpcsys.wire.tokens import HolderKind
@@ -149,4 +149,7 @@ class ReadPage(Ask, op="page"):
 
 MESSAGES = (WhoAmI, ListMembers, Invite, Enrol, Revoke, RenewToken, ReplaceToken, Rotate, SetOpen, Audit)
 #: The messages that a tracker accepts, by ``op``.
-TO_TRACKER: dict[str, type[Ask]] = {**control.TO_TRACKER, **{message.op: message for message in (*MESSAGES, ReadPage)}}
+TO_TRACKER: dict[str, type[Ask]] = {
+    **control.TO_TRACKER,
+    **{message.op: message for message in (*MESSAGES, ReadPage, *results.MESSAGES)},
+}

@@ -172,6 +172,43 @@ def test_a_run_that_is_repeated_measures_nothing(daemons: Daemons, tmp_path: Pat
             assert runner.counts == {"measured": 1, "known": 0}
 
 
+@pytest.mark.timeout(120)
+def test_results_at_the_tracker_are_known_to_all_also_after_it_was_killed(
+    daemons: Daemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [compiled(tmp_path, f"well{number}", "") for number in range(4)]
+    tracker = daemons.tracker("--state-dir", str(tmp_path / "state"))
+    server = daemons.server(KEY, tracker=tracker)
+    found = []
+    for number, known in enumerate((0, 4, 4)):
+        monkeypatch.setenv("HOME", str(tmp_path / f"home{number}"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"home{number}"))
+        with running(tracker, KEY, store="tracker") as runner:
+            found.append([list(map(float, result.run_secs)) for result in results(runner, paths)])
+            assert runner.counts == {"measured": 4 - known, "known": known}
+        if number == 1:
+            tracker.kill()
+            server.kill()
+            tracker = daemons.tracker("--state-dir", str(tmp_path / "state"), port=tracker.address[1])
+            server = daemons.server(KEY, tracker=tracker)
+    assert found[1:] == [found[0]] * 2
+    assert not list(tmp_path.glob("home*"))  # nothing is kept at the users'
+
+
+@pytest.mark.timeout(60)
+def test_results_are_measured_where_the_trackers_file_is_broken(daemons: Daemons, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "results.sqlite").write_text("no database" * 100)
+    tracker = daemons.tracker("--state-dir", str(state))
+    daemons.server(KEY, tracker=tracker)
+    with running(tracker, KEY, store="tracker") as runner:
+        assert results(runner, [compiled(tmp_path, "well", "")])[0].error_msg is None
+        assert runner.counts == {"measured": 1, "known": 0}
+    wait_until(lambda: "results.sqlite cannot be used" in tracker.stderr(), START_S, "the tracker says why")
+    assert tracker.stderr().count("cannot be used") == 1
+
+
 @pytest.mark.timeout(60)
 def test_a_runner_that_is_dropped_gives_its_boards_back(daemons: Daemons, libraries: dict[str, Path]) -> None:
     import rpcsys.tvm

@@ -14,7 +14,7 @@ from rpcsys.tracker.events import TrackerStarted
 from rpcsys.tracker.lab_view import LabView, Member
 from rpcsys.tracker.labels import facts_of_key
 from rpcsys.tracker.records import Records
-from rpcsys.wire import control, membership, tracker
+from rpcsys.wire import control, membership, results, tracker
 from rpcsys.wire.tokens import HolderKind, hash_of
 
 KEEPERS_RULE = '[[allow]]\nwho = ["mo"]\nrights = ["keeper"]\n'
@@ -49,6 +49,8 @@ MESSAGES: list[tuple[Any, Any]] = [
     (control.Health(1), "board"),
     (control.CanaryRun(1, "builtin"), "board"),
     (control.Deployed(1), "board"),
+    (results.FindResults(1, ("0" * 64,)), "member"),
+    (results.KeepResults(1, {"0" * 64: [1.0]}), "member"),
     (membership.WhoAmI(1), "member"),
     (membership.ListMembers(1), Right.SEE),
     (membership.Invite(1, "bo"), Right.KEEPER),

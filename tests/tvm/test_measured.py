@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rpcsys.result_store import ResultStore
 from rpcsys.tvm.artefact import Artefact
 from rpcsys.tvm.measured import KnownResults, board_of
-from rpcsys.tvm.result_store import ResultStore
 from rpcsys.tvm.tuning_state import Candidate
 from tests.device import Device
 

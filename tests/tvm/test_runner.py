@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ pytest.importorskip("tvm.s_tir.meta_schedule.runner")
 
 from tvm.s_tir import meta_schedule as ms
 
+from rpcsys.client import Tracker
+from rpcsys.result_store import ResultStore
 from rpcsys.tvm import Runner, runner
 from rpcsys.tvm.artefact import Artefact
-from rpcsys.tvm.result_store import ResultStore
+from rpcsys.tvm.lab_results import LabResults
 from rpcsys.tvm.tuning_state import Candidate
 
 
@@ -70,12 +73,17 @@ def test_tvms_ways_to_measure_are_the_devices() -> None:
 
 def test_results_are_kept_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tracker = Tracker(("127.0.0.1", 1), "ann", 1.0)
+    stored = functools.partial(runner._store, tracker=tracker)
     own = ResultStore(tmp_path / "own.sqlite")
-    assert runner._store(None) is None
-    assert runner._store(False) is None
-    assert runner._store(own) is own
-    assert runner._store(True).path == tmp_path / "cache" / "rpcsys" / "measured.sqlite"
-    assert runner._store(str(tmp_path / "file")).path == tmp_path / "file"
+    assert stored(None) is None
+    assert stored(False) is None
+    assert stored(own) is own
+    assert stored(True).path == tmp_path / "cache" / "rpcsys" / "measured.sqlite"
+    assert stored(str(tmp_path / "file")).path == tmp_path / "file"
+    monkeypatch.chdir(tmp_path)
+    assert stored("./tracker").path == Path("tracker")
+    assert isinstance(stored("tracker"), LabResults)
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rpcsys import result_store
 from rpcsys.errors import UsageError
-from rpcsys.tvm import result_store
-from rpcsys.tvm.result_store import ResultStore, identity
+from rpcsys.result_store import ResultStore, identity
 from tests.test_layers import ROOT
 
 WRITER = """
 import sys
-from rpcsys.tvm.result_store import ResultStore
+from rpcsys.result_store import ResultStore
 store = ResultStore(sys.argv[1])
 for number in range(200):
     store.keep(f"{sys.argv[2]}-{number}", [float(number)], {})
@@ -53,11 +53,33 @@ def test_the_oldest_are_dropped(tmp_path: Path) -> None:
     assert set(map(str, range(150, 200))) <= set(kept)
 
 
+def test_results_are_bounded_in_bytes_too(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "results.sqlite", max_bytes=200_000)
+    names = [str(number) for number in range(3000)]
+    for start in range(0, 3000, 100):
+        store.keep_all({name: [1.25] * 40 for name in names[start : start + 100]}, {})
+    kept = store.find(names)
+    assert 300 < len(kept) < 2500
+    assert set(names[-300:]) <= set(kept)
+
+
+def test_results_are_kept_all_or_none(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "results.sqlite", advice="move it away")
+    store._database.execute(
+        "create trigger t before insert on measured when new.identity = 'b' begin select raise(abort, 'no'); end"
+    )
+    with pytest.raises(UsageError, match="move it away"):
+        store.keep_all({"a": [1.0], "b": [2.0]}, {})
+    assert store.find(["a", "b"]) == {}
+    store.keep("a", [1.0], {})
+    assert store.find(["a"]) == {"a": [1.0]}
+
+
 def test_a_row_that_something_else_has_written_is_not_known(tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "results.sqlite")
-    for number, text in enumerate(("no json", "[]", "3", '["x"]', "null")):
+    for number, text in enumerate(("no json", "[]", "3", '["x"]', "null", "[NaN]")):
         store._database.execute("insert into measured values (?, 0, ?, '')", (str(number), text))
-    assert store.find(map(str, range(5))) == {}
+    assert store.find(map(str, range(6))) == {}
 
 
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
