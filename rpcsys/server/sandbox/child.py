@@ -153,9 +153,12 @@ def _restrict(job: Job, settings: dict[str, Any]) -> None:
 
 def _rehearse(settings: dict[str, Any]) -> None:
     """Do ahead what a session does first, as far as it changes nothing: in a new process each first time is slow."""
-    from rpcsys.server.session import session, tvm_ctypes, tvm_package, tvm_session
+    from rpcsys.server.session import session
 
-    if tvm_package.ready():
+    package = sys.modules.get(preload.TVM_PACKAGE)  # its import takes memory, which sessions of our own do not need
+    if package is not None and package.ready():
+        from rpcsys.server.session import tvm_ctypes, tvm_session
+
         tvm_session.rehearse(tvm_ctypes.library_runtime())
     else:
         session.rehearse()

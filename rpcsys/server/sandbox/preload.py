@@ -19,6 +19,7 @@ from rpcsys.server.sandbox import messages, processes
 THREAD_COUNTS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 #: The modules that every session uses.
 OWN = ("rpcsys.server.session.session", "rpcsys.server.session.tvm_session")
+TVM_PACKAGE = "rpcsys.server.session.tvm_package"
 #: The module that encrypted sessions use, too.
 SECURE = "rpcsys.server.session.secure_opening"
 #: For a package to preload, the module that sessions use.
@@ -93,7 +94,7 @@ def tvm_for_children(supervisor: socket.socket, child: int) -> None:
 
 
 def _tvm_for_children() -> None:
-    package = importlib.import_module("rpcsys.server.session.tvm_package")
+    package = importlib.import_module(TVM_PACKAGE)
     if TVM not in sys.modules and package.load():
         runtime = importlib.import_module("rpcsys.server.session.tvm_ctypes").library_runtime()
         for _ in range(REHEARSALS):

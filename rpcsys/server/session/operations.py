@@ -12,11 +12,8 @@ from rpcsys.module.loading import load_file
 from rpcsys.module.module import Module
 from rpcsys.module.placement import DeviceArray
 from rpcsys.server.session import registry
-from rpcsys.server.session.board_state import board_state, process_memory
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
 from rpcsys.server.session.files import Files
-from rpcsys.server.session.timing import measure
-from rpcsys.server.session.turns import bound, time_turns
 from rpcsys.wire import device_names
 from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Frame
@@ -58,7 +55,7 @@ class Operations(Calls):
         self._add("session.get", lambda value: value, object)
         self._add("session.run", self._run_pickled, str, (bytes, memoryview), more=True)
         self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
-        self._add("session.board_state", lambda: {**board_state(), "process": process_memory()})
+        self._add("session.board_state", self._board_state)
         self._add("session.time_turns", self._time_turns, list, list, list, (int, float))
         self._add("session.functions", registry.names)
         self._directory = files.directory
@@ -124,10 +121,19 @@ class Operations(Calls):
         return keep_arrays(value, self.objects)
 
     def _time(self, target: Any, args: list[Any], options: dict[str, Any]) -> dict[str, Any]:
+        from rpcsys.server.session.timing import measure  # here and below: an idle server is small
+
         return measure(functools.partial(self.resolve(target), *args), options)
 
     def _time_turns(self, targets: list[Any], *more: Any) -> dict[str, Any]:
+        from rpcsys.server.session.turns import bound, time_turns
+
         return time_turns(bound(targets, self.resolve), *more)
+
+    def _board_state(self) -> dict[str, Any]:
+        from rpcsys.server.session.board_state import board_state, process_memory
+
+        return {**board_state(), "process": process_memory()}
 
     def _devices_of_turns(self, targets: Any) -> tuple[str, ...]:
         """The devices of all functions that are timed in turns; the CPU alone where they are none of modules."""

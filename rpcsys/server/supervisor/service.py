@@ -36,12 +36,12 @@ from rpcsys.server.supervisor.health_commands import HealthCommands
 from rpcsys.server.supervisor.http import ServerMetrics, Web, counted, gauges
 from rpcsys.server.supervisor.loop import Loop
 from rpcsys.server.supervisor.memory_watch import MemoryWatch
-from rpcsys.server.supervisor.pinning_io import GovernorPins
 from rpcsys.server.supervisor.proxies import ProxyConnections
 from rpcsys.server.supervisor.records import Policy
 from rpcsys.server.supervisor.state import DeviceServerState
 
 if TYPE_CHECKING:
+    from rpcsys.server.supervisor.pinning_io import GovernorPins
     from rpcsys.server.supervisor.tracker_link import TrackerLink
 
 log = logging.getLogger("rpcsys.server")
@@ -78,8 +78,12 @@ class DeviceServer:
         starved = functools.partial(cgroups.starved, self._cgroups)
         self._memory = MemoryWatch(self._loop, config.session_memory, self._spawner.roots, starved)
         self._commands = HealthCommands(self._loop, {CHECK: config.health_check, RECOVER: config.recover})
-        cpus = config.cpus or (tuple(os.sched_getaffinity(0)),) * config.slots
-        self._pins = GovernorPins(self._folder, cpus)
+        self._pins: GovernorPins | None = None
+        if config.pin_governor:
+            from rpcsys.server.supervisor.pinning_io import GovernorPins
+
+            cpus = config.cpus or (tuple(os.sched_getaffinity(0)),) * config.slots
+            self._pins = GovernorPins(self._folder, cpus)
         self._proxies = ProxyConnections(self._loop, config.proxies, self._clients.adopt)
         trackers = config.proxies or ([config.tracker] if config.tracker else ())
         self._tracker: TrackerLink | None = None
@@ -109,7 +113,7 @@ class DeviceServer:
         try:
             self._carry_out(self._state.start())
             self._read_secrets()
-            if self._config.pin_governor:
+            if self._pins is not None:
                 self._pins.warn()
             self._cleaner.tidy()  # starts a thread: only now, because the first zygote is forked from one thread
             cgroups.tidy(self._cgroups)
@@ -122,7 +126,8 @@ class DeviceServer:
             self._commands.kill()
             self._devices.close()
             self._spawner.leave()
-            self._pins.close()
+            if self._pins is not None:
+                self._pins.close()
             if self._tracker is not None:
                 self._tracker.finish()
             if self._web is not None:
@@ -253,7 +258,6 @@ class DeviceServer:
             do.Extend: lambda child, until: spawner.send_json(child, {"until": until}),
             do.Start: self._start,
             do.Finish: self._finish,
-            do.PinGovernors: self._pins.pin,
             do.FindDevices: self._devices.start,
             do.RunCommand: self._commands.run,
             do.Refuse: clients.refuse,
@@ -270,6 +274,8 @@ class DeviceServer:
             from rpcsys.server.supervisor.fronts_io import FrontsIo
 
             table.update(FrontsIo(self._loop, clients, spawner, self._folder).actions())
+        if self._pins is not None:
+            table[do.PinGovernors] = self._pins.pin
         if config.canary is not None:
             from rpcsys.server.supervisor.canary_io import CanaryIo
 

@@ -13,11 +13,9 @@ from rpcsys.server.sandbox.messages import ChildKind
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.admission import ClientAdmission
-from rpcsys.server.supervisor.canary_runs import CanaryRuns
 from rpcsys.server.supervisor.health import BoardHealth
 from rpcsys.server.supervisor.offers import Offers
 from rpcsys.server.supervisor.parking import Parking
-from rpcsys.server.supervisor.pinning import Pinning
 from rpcsys.server.supervisor.process_table import GIVEN, ProcessTable
 from rpcsys.server.supervisor.records import Phase, PhaseEvent, Policy, ServerRecords, earliest
 from rpcsys.server.supervisor.slots import Slots
@@ -34,8 +32,17 @@ class DeviceServerState:
         offers = self.offers = Offers(records)
         parking = self.parking = Parking(records)
         health = self.health = BoardHealth(records)
-        self.pinning = Pinning(records, slots) if policy.pin_governor else None
-        canary = self.canary = CanaryRuns(records, processes) if policy.canary else None
+        self.pinning = None  # this part and those below are imported where they are used: an idle server is small
+        if policy.pin_governor:
+            from rpcsys.server.supervisor.pinning import Pinning
+
+            self.pinning = Pinning(records, slots)
+        canary = None
+        if policy.canary:
+            from rpcsys.server.supervisor.canary_runs import CanaryRuns
+
+            canary = CanaryRuns(records, processes)
+        self.canary = canary
         self.deployments = None
         if policy.deploy:  # the device runtime lacks these modules
             from rpcsys.server.supervisor.deployments import Deployments
