@@ -394,7 +394,7 @@ def test_listening_on_loopback_is_not_logged(server):
     assert "may run code" not in server.stderr()
 
 
-IDLE_MB = 25.0  # of a server on a board without packages, without pages of files
+IDLE_MB = 25.5  # of a server on a board without packages, without pages of files
 SLOT_MB = 4.8  # its init takes 0.6 of these
 ROOM = 1.0 if sys.version_info < (3, 12) else 1.25  # later Pythons need more memory
 SETTLED_S = 1.5
