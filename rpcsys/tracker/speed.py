@@ -23,7 +23,7 @@ from rpcsys.errors import ProtocolError
 from rpcsys.wire import checks
 
 SHIFT = 0.03  # of the logarithm: the slowdown for which the test is the fastest there can be
-EVIDENCE = 21.0  # e**21 runs at one each five minutes are 12,000 years: rounded up for what no model has
+EVIDENCE = 28.0  # e**28 runs are more than any lab has: the surplus is for what no model has
 LEAST_RUNS = 6  # that name a board, however clear they are
 FLOOR = 0.005  # the least spread that is believed: quieter boards would be named for nothing that matters
 _DOUBT = EVIDENCE / 4  # of so much on, nothing is learnt until the sum falls again

@@ -36,9 +36,9 @@ class BusyLab:
         self.away = False
         self.files: list[Path] = []
         self._address = ("127.0.0.1", lab.port)
-        self._stop = threading.Event()
-        self._threads = [self._employ(lab, f"member-{number}", self._lease) for number in range(members)]
-        self._threads += [self._employ(lab, f"board-{number}", self._serve, KEY) for number in range(boards)]
+        self._stop, self._leave = threading.Event(), threading.Event()
+        self._members = [self._employ(lab, f"member-{number}", self._lease) for number in range(members)]
+        self._boards = [self._employ(lab, f"board-{number}", self._serve, KEY) for number in range(boards)]
 
     def _employ(self, lab: LabOnDisk, name: str, work: Callable[[Link, str], None], *keys: str) -> threading.Thread:
         file = lab.path.parent / "held" / f"{name}.json"
@@ -47,18 +47,20 @@ class BusyLab:
         return threading.Thread(target=self._work, args=(work, name, file), daemon=True)
 
     def start(self) -> None:
-        for thread in self._threads:
+        for thread in (*self._members, *self._boards):
             thread.start()
 
     def stop(self) -> None:
         """AssertionError if one of them hangs."""
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(END_S)
-        assert not any(thread.is_alive() for thread in self._threads)
+        for over, threads in ((self._stop, self._members), (self._leave, self._boards)):  # a member waits for a board
+            over.set()
+            for thread in threads:
+                thread.join(END_S)
+            assert not any(thread.is_alive() for thread in threads)
 
     def _work(self, work: Callable[[Link, str], None], name: str, file: Path) -> None:
-        while not self._stop.is_set():
+        over = self._leave if work == self._serve else self._stop
+        while not over.is_set():
             try:
                 held = credential.read(str(file))
                 with Link.open(self._address, credential=held, timeout=WAIT_S) as link:
@@ -69,7 +71,7 @@ class BusyLab:
                 told = work == self._serve and isinstance(error, TrackerLost)
                 if not (told or (self.away and isinstance(error, GONE))):
                     self.failed.append(f"{name}: {type(error).__name__}: {error}")
-            self._stop.wait(PAUSE_S)
+            over.wait(PAUSE_S)
 
     def _lease(self, link: Link, name: str) -> None:
         for _ in range(SHIFT):
@@ -83,7 +85,7 @@ class BusyLab:
     def _serve(self, link: Link, name: str) -> None:
         link.ask("register", timeout=WAIT_S, key=KEY, name=name, port=9090, identity=name)
         _offer(link)
-        while not self._stop.is_set():
+        while not self._leave.is_set():
             try:
                 message = link.receive(PAUSE_S)
             except TimeoutError:
