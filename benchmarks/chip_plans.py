@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import median
-from benchmarks.peers.ours import ANY_PORT
-from benchmarks.processes import Process, tree
+from benchmarks.peers.ours import board_on_all_cores
 from rpcsys import graph
 from rpcsys.graph import samples
 
@@ -48,19 +47,13 @@ def main() -> int:
 
 @contextmanager
 def board(folder: Path) -> Iterator[str]:
-    """A server on this machine's first two cores; its address."""
+    """A server on this machine that lends PoCL's device; its address."""
     os.environ.update(POCL_MAX_PTHREAD_COUNT="1", POCL_AFFINITY="1", POCL_CACHE_DIR=str(folder))
     library = folder / "libtvm_opencl.so"
     subprocess.run([sys.executable, str(BUILD), str(library)], check=True)
     flags = ("--key", "", "--devices", "opencl", "--load-library", str(library))
-    server = Process(("-m", "rpcsys.server", *ANY_PORT, *flags), core=0, log=folder / "server.log")
-    try:
-        port = server.receive()["port"]
-        for pid in tree(server.pid):
-            os.sched_setaffinity(pid, range(os.cpu_count() or 1))
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop()
+    with board_on_all_cores(folder, *flags) as address:
+        yield address
 
 
 def measured(name: str, address: str) -> dict[str, float]:

@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import rpcsys
-from benchmarks.peers.ours import ANY_PORT, KEY
-from benchmarks.processes import Process, tree
+from benchmarks.peers.ours import KEY, board_on_all_cores
 from rpcsys import measure
 from rpcsys.client import Session
 from rpcsys.graph import samples
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser.parse_args(argv)
     count = given.count or COUNTS[given.protocol]
     rows = []
-    with tempfile.TemporaryDirectory() as folder, board(Path(folder)) as address:
+    with tempfile.TemporaryDirectory() as folder, board_on_all_cores(Path(folder), "--key", KEY) as address:
         subject = given.model or compiled(Path(folder))
         for number in range(given.first, given.first + count):
             rows.append(row(given.protocol, number, address, subject))
@@ -71,19 +70,6 @@ def compiled(folder: Path) -> Path:
     library = folder / "spin.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE)], check=True)
     return library
-
-
-@contextlib.contextmanager
-def board(folder: Path) -> Iterator[str]:
-    """A server on this machine that may use all its cores; its address."""
-    server = Process(("-m", "rpcsys.server", *ANY_PORT, "--key", KEY), core=0, log=folder / "server.log")
-    try:
-        port = server.receive()["port"]
-        for pid in tree(server.pid):
-            os.sched_setaffinity(pid, range(os.cpu_count() or 1))
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop()
 
 
 @contextlib.contextmanager

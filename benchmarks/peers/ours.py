@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import rpcsys
@@ -13,7 +14,7 @@ from benchmarks.models import ADD_FUNCTION, compiled_add, model_input
 from benchmarks.peers import memory_use
 from benchmarks.peers.memory import array
 from benchmarks.peers.subject import EachAtOnce, Once, Subject, Trial, TwoAtOnce
-from benchmarks.processes import tree
+from benchmarks.processes import Process, tree
 from rpcsys.secure_lab import KEEPER, LabCredentials
 
 KEY = "bench"
@@ -22,6 +23,19 @@ ANY_PORT = ("--host", "127.0.0.1", "--port", "0", "--silent")
 TRACKER = ("-m", "rpcsys.tracker", *ANY_PORT)
 DEVICE = ("--key", KEY, "--import", "benchmarks.peers.device_functions")
 SERVER = ("-m", "rpcsys.server", *ANY_PORT, *DEVICE)
+
+
+@contextmanager
+def board_on_all_cores(folder: Path, *flags: str) -> Iterator[str]:
+    """A server on this machine that may use all its cores; its address."""
+    server = Process(("-m", "rpcsys.server", *ANY_PORT, *flags), core=0, log=folder / "server.log")
+    try:
+        port = server.receive()["port"]
+        for pid in tree(server.pid):
+            os.sched_setaffinity(pid, range(os.cpu_count() or 1))
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.stop()
 
 
 class Rpcsys(Subject):
