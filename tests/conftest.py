@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from rpcsys import stream
 from tests import opencl, secured
+from tests.time_limits import pytest_runtest_setup, pytest_runtest_teardown, pytest_timeout_set_timer  # noqa: F401
 
 # A machine that does something else at the same time must not fail a test.
 settings.register_profile("rpcsys", deadline=None)
