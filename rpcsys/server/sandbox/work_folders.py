@@ -122,6 +122,12 @@ def put_back(files: str, number: int) -> str:
     return ready
 
 
+def remove_empty(files: str) -> None:
+    """Remove a session's directory in which nothing is. Raises OSError if something is there."""
+    for place in (files, temporary(files), os.path.dirname(files)):
+        os.rmdir(place)
+
+
 def _make(place: str) -> str:
     try:
         os.mkdir(place, 0o700)

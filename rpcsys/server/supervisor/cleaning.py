@@ -1,7 +1,7 @@
 """Makes the sessions' directories, and removes what sessions leave on the disk and in shared memory.
 
 A thread does the removal, which takes a busy disk milliseconds to seconds, so that no opening session waits for it.
-A directory that a session has not changed needs none: a later session gets it.
+A directory that a session has not changed needs none: a later session gets it. An empty one is removed at once.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Cleaner:
         files, before = self._begun.pop(session, ("", []))
         user = self._users.pop(session, 0)
         left = user and next(files_of(user, shared=False), "")
-        if files and not sweep and not left and self._put_back(files, before):
+        if files and not sweep and not left and (self._put_back(files, before) or self._remove_empty(files)):
             self._loop.post(ev.Removed, session)
             return
         self._orders.put((session, sweep, user))
@@ -93,6 +93,15 @@ class Cleaner:
             self._ready.append(work_folders.put_back(files, next(self._numbers)))
         except OSError:
             return False
+        return True
+
+    def _remove_empty(self, files: str) -> bool:
+        """Remove a directory whose session has removed all that it made; whether that was possible."""
+        try:
+            work_folders.remove_empty(files)
+        except OSError:
+            return False  # something is there: the thread removes it
+        self._make_ahead()
         return True
 
     def _make_ahead(self) -> None:

@@ -107,6 +107,17 @@ def test_any_change_of_a_directory_removes_it(harness):
             assert sorted(os.listdir(os.path.join(harness.folder, name))) == ["files", "tmp"]
 
 
+def test_a_directory_that_is_empty_again_is_removed_at_once(harness):
+    files = harness.cleaner.make_folder(1)
+    os.mkdir(place := os.path.join(files, "place"))
+    os.rmdir(place)
+    os.chmod(os.path.dirname(files), 0o777)
+    harness.finish(1)
+    assert harness.cleaner._thread is None
+    assert len(harness.ready()) == AHEAD
+    assert os.stat(os.path.dirname(harness.cleaner.make_folder(2))).st_mode & 0o777 == 0o700
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_directories_belong_to_the_users_of_their_sessions(tmp_path):
     harness = CleanerHarness(tmp_path, SessionUsers("auto"))
