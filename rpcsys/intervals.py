@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -26,10 +27,11 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     return ordered[place - 1], ordered[-place]
 
 
+@functools.lru_cache(maxsize=1024)
 def _place(count: int, confidence: float) -> int:
     """The largest k with 2 P(B < k) < 1 - confidence, for B binomial of ``count`` and 1/2; 0 if there is none."""
     # Whole numbers: 30,000 values leave no room in a double. The text of a double is what its user has written.
-    allowed = (1 - Fraction(repr(confidence))) * 2**count / 2
+    allowed = (1 - Fraction(repr(float(confidence)))) * 2**count / 2
     place, ways, below = 0, 1, 1  # ``ways``: to choose ``place`` of the values; ``below``: the sum of those up to it
     while below < allowed and 2 * place < count:
         ways = ways * (count - place) // (place + 1)

@@ -4,8 +4,8 @@ All is done on differences of logarithms within blocks: of a subject's turn and 
 changes of the board, heat and load, are in both, and cancel.
 
 * An interval covers two. The first one is that of the median of all blocks by order statistics, whose test is the sign
-  test; `scipy.stats.quantile_test` has it. It needs no distribution: under equal subjects signs are tosses of a coin,
-  since the order within each block is drawn (`schedule`), under drift, bursts, two frequencies and correlated noise.
+  test (`rpcsys.intervals`). It needs no distribution: under equal subjects signs are tosses of a coin, since the order
+  within each block is drawn (`schedule`), under drift, bursts, two frequencies and correlated noise.
 * The second one is that of the medians of rounds: Student's of few, that of their median where they are many. Between
   rounds the subjects are loaded anew, so it has what a loading changes: blocks alone would take two loadings of one
   model for two models. The difference of two loadings is symmetric where the models are the same, and there long tails
@@ -29,7 +29,6 @@ Weak: all is of one process on each board; what lasts as long as the process is 
 from __future__ import annotations
 
 import enum
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,6 +36,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+
+from rpcsys.intervals import median_interval
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -169,7 +170,7 @@ def _mser(values: Floats) -> int:
 
 def effect(differences: Differences, confidence: float) -> Effect | None:
     """The median of differences with an interval; None where blocks or rounds are too few for that confidence."""
-    of_blocks = median_interval(differences.values, confidence)
+    of_blocks = median_interval(differences.values.tolist(), confidence)
     of_rounds = _rounds_interval(differences.by_round, confidence)
     if of_blocks is None or of_rounds is None:
         return None
@@ -182,28 +183,10 @@ def _rounds_interval(rounds: Floats, confidence: float) -> tuple[float, float] |
     if len(rounds) < LEAST_ROUNDS:
         return None
     if len(rounds) >= MANY_ROUNDS:
-        return median_interval(rounds, confidence)
+        return median_interval(rounds.tolist(), confidence)
     reach = float(stats.sem(rounds)) * float(stats.t.ppf((1 + confidence) / 2, len(rounds) - 1))
     middle = float(np.mean(rounds))
     return middle - reach, middle + reach
-
-
-def median_interval(values: Floats, confidence: float) -> tuple[float, float] | None:
-    """The interval of the median; None where the values are too few for that confidence."""
-    ends = _ends(len(values), confidence)
-    if ends is None:
-        return None
-    ordered = np.sort(values)
-    return float(ordered[ends[0]]), float(ordered[ends[1]])
-
-
-@functools.lru_cache(maxsize=1024)
-def _ends(count: int, confidence: float) -> tuple[int, int] | None:
-    """Which of so many values, in their order, are the ends of the median's interval."""
-    if count == 0:
-        return None
-    low, high = stats.quantile_test(np.arange(count), p=0.5).confidence_interval(confidence)
-    return (int(low), int(high)) if math.isfinite(low) and math.isfinite(high) else None
 
 
 def pooled(effects: Sequence[Effect]) -> Effect:

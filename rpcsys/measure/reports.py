@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rpcsys.measure import judge
+from rpcsys.intervals import median_interval
 from rpcsys.measure.judge import Effect, Judgement
 from rpcsys.measure.outcome import BoardRuns, ModelComparison, answer
 
@@ -32,7 +32,7 @@ def median(board: BoardRuns, subject: int, confidence: float) -> tuple[float, fl
     The interval is that of independent turns: slow changes of the board are not in it.
     """
     seconds = board.blocks.seconds[board.blocks.kept][:, subject]
-    low, high = judge.median_interval(seconds, confidence) or (math.nan, math.nan)
+    low, high = median_interval(seconds.tolist(), confidence) or (math.nan, math.nan)
     return low, float(np.median(seconds)) if len(seconds) else math.nan, high
 
 

@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rpcsys.measure.judge import (
-    Blocks,
-    Differences,
-    Effect,
-    Rules,
-    Verdict,
-    _mser,
-    effect,
-    judge,
-    median_interval,
-    pooled,
-)
+from rpcsys.intervals import median_interval
+from rpcsys.measure.judge import Blocks, Differences, Effect, Rules, Verdict, _mser, effect, judge, pooled
 from tests.measure.simulated import KINDS, Noise, blocks, judged
 
 
@@ -51,12 +41,6 @@ def test_the_interval_of_a_median_is_where_the_sign_test_does_not_reject(values:
         if found[0] < found[1]:
             below, above = sum(v < outside for v in values), sum(v > outside for v in values)
             assert stats.binomtest(min(below, above), below + above).pvalue <= 1 - confidence + 1e-9
-
-
-@given(st.lists(st.floats(-1, 1), min_size=1, max_size=60), st.sampled_from([0.9, 0.95, 0.999]))
-def test_the_interval_of_a_median_is_scipys(values: list[float], confidence: float):
-    low, high = stats.quantile_test(values, q=0, p=0.5).confidence_interval(confidence)
-    assert median_interval(np.array(values), confidence) == (None if math.isnan(low) else (low, high))
 
 
 def test_an_interval_covers_that_of_blocks_and_that_of_rounds():
