@@ -48,7 +48,7 @@ class Leases:
         """End a lease: remove it, write it to the history, and judge its server's health."""
         now = self.records.now
         self.records.remove_lease(lease)
-        if outcome != outcomes.UNUSED:
+        if lease.opened or outcome not in (outcomes.UNUSED, "lost"):  # TVM's clients and servers do not say whether
             self.records.note_heard(lease)
         details = {
             **lease.identified(),

@@ -64,6 +64,18 @@ def test_a_grant_of_which_its_client_has_not_heard_costs_no_place(scene, then, p
     assert scene.replayed() == scene.state
 
 
+def test_a_grant_of_a_tvm_server_that_is_lost_costs_no_place(scene):
+    server, first = scene.tvm_server(), scene.client("ann")
+    ticket = scene.request(first)["ticket"]
+    scene.wait(1)
+    scene.request(scene.client("ann"))
+    scene.put(server, "rpi4:1")
+    scene.leave(first)
+    scene.leave(server)
+    assert scene.recorded("over")[0]["outcome"] == "lost"
+    assert scene.request(scene.client("ann"), ticket=ticket)["position"] == 1
+
+
 def test_grants_of_which_no_client_has_heard_are_bounded(monkeypatch):
     from rpcsys.tracker import records
 
