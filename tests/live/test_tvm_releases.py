@@ -21,7 +21,7 @@ from tests.live.tvm_release import CLIENT, RELEASES
 from tests.live.ways import every_way
 
 pytest.importorskip("tvm")
-pytestmark = [every_way, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 KEY = "board"
 USE_S = 200.0
@@ -75,6 +75,7 @@ def test_a_session_with_everything_in_it(
         wait_free(tracker, KEY, 1, START_S)
 
 
+@every_way
 @pytest.mark.parametrize(
     ("user", "board"), [("0.25", f"{INSTALLED}-ours"), ("0.25", "0.25-tvm"), (INSTALLED, "0.25-ours")]
 )
