@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="with aa: an ONNX model in the function's place")
     parser.add_argument("--first", type=int, default=0, help="the number of the first one, which is its seed, too")
     given = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what this process has started ends with it
     count = given.count or COUNTS[given.protocol]
     rows = []
     with tempfile.TemporaryDirectory() as folder, board_on_all_cores(Path(folder), "--key", KEY) as address:
