@@ -22,7 +22,7 @@ from rpcsys.client.session import Session
 from rpcsys.client.tracker import Tracker, connect_tracker
 from rpcsys.errors import NotSupported, ProtocolError, RpcsysError, one_line
 from rpcsys.link.address import tracker_text
-from rpcsys.stream import Ended, Stream
+from rpcsys.stream import DONT_WAIT, Ended, Stream
 from rpcsys.wire import frames
 
 PING_S = 10.0
@@ -141,7 +141,7 @@ def _lease(request: dict[str, Any]) -> tuple[Session, dict[str, Any]]:
 def _said(stream: Stream) -> str:
     """Why the board ends the hold; "" if it does not."""
     try:
-        while (frame := stream.receive_within(0.0)) is not None:
+        while (frame := stream.receive(DONT_WAIT)) is not None:
             if frame.kind == frames.ERROR:
                 return one_line(answers.error_of(frame))
         return ""

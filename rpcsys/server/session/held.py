@@ -21,7 +21,7 @@ from rpcsys.link.tcp import KEEPALIVE_S, drain_and_close, keep_alive
 from rpcsys.server.sandbox import messages, processes
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session.outgoing import error_frame
-from rpcsys.stream import Stream
+from rpcsys.stream import DONT_WAIT, Stream
 from rpcsys.wire import frames, pinned_keys
 
 MAX_ATTACHED = 64  # sessions at once: each is a process
@@ -58,7 +58,7 @@ class HeldSession:
         """Serve until the holder says GOODBYE; the outcome. Raises `Ended` and `ProtocolError`."""
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        while True:
+        while not self._released():  # first: what came with HELLO is read already
             ready = self._wait()
             if self._woken.fileno() in ready:
                 with contextlib.suppress(BlockingIOError):
@@ -66,9 +66,8 @@ class HeldSession:
             self._collect()
             if self._control.fileno() in ready and not self._take():
                 return "lost"  # the supervisor is gone
-            if self._stream.fileno() in ready and self._released():
-                return "closed"
             self._end_abandoned(ready)
+        return "closed"
 
     def _wait(self) -> set[int]:
         poll = select.poll()
@@ -83,7 +82,7 @@ class HeldSession:
 
     def _released(self) -> bool:
         """Answer the holder's frames; whether it ends the hold."""
-        while (frame := self._stream.receive_within(0.0)) is not None:
+        while (frame := self._stream.receive(DONT_WAIT)) is not None:
             if frame.kind == frames.GOODBYE:
                 return True
             if frame.kind == frames.PING:
