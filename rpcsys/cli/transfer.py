@@ -47,8 +47,7 @@ def pull(remote: str, local: str) -> None:
 def _attached() -> Session:
     path = attaching.here()
     if not path:
-        how = 'type: rpcsys shell --key KEY, or: eval "$(rpcsys hold --key KEY)"'
-        raise UsageError(f"this shell holds no board, and files end with their lease; {how}")
+        raise UsageError("this shell holds no board, and files end with their lease; type: rpcsys shell --key KEY")
     return attaching.attach(path)
 
 

@@ -223,9 +223,9 @@ class Session(Caller, Closeable):
     ) -> TransferReport:
         """Copy a local file or folder to ``remote`` in the session's directory (default: its own name).
 
-        Only files with another size, time or mode are copied. Nothing is removed there. Each file appears whole, and keeps its mode and time. Links to files are followed,
-        links to folders left out. What a broken push has copied is not copied again. Errors as for `upload`;
-        `NotSupported` for an older server.
+        Only files with another size, time or mode are copied. Each appears whole, and keeps its mode and time. Nothing
+        is removed there. Links to files are followed, links to folders left out. What a broken push has copied is not
+        copied again. Errors as for `upload`; `NotSupported` for an older server.
         """
         from rpcsys.client import transfers  # not in the device tier
 

@@ -236,13 +236,13 @@ class Tracker(Closeable):
         Raises `UnknownKey`, `WaitTimeout`, `TrackerLost`, `UsageError` (labels of another form), `NotSupported`
         (labels or a count of TVM's tracker), and what `connect` raises.
         """
+        wanted = Wanted(key, of_request(labels), count, priority, session_timeout or None, wait_for_key)
         if count == 1 and os.environ.get("RPCSYS_LEASE"):
             from rpcsys.client import attaching
 
-            attached = attaching.to_hold(key, labels or {}, session_timeout)
+            attached = attaching.to_hold(key, wanted.labels, wanted.session_timeout)
             if attached is not None:
                 return attached
-        wanted = Wanted(key, of_request(labels), count, priority, session_timeout or None, wait_for_key)
         deadline = None if wait_timeout is None else time.monotonic() + wait_timeout
         # The link stays open until the sessions are open: the tracker notices at once if this process dies meanwhile.
         link = self._take()

@@ -26,23 +26,6 @@ def test_times(text: str, seconds: float) -> None:
             TimeSpan().convert(text, None, None)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["hold"], "give --key, the kind of device to hold"),
-        (["shell", "--key", "a b"], "a key has no space"),
-        (["release"], "this shell has no hold; give its FILE"),
-        (["release", "nothing.json"], "is over, or was released"),
-        (["hold", "--key", "cpu", "--for", "soon"], "'soon' is no time"),
-    ],
-)
-def test_mistakes_are_one_line(args: list[str], message: str, rpcsys: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RPCSYS_LEASE", raising=False)
-    done = rpcsys(*args)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert message in done.stderr
-
-
 def test_holds_are_listed(tmp_path: Path, rpcsys: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     os.makedirs(tmp_path / "rpcsys" / "holds")

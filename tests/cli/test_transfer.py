@@ -1,17 +1,16 @@
-"""``rpcsys push`` and ``pull`` without a hold."""
+"""What ``rpcsys push`` and ``pull`` print."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Command
+from rpcsys.cli import transfer
+from rpcsys.client.transfers import TransferReport
 
 
-@pytest.mark.parametrize("command", ["push", "pull"])
-def test_a_shell_without_a_hold_is_told_how_to_get_one(
-    command: str, rpcsys: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RPCSYS_LEASE", raising=False)
-    done = rpcsys(command, "file")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "type: rpcsys shell --key KEY" in done.stderr
+def test_what_was_moved_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    transfer._say(TransferReport(1, 2_340_000, 7, ("odd\n\udcff",)))
+    out, err = capsys.readouterr()
+    assert out == "1 file, 2.3 MB, 7 unchanged\n"
+    assert err.startswith("rpcsys: warning: left out, as it is neither a file nor a folder: odd")
+    assert err.count("\n") == 1
