@@ -111,15 +111,12 @@ class Holder:
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         poll.register(stream.fileno(), select.POLLIN)
-        while True:
-            ready = {found for found, _ in poll.poll()}
-            if self._woken in ready:
+        while not (over := _said(stream)):
+            if self._woken in {found for found, _ in poll.poll()}:
                 with contextlib.suppress(Ended):
                     stream.send(frames.pack(frames.GOODBYE, 0))
-                return ""
-            over = _said(stream)
-            if over:
-                return over
+                break
+        return over
 
 
 def _lease(request: dict[str, Any]) -> tuple[Session, dict[str, Any]]:

@@ -92,9 +92,11 @@ class Hold(Closeable):
         return {VARIABLE: self.path, "RPCSYS_TRACKER": self.about.tracker}
 
     def close(self) -> None:
-        """Release the board. Does nothing the second time."""
+        """Release the board. Does nothing where it is released already."""
         process, self._process = self._process, None
         if process is None:
+            with contextlib.suppress(errors.UsageError):
+                release(self.path)
             return
         assert process.stdin is not None, "it is a pipe"
         process.stdin.close()

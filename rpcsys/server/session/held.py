@@ -63,10 +63,10 @@ class HeldSession:
             if self._woken.fileno() in ready:
                 with contextlib.suppress(BlockingIOError):
                     self._woken.recv(4096)
+            self._end_abandoned(ready)  # before a descriptor that is closed below is another connection's
             self._collect()
             if self._control.fileno() in ready and not self._take():
                 return "lost"  # the supervisor is gone
-            self._end_abandoned(ready)
         return "closed"
 
     def _wait(self) -> set[int]:
@@ -109,7 +109,11 @@ class HeldSession:
             self._say(sock, "Busy", FULL, job.reply)
             return
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # the limit of processes, or of memory
+            self._say(sock, "Busy", f"the board has no process for another session ({error.strerror})", job.reply)
+            return
         if not pid:
             self._become_session(sock, job, parent)
         self._attached[pid] = AttachedSession(sock)
@@ -142,9 +146,9 @@ class HeldSession:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 attached = self._attached.pop(found[0], None)
                 if attached is not None and os.WIFSIGNALED(found[1]) and attached.kill_at is None:
-                    name = signal.Signals(os.WTERMSIG(found[1])).name
-                    why = f"its process was ended by {name}, probably through the code that it ran; the hold goes on"
-                    self._say(attached.sock, "SessionLost", f"the session is over: {why}")
+                    how = f"its process was ended by {_named(os.WTERMSIG(found[1]))}"
+                    why = f"the session is over: {how}, probably through the code that it ran; the hold goes on"
+                    self._say(attached.sock, "SessionLost", why)
                 elif attached is not None:
                     drain_and_close(attached.sock)
 
@@ -170,6 +174,10 @@ class HeldSession:
                 attached.kill_at = now + GRACE_GONE_S
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+
+
+def _named(number: int) -> str:
+    return signal.Signals(number).name if number in {*signal.Signals} else f"signal {number}"
 
 
 def _report_nothing(fields: dict[str, Any]) -> None:
