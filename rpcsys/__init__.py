@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rpcsys import aio, client, errors, graph, lab, measure, module, server
-    from rpcsys.client import connect, connect_tracker, empty, inout
+    from rpcsys.client import connect, connect_tracker, empty, hold, inout
     from rpcsys.errors import RpcsysError
 
 __version__ = "0.1.0"
@@ -33,6 +33,7 @@ __all__ = [
     "empty",
     "errors",
     "graph",
+    "hold",
     "inout",
     "lab",
     "measure",
@@ -42,7 +43,7 @@ __all__ = [
 
 _HOMES = {
     "RpcsysError": "rpcsys.errors",
-    **dict.fromkeys(("connect", "connect_tracker", "empty", "inout"), "rpcsys.client"),
+    **dict.fromkeys(("connect", "connect_tracker", "empty", "hold", "inout"), "rpcsys.client"),
 }
 _PACKAGES = ("aio", "client", "errors", "graph", "lab", "measure", "module", "server")
 _HOST_ONLY = ("aio", "graph", "lab", "measure")

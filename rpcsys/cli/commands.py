@@ -31,6 +31,7 @@ The parts of a real one:  rpcsys tracker
 Who has what:             rpcsys query, rpcsys query leases
 Why does it wait:         rpcsys query --why rpi4
 Take a board out:         rpcsys drain NAME, rpcsys enable NAME
+A board to work on:       rpcsys shell --key rpi4, rpcsys push, rpcsys pull
 A model on a device:      rpcsys run --key rpi4 model.onnx
 Models on all boards:     rpcsys bench model.onnx --save today.json
 Which one is faster:      rpcsys compare old.onnx new.onnx --key rpi4
@@ -55,9 +56,11 @@ _MODULES = {
     "compare": "rpcsys.cli.compare",
     "completion": "rpcsys.cli.completion",
     "demo": "rpcsys.cli.demo",
+    **dict.fromkeys(("hold", "holds", "release", "shell"), "rpcsys.cli.hold"),
     "lab": "rpcsys.cli.lab",
     **dict.fromkeys(("login", "whoami"), "rpcsys.cli.login"),
     "man": "rpcsys.cli.manual",
+    **dict.fromkeys(("pull", "push"), "rpcsys.cli.transfer"),
     "query": "rpcsys.query.__main__",
     "replicas": "rpcsys.cli.replicas",
     "run": "rpcsys.cli.run",

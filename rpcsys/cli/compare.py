@@ -12,7 +12,7 @@ import click
 from rpcsys import measure
 from rpcsys.cli import options
 from rpcsys.cli.run import load_inputs, parse_labels
-from rpcsys.client import Session, connect, connect_tracker
+from rpcsys.client import Session, attaching, connect, connect_tracker
 from rpcsys.errors import UsageError
 from rpcsys.link import standing_key
 from rpcsys.link.address import parse_address
@@ -88,7 +88,7 @@ def compare(
     if svg is not None:
         _check_picture(svg)
     direct = _direct(server, key, key_file, wanted, boards)
-    if direct is None and key is None and not wanted:
+    if direct is None and key is None and not wanted and not attaching.here():
         raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
     if key is not None:
         options.check_key(key)

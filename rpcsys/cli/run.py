@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from rpcsys.cli import options
 from rpcsys.cli.timings import time_calls, time_model
-from rpcsys.client import ServedModule, Session, TimingResult, connect, connect_tracker, inference
+from rpcsys.client import ServedModule, Session, TimingResult, attaching, connect, connect_tracker, inference
 from rpcsys.client.inference import urls
 from rpcsys.client.remote import RemoteModule
 from rpcsys.errors import UsageError, printable
@@ -108,7 +108,7 @@ def run(
         arrays = _of_served(model, arrays)
     elif model is None:
         raise UsageError("give a MODEL to run, or --serve NAME to call a deployed module")
-    elif direct is None and key is None and not wanted:
+    elif direct is None and key is None and not wanted and not attaching.here():
         raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
     else:
         options.check_file(model, "model")

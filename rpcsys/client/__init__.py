@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rpcsys.client.arrays import empty, inout
     from rpcsys.client.connection import connect
+    from rpcsys.client.holds import Hold, hold
     from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, TimingResult
     from rpcsys.client.session import ServedModule, Session
     from rpcsys.client.tracker import Tracker, connect_tracker
     from rpcsys.wire.tensor import Tensor
 
 __all__ = [
+    "Hold",
     "RemoteArray",
     "RemoteFunction",
     "RemoteModule",
@@ -29,12 +31,14 @@ __all__ = [
     "connect",
     "connect_tracker",
     "empty",
+    "hold",
     "inout",
 ]
 
 _HOMES = {
     "rpcsys.client.arrays": ("empty", "inout"),
     "rpcsys.client.connection": ("connect",),
+    "rpcsys.client.holds": ("Hold", "hold"),
     "rpcsys.client.remote": ("RemoteArray", "RemoteFunction", "RemoteModule", "TimingResult"),
     "rpcsys.client.session": ("ServedModule", "Session"),
     "rpcsys.client.tracker": ("Tracker", "connect_tracker"),

@@ -77,8 +77,9 @@ def open_session(
     session_timeout: Optional[float] = None,
     timeout: float = 60.0,
     lease: Optional[Dict[str, Any]] = None,
+    hold: bool = False,
 ) -> Session:
-    """Open a session with ``match_key``. Errors as for `connect`.
+    """Open a session with ``match_key``. Errors as for `connect`. ``hold``: others may attach to it; it calls nothing.
 
     With ``serve``, open a connection to that deployed module; ``match_key`` addresses its server at a proxy. With
     ``serve=""``, open one to a server's deployments, which allows only uploads and ``deploy.…``. A pinned match key
@@ -98,7 +99,7 @@ def open_session(
         shown = pinned_keys.shown(match_key)
         _check(_answer(sock, first, address, shown, deadline), where, shown)
         stream = streams.open(sock, limits) if opening is None else opening.finish(sock, serve, deadline, limits)
-        hello = _exchange_hello(stream, where, deadline, session_timeout)
+        hello = _exchange_hello(stream, where, deadline, session_timeout, hold)
         return Session(Channel(stream, where, hello["window"]), hello, lease or {}, address)
     except BaseException:
         sock.close()
@@ -186,9 +187,13 @@ def _check(answer: handshake.HandshakeAnswer, where: str, match_key: str) -> Non
         )
 
 
-def _exchange_hello(stream: Stream, where: str, deadline: float, session_timeout: Optional[float]) -> Dict[str, Any]:
+def _exchange_hello(
+    stream: Stream, where: str, deadline: float, session_timeout: Optional[float], hold: bool
+) -> Dict[str, Any]:
     """Send our HELLO. Returns the server's fields, with all that this client reads."""
-    limit = {"limit_s": float(session_timeout)} if session_timeout else {}
+    limit: Dict[str, Any] = {"limit_s": float(session_timeout)} if session_timeout else {}
+    if hold:
+        limit["hold"] = True
     try:
         stream.send(frames.encode(frames.HELLO, 0, {"version": VERSION, **limit}))
         frame = stream.receive_within(deadline - time.monotonic())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Sequence
 
     from rpcsys.client.rows import DeviceReport, MemoryReport, TurnsReport
+    from rpcsys.client.transfers import TransferReport
     from rpcsys.client.turns import TimedCall
 
 Result = TypeVar("Result")
@@ -216,6 +217,30 @@ class Session(Caller, Closeable):
         """Names of the files in the session's directory, or in one below it; sorted."""
         names: List[str] = answers.from_device(answers.NAMES, self._builtin("session.listdir", path), "listdir")
         return names
+
+    def push(
+        self, local: Union[str, os.PathLike[str]], remote: str = "", *, progress: Optional[Progress] = None
+    ) -> TransferReport:
+        """Copy a local file or folder to ``remote`` in the session's directory (default: its own name).
+
+        Only files with another size, time or mode are copied. Each appears whole, and keeps its mode and time. Nothing
+        is removed there. Links to files are followed, links to folders left out. What a broken push has copied is not
+        copied again. Errors as for `upload`; `NotSupported` for an older server.
+        """
+        from rpcsys.client import transfers  # not in the device tier
+
+        return transfers.push(self, os.fspath(local), remote, progress)
+
+    def pull(
+        self, remote: str, local: Union[str, os.PathLike[str], None] = None, *, progress: Optional[Progress] = None
+    ) -> TransferReport:
+        """Copy a file or folder of the session's directory to ``local`` (default: its own name), as `push` does.
+
+        Raises `RemoteFileError` if it is not there, `PathError` for a name that leads outside.
+        """
+        from rpcsys.client import transfers  # not in the device tier
+
+        return transfers.pull(self, remote, os.fspath(local or ""), progress)
 
     def remove(self, name: str) -> None:
         """Remove a file of the session's directory. Raises `RemoteFileError`, `PathError`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import logging
+import os
 import time
 from typing import (
     TYPE_CHECKING,
@@ -229,12 +230,19 @@ class Tracker(Closeable):
         ``wait_for_key``: wait also for a key that no server has yet. ``on_queued`` is called each time the place in the
         queue changes, with position, ahead, eta_s (seconds from low to high, None for unknown), holders; ``str()``
         makes a sentence of it. Without ``on_queued``, a terminal or notebook shows that sentence after 2 s. A request
-        for a device that this process holds logs a warning at once.
+        for a device that this process holds logs a warning at once. Where RPCSYS_LEASE names a hold of such a device,
+        the session attaches to that, and nothing is leased.
 
         Raises `UnknownKey`, `WaitTimeout`, `TrackerLost`, `UsageError` (labels of another form), `NotSupported`
         (labels or a count of TVM's tracker), and what `connect` raises.
         """
         wanted = Wanted(key, of_request(labels), count, priority, session_timeout or None, wait_for_key)
+        if count == 1 and os.environ.get("RPCSYS_LEASE"):
+            from rpcsys.client import attaching
+
+            attached = attaching.to_hold(key, wanted.labels, wanted.session_timeout)
+            if attached is not None:
+                return attached
         deadline = None if wait_timeout is None else time.monotonic() + wait_timeout
         # The link stays open until the sessions are open: the tracker notices at once if this process dies meanwhile.
         link = self._take()
@@ -260,16 +268,12 @@ class Tracker(Closeable):
         self, link: Link, wanted: Wanted, leases: List[Dict[str, Any]], *, last: bool
     ) -> Optional[Tuple[Session, ...]]:
         """A session for each lease. None if a device does not answer: the leases are then released."""
-        from rpcsys.client.connection import open_session  # here, because queries need no numpy
-
         sessions: List[Session] = []
         for lease in leases:
             try:
                 if link.credential is not None and lease.get("plain") is not True:
                     _require_pinned(lease)
-                address = (lease["host"], lease["port"])
-                limit = wanted.session_timeout
-                sessions.append(open_session(address, lease["matchkey"], session_timeout=limit, lease=lease))
+                sessions.append(self._open_session(lease, wanted.session_timeout))
             except BaseException as error:
                 for session in sessions:
                     session.close()
@@ -284,6 +288,12 @@ class Tracker(Closeable):
         for session in sessions if place else ():
             place.hold(session)
         return tuple(sessions)
+
+    def _open_session(self, lease: Dict[str, Any], limit_s: Optional[float]) -> Session:
+        from rpcsys.client.connection import open_session  # here, because queries need no numpy
+
+        address = (lease["host"], lease["port"])
+        return open_session(address, lease["matchkey"], session_timeout=limit_s, lease=lease)
 
     def resolve(self, name: str = "") -> List[rows.ModulePlace]:
         """The servers of the deployed module ``name`` ("": of each), the least busy first. No lease, no queue.

@@ -37,6 +37,8 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
         "threads": True,  # whether session.load_module takes the number of a model's threads
         "target": list(elf.here()),  # machine and bits of native code
         "candidates": True,  # `session.measure`
+        "transfers": True,  # `session.tree` and others, for push and pull
+        "hold": True,  # whether a session can be held, and others attach to it
     }
 
 

@@ -196,7 +196,7 @@ def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
         def report(fields: dict[str, Any]) -> None:
             messages.send_json(control, fields.get("printed"), **fields)
 
-        return session.serve(sock, job, report, lambda: messages.last(control))
+        return session.serve(sock, job, report, lambda: messages.last(control), control)
     from rpcsys.server.session import tvm_package, tvm_session
 
     if job.options.get("tvm") == "ctypes" or tvm_package.ready():

@@ -91,7 +91,8 @@ class Job:
 
 
 # The tables. To a zygote: {"spawn": child, "kind": kind} with the child's end of its socket, and {"kill": child}.
-# To a child: its job, and {"until": time} (monotonic, or null) when its lease's limit changes.
+# To a child: its job; {"until": time} (monotonic, or null) when its lease's limit changes; to that of a hold,
+# {"attach": peer, "reply": the handshake's answer} with a client's connection.
 
 
 def _text_of(most: int) -> Check:
@@ -148,6 +149,7 @@ OF_CHILD: Dict[str, Check] = {
     "failed": _line,
     "printed": integer(0, _MOST),  # with the descriptor of its output
     "opened": flag,
+    "held": flag,  # it is a hold: connections may attach
     "limit_s": seconds,  # that its client requests
     "outcome": text,
     "why": _line,

@@ -69,8 +69,8 @@ class Directory:
         return path
 
     def private(self, number: int) -> str:
-        """The absolute path of the server's own file ``number``."""
-        return os.path.join(self.root, f"{_PRIVATE}{number}")
+        """The absolute path of this process's own file ``number``: sessions of one hold share the directory."""
+        return os.path.join(self.root, f"{_PRIVATE}{os.getpid()}-{number}")
 
     def fresh(self, name: str) -> str:
         """The absolute path of a file to write; its folder is made."""

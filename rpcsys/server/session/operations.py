@@ -14,6 +14,7 @@ from rpcsys.module.placement import DeviceArray
 from rpcsys.server.session import registry
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
 from rpcsys.server.session.files import Files
+from rpcsys.server.session.transfers import Transfers
 from rpcsys.wire import device_names
 from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Frame
@@ -49,6 +50,11 @@ class Operations(Calls):
         self._add("session.listdir", files.directory.listdir, str, optional=1)
         self._add("session.remove", files.directory.remove, str)
         self._add("session.offer", files.offer, str, int, str)
+        moved = Transfers(files.directory)
+        self._add("session.tree", moved.tree, str)
+        self._add("session.make_folders", moved.make_folders, list)
+        self._add("session.write", moved.write, list, (bytes, memoryview))
+        self._add("session.place", moved.place, list)
         self._add("session.memory", objects.memory)
         self._add("session.put", self._put, object, str, optional=1)
         self._add("session.devices", _devices)

@@ -45,23 +45,27 @@ Report = Callable[[Dict[str, Any]], None]
 Renewal = Callable[[], Optional[Dict[str, Any]]]
 
 
-def serve(sock: socket.socket, job: Job, report: Report, renewal: Renewal = lambda: None) -> str:
+def serve(
+    sock: socket.socket, job: Job, report: Report, renewal: Renewal = lambda: None,
+    control: Optional[socket.socket] = None,
+) -> str:  # fmt: skip
     """Serve one session on a connected stream socket; return its outcome: closed, lost, ended or unused.
 
     ``report`` sends the supervisor ``{"limit_s": seconds}``, which the client requests; ``{"opened": true}`` after both
     HELLOs; ``{"outcome": word}`` before the process ends itself, with ``why`` for "ended". ``renewal`` returns the
     supervisor's newest ``{"until": monotonic time or null}`` since its last call, None if there is none.
+    A client that asks for a hold gets one where there is a ``control`` socket, through which connections attach.
     """
     memory, limits = ThreadMemory(), Limits(max_body=hello.memory())
     if not job.seed:
-        return SessionServer(streams.open(sock, limits, memory.pool), memory, job, report, renewal).run()
+        return SessionServer(streams.open(sock, limits, memory.pool), memory, job, report, renewal, control).run()
     from rpcsys.server.session import secure_opening  # only a closed lab's sessions pay for it
 
     accepted = secure_opening.accept(sock, job, limits, memory.pool)
     if accepted is None:
         return "unused"
     stream, answer = accepted
-    return SessionServer(stream, memory, dataclasses.replace(job, reply=answer), report, renewal).run()
+    return SessionServer(stream, memory, dataclasses.replace(job, reply=answer), report, renewal, control).run()
 
 
 def rehearse() -> None:
@@ -86,9 +90,12 @@ class SessionServer:
     """Serves one client, in one directory, in one process."""
 
     def __init__(
-        self, stream: Stream, memory: ThreadMemory, job: Job, report: Report, renewal: Renewal = lambda: None
-    ) -> None:
+        self, stream: Stream, memory: ThreadMemory, job: Job, report: Report, renewal: Renewal = lambda: None,
+        control: Optional[socket.socket] = None,
+    ) -> None:  # fmt: skip
         self._job = job
+        self._control = control
+        self._is_hold = False
         self._report = report
         self._window_bytes = hello.window_bytes()
         self._stream = stream
@@ -133,6 +140,8 @@ class SessionServer:
         """Serve until the client closes the session; return the outcome."""
         try:
             self.open()
+            if self._is_hold and self._control is not None:
+                return self._hold(self._control)
             self._watcher.start()
             if self._forwarder is not None:
                 self._report({"printed": self._forwarder.pipe})
@@ -158,7 +167,8 @@ class SessionServer:
             self._job, able, WINDOW_CALLS, self._window_bytes, limit_s=limit_s, **hello.board(self._job)
         )
         self._stream.send([self._job.reply, *about])
-        asked = hello.received(self._stream).get("limit_s")
+        said = hello.received(self._stream)
+        asked, self._is_hold = said.get("limit_s"), said.get("hold") is True
         if type(asked) in (int, float) and 0 < asked < math.inf:
             self._report({"limit_s": float(asked)})
             self._watcher.limit(float(asked))
@@ -166,6 +176,15 @@ class SessionServer:
         if limit_s is not None:
             self._watcher.limit(limit_s)
         self._report({"opened": True})
+
+    def _hold(self, control: socket.socket) -> str:
+        from rpcsys.server.session.held import HeldSession  # few sessions pay for it
+
+        if self._forwarder is not None:
+            self._forwarder.finish()  # each attached session has one of its own
+            self._forwarder = None
+        self._report({"held": True})
+        return HeldSession(self._stream, control, self._job, serve).run()
 
     def serve(self) -> None:
         """Handle frames until the client sends GOODBYE. Raises `Ended` and `ProtocolError`."""

@@ -199,6 +199,12 @@ class TurnAway(Action):  # send a client an error and close its connection
     pinned: str = ""  # as of `Finish`
 
 
+class Attach(Action):  # pass a client's connection to the process of a hold, and close it in this one
+    conn: int
+    child: int
+    peer: str
+
+
 class Park(Action):  # dial a proxy: `Parked`, `Answering`, and `Opened` or `Unparked` follow
     number: int
     proxy: int

@@ -109,6 +109,11 @@ class ClientAdmission:
             return self._visit(event, event.serve, parked)
         if self._of_front(event):
             return self._to_front(event, self.records.policy.front, self.records.policy.front_seed, parked)
+        hold = self.slots.held_as(event.key) if event.role == CLIENT and event.session == SESSION else None
+        if hold is not None and hold.child is not None:
+            if parked is not None:
+                self.parking.over(parked, served=True)
+            return [do.Attach(event.conn, hold.child, event.peer)]
         key = self._key(event.key) if keyed else None
         in_clear = key is not None and key.seed != "" and same(key.matchkey, event.key)
         refusal = self._refusal(event, key, keyed)

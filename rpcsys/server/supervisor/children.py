@@ -248,6 +248,8 @@ class Spawner:
             self._loop.post(ev.Failed, message["failed"], child)
         elif "opened" in message:
             self._loop.post(ev.SessionOpened, child)
+        elif "held" in message:
+            self._loop.post(ev.Held, child)
         elif "limit_s" in message:
             self._loop.post(ev.LimitAsked, child, message["limit_s"])
         elif "canary" in message:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+from collections.abc import Callable
 
 from rpcsys.errors import ProtocolError
 from rpcsys.link.admission import Admission, own_address, plain
@@ -199,6 +200,14 @@ class Clients:
 
     def descriptor(self, conn: int) -> int:
         return self._sockets[conn].fileno()
+
+    def attach(self, send: Callable[..., bool], conn: int, child: int, peer: str) -> None:
+        """Pass a connection to the process of a hold, by ``send``, and close it in this one."""
+        fields = {"attach": peer, "reply": self.answer(conn, True).decode("latin-1")}
+        if send(child, fields, self.descriptor(conn)):
+            self.release(conn)
+        else:
+            self.turn_away(conn, "Busy", "the hold is over, or has no time for another; try again", True)
 
     def answer(self, conn: int, session: bool) -> bytes:
         """The first bytes that a session sends: the answer to the greeting; empty if a proxy has sent the answer."""

@@ -142,6 +142,9 @@ class ChildDead(ChildReport):  # it and all its descendants are dead, except `Un
 class SessionOpened(ChildReport): ...  # the session's process and its client have exchanged their HELLO
 
 
+class Held(ChildReport): ...  # the session is a hold: connections may attach under its match key
+
+
 class LimitAsked(ChildReport):  # the session's client requested a time limit
     limit_s: float
 

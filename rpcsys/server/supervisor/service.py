@@ -263,6 +263,7 @@ class DeviceServer:
             do.Refuse: clients.refuse,
             do.Drop: clients.drop,
             do.TurnAway: clients.turn_away,
+            do.Attach: functools.partial(clients.attach, spawner.send_json),
             do.StopListening: clients.stop_listening,
             do.Park: proxies.park,
             do.Unpark: proxies.unpark,

@@ -77,6 +77,7 @@ class SessionRecord:
     cause: str = ""  # what ended it in its own process: the code that it ran
     cleaned: tuple[str, ...] = ()  # names of killed descendants
     removed: tuple[str, ...] = ()  # names of removed IPC objects and files
+    held: bool = False  # it is a hold: further connections attach to it
     opened: bool = False  # its process has greeted the client
     begun: bool = False  # its start is reported: it has a child, or its child is being made
     renewed: bool = False  # its limit comes from a renewal by the tracker

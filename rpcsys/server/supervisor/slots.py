@@ -28,6 +28,8 @@ from rpcsys.server.supervisor.session_record import (
     UNEXPLAINED,
     SessionRecord,
 )
+from rpcsys.wire.keys import same
+from rpcsys.wire.pinned_keys import public_name
 
 GRACE_GONE_S = 0.4  # time for a session process to end by itself after its client hung up
 #: Time for a session process to exit after its last message, and for sending a TVM client the timeout error.
@@ -99,6 +101,18 @@ class Slots:
         if not any(other.opening for other in self.sessions.values()):
             self._quiet_until = event.now + min(FIRST_CALL_S, self.records.policy.quiet_s)
         return []
+
+    def held(self, event: ev.Held) -> list[do.Action]:
+        session = self._served_by(event.child)
+        if session is not None and session.kind != TVM:
+            session.held = True
+        return []
+
+    def held_as(self, said: str) -> SessionRecord | None:
+        """The running hold of a match key, as a client may say it in the clear."""
+        holds = [one for one in self.sessions.values() if one.held and one.state is RUNNING and one.matchkey]
+        known = [one for one in holds if same(public_name(one.matchkey) if one.pinned else one.matchkey, said)]
+        return known[0] if known else None
 
     def child_done(self, event: ev.ChildDone) -> list[do.Action]:
         session = self._served_by(event.child)

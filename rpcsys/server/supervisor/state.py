@@ -83,6 +83,7 @@ class DeviceServerState:
             ev.ChildReady: self._child_ready,
             ev.ChildDead: self._child_dead,
             ev.SessionOpened: slots.session_opened,
+            ev.Held: slots.held,
             ev.LimitAsked: slots.limit_asked,
             ev.MemoryExceeded: slots.memory_exceeded,
             ev.CpusLeft: slots.cpus_left,

@@ -196,6 +196,8 @@ class TrackerSide:
         if not policy.proxies:
             return []
         wanted = [(key.proxy, key.matchkey) for key in self.offers.keys.values() if not key.held]
+        holds = [session for session in self.slots.sessions.values() if session.held and session.state is RUNNING]
+        wanted += [(hold.parked.proxy, hold.matchkey) for hold in holds if hold.parked is not None]
         served = self.deployments is not None and (self.deployments.hosts.catalogue or policy.front)
         if served and self.offers.linked:
             wanted += [(proxy, policy.deployed_key) for proxy in range(len(policy.proxies))] * DEPLOYED_CONNECTIONS

@@ -310,6 +310,7 @@ FOR_GUESTS = {
     ),
     **dict.fromkeys(("session.listdir", "session.remove", "session.offer", "session.board_state"), "as always"),
     "session.time_turns": "as always",
+    **dict.fromkeys(("session.tree", "session.make_folders", "session.write", "session.place"), "as always"),
     **dict.fromkeys(("session.upload", "session.download", "session.put", "session.get"), "as always"),
     **dict.fromkeys(("session.load_module", "session.run", "session.measure"), "no code"),
 }

@@ -10,7 +10,7 @@ from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.offers import DOWN, LED_S, RETRY_S, UNUSED_S
 from rpcsys.server.supervisor.parking import ANSWER_S, ANSWERING, CONNECT_S, PAUSE_S
 from rpcsys.server.supervisor.session_record import CLEANING
-from tests.server.transcripts import Transcript, only
+from tests.server.transcripts import Transcript, only, taken
 
 ONE, TWO = ("p:1",), ("p:1", "q:2")
 
@@ -403,3 +403,20 @@ def test_waiting_connections_are_logged_and_counted():
     script.post(ev.Parked, park.number)
     assert script.state.parking.waiting == 1
     assert script.logged()[-1] == "waiting for clients at the proxy at p:1"
+
+
+def test_a_connection_waits_at_the_proxy_for_whoever_attaches_to_a_hold():
+    script = ProxiedTranscript()
+    (key,) = script.led()
+    taken(script, key)
+    (start,) = only(script.pair(script.number_of(key), 1, key), do.Start)
+    assert key not in {each.key for each in script.state.parking.connections.values()}
+    (park,) = only(script.post(ev.Held, start.child), do.Park)
+    assert park.key == key
+    assert script.post(ev.Parked, park.number) == []
+    actions = script.pair(park.number, 2, key)
+    assert only(actions, do.Attach) == [do.Attach(2, start.child, "peer2")]
+    assert [again.key for again in only(actions, do.Park)] == [key]
+    script.post(ev.ChildDone, start.child, "closed")
+    assert key not in {each.key for each in script.state.parking.connections.values()}
+    script.replay()

@@ -7,7 +7,7 @@ import pytest
 from rpcsys.server.supervisor import actions as do
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.session_record import LATE_S
-from tests.server.transcripts import Transcript, kinds, only
+from tests.server.transcripts import NAME, WHOLE, Transcript, kinds, only, pinned_server, taken
 
 # Sessions
 
@@ -386,3 +386,30 @@ def test_a_stopping_server_gives_the_reason(direct):
     direct.post(ev.StopAsked)
     (finish,) = only(direct.child_dies(1), do.Finish)
     assert finish.error == ("SessionLost", "the session is over: its server was stopped")
+
+
+# Holds
+
+
+def test_connections_attach_to_a_hold_under_its_match_key(tracked):
+    key = "k:1"
+    taken(tracked, key)
+    tracked.greet(1, key)
+    assert tracked.greet(2, key) == [do.Refuse(2, "mismatch")], "a match key is good once"
+    tracked.post(ev.Held, 1)
+    assert tracked.greet(3, key) == [do.Attach(3, 1, "peer3")]
+    assert tracked.greet(4, key, session=None) == [do.Refuse(4, "mismatch")]
+    assert tracked.greet(5, "k:other") == [do.Refuse(5, "mismatch")]
+    assert tracked.post(ev.HungUp, 3) == [], "the process of the hold sees its end"
+    tracked.post(ev.ChildDone, 1, "closed")
+    assert tracked.greet(6, key) == [do.Refuse(6, "mismatch")], "its end is in sight"
+
+
+def test_an_encrypted_hold_is_named_in_the_clear_and_its_secret_is_not():
+    pinned = pinned_server()
+    taken(pinned, WHOLE)
+    pinned.greet(1, NAME)
+    pinned.post(ev.Held, 1)
+    assert pinned.greet(2, WHOLE) == [do.Refuse(2, "mismatch")]
+    assert pinned.greet(3, NAME) == [do.Attach(3, 1, "peer3")]
+    pinned.replay()
