@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Tuple
 import pytest
 
 from rpcsys.errors import RpcsysError, UnknownKey, UsageError, one_line
-from rpcsys.pytest_plugin.leased_board import BOARDS, LeasedBoard, ended
+from rpcsys.pytest_plugin.fixture_board import BOARDS, FixtureBoard, ended
 from rpcsys.pytest_plugin.needs import ANY_BOARD, KEYS, BoardNeed, need_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def leased(
         wait_s = request.config.getoption("rpcsys_wait")
         found: Any = tracker.request(wait_timeout=wait_s, **dataclasses.asdict(need))
     sessions: Tuple[Session, ...] = found if need.count > 1 else (found,)
-    boards = [LeasedBoard({"key": one.info.get("key"), **one.lease}, one) for one in sessions]
+    boards = [FixtureBoard({"key": one.info.get("key"), **one.lease}, one) for one in sessions]
     with contextlib.ExitStack() as stack:
         stack.callback(_note_ends, tracker, boards)
         for one in sessions:
@@ -84,7 +84,7 @@ def leased_for_tvm(request: pytest.FixtureRequest, tracker: Tracker, param: Opti
             raise NoBoard(
                 f"TVM's client has no session with {lease['host']}: {one_line(error)}", pytrace=False
             ) from None
-    board = LeasedBoard(lease)
+    board = FixtureBoard(lease)
     with contextlib.ExitStack() as stack:
         stack.callback(_note_ends, tracker, [board])
         stack.callback(_close_remote, remote)
@@ -119,12 +119,12 @@ def _asking(need: BoardNeed, param: Optional[str]) -> Iterator[None]:
             raise
 
 
-def _note(request: pytest.FixtureRequest, boards: List[LeasedBoard]) -> None:
+def _note(request: pytest.FixtureRequest, boards: List[FixtureBoard]) -> None:
     """Remember the boards for the reports of tests."""
     request.node.stash.setdefault(BOARDS, {})[str(request.fixturename)] = boards
 
 
-def _note_ends(tracker: Tracker, boards: List[LeasedBoard]) -> None:
+def _note_ends(tracker: Tracker, boards: List[FixtureBoard]) -> None:
     """Ask how the leases have ended that a failed test had."""
     for board in boards:
         if board.failed:

@@ -6,7 +6,7 @@ from typing import Dict, Iterator, List, Tuple
 
 import pytest
 
-from rpcsys.pytest_plugin.leased_board import BOARDS, LeasedBoard
+from rpcsys.pytest_plugin.fixture_board import BOARDS, FixtureBoard
 
 
 def extend(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -25,7 +25,7 @@ def extend(item: pytest.Item, report: pytest.TestReport) -> None:
             _add(item, report, board, board.at_failure())
 
 
-def _boards(item: pytest.Item) -> Iterator[LeasedBoard]:
+def _boards(item: pytest.Item) -> Iterator[FixtureBoard]:
     """The test's own boards, and those that it shares."""
     for node in item.listchain():
         for fixture, boards in node.stash.get(BOARDS, {}).items():
@@ -33,11 +33,11 @@ def _boards(item: pytest.Item) -> Iterator[LeasedBoard]:
                 yield from boards
 
 
-def _names(board: LeasedBoard) -> List[Tuple[str, object]]:
+def _names(board: FixtureBoard) -> List[Tuple[str, object]]:
     return [("board", board.name), ("board_key", board.key)]
 
 
-def _add(item: pytest.Item, report: pytest.TestReport, board: LeasedBoard, texts: Dict[str, str]) -> None:
+def _add(item: pytest.Item, report: pytest.TestReport, board: FixtureBoard, texts: Dict[str, str]) -> None:
     report.sections += [(f"board {board.name}: {title}", text) for title, text in texts.items()]
     _add_properties(item, report, [(f"board_{title.split()[0]}", text) for title, text in texts.items()])
 

@@ -30,7 +30,7 @@ class LabRun:
         """Pytest on a file of this source; ``group``: in a process group of its own."""
         self.folder.joinpath("test_it.py").write_text(source)
         self.folder.joinpath("pytest.ini").write_text("[pytest]\n")
-        words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py", *args]
+        words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rpcsys-wait=20", "test_it.py", *args]
         environment = {**os.environ, "RPCSYS_TRACKER": where or self.where, "COLUMNS": "120"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen(words, cwd=self.folder, env=environment, start_new_session=group, **pipes)
@@ -66,5 +66,6 @@ def boards_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture
 def lab_run(boards_lab: Lab, tmp_path: Path) -> Iterator[LabRun]:
     with boards_lab.connect() as tracker:
-        yield LabRun(boards_lab, tracker, tmp_path)
-        assert tracker.leases() == [] or LabRun(boards_lab, tracker, tmp_path).leases(0) == []
+        run = LabRun(boards_lab, tracker, tmp_path)
+        yield run
+        assert run.leases(0) == []

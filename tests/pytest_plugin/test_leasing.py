@@ -140,7 +140,7 @@ def test_apache_tvms_client_runs_on_three_kinds(lab_run: LabRun) -> None:
     assert status == 1
     assert "1 failed, 1 passed" in printed
     assert "test_add[pico] - AssertionError: [0.0, 1.0, 2.0, 3.0]" in printed
-    assert "left (seen at teardown)" in printed
+    assert "its client closed it\nnothing had to be cleaned" in printed
     assert {lease["outcome"] for lease in lab_run.tracker.history(limit=2)} == {"closed"}
 
 

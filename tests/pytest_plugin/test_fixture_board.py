@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from rpcsys.errors import SessionLost, TrackerError
-from rpcsys.pytest_plugin import leased_board
-from rpcsys.pytest_plugin.leased_board import PRINTED_LINES, LeasedBoard, ended, printed, state_of
+from rpcsys.pytest_plugin import fixture_board
+from rpcsys.pytest_plugin.fixture_board import PRINTED_LINES, FixtureBoard, ended, printed, state_of
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A clock that goes on by a second each time it is read."""
     clock = SimpleNamespace(monotonic=itertools.count().__next__, sleep=lambda seconds: None)
-    monkeypatch.setattr(leased_board, "time", clock)
-    monkeypatch.setattr(leased_board, "STATE_S", 0.01)
+    monkeypatch.setattr(fixture_board, "time", clock)
+    monkeypatch.setattr(fixture_board, "STATE_S", 0.01)
     return iter(())
 
 
@@ -57,5 +57,5 @@ def test_how_a_lease_ended() -> None:
 
 
 def test_a_board_of_a_tracker_that_names_no_servers() -> None:
-    assert LeasedBoard({"host": "10.0.0.7", "port": 9090, "key": "rpi4"}).name == "10.0.0.7:9090"
-    assert LeasedBoard({"server": "rpi4-0"}).at_failure() == {}
+    assert FixtureBoard({"host": "10.0.0.7", "port": 9090, "key": "rpi4"}).name == "10.0.0.7:9090"
+    assert FixtureBoard({"server": "rpi4-0"}).at_failure() == {}

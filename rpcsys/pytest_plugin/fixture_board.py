@@ -24,7 +24,7 @@ POLL_S = 0.05
 
 
 @dataclass
-class LeasedBoard:
+class FixtureBoard:
     """A board as a fixture has it."""
 
     lease: Dict[str, Any]  # the tracker's answer
@@ -51,7 +51,7 @@ class LeasedBoard:
 
 
 #: On a test, module or session: its boards by fixture.
-BOARDS = pytest.StashKey[Dict[str, List[LeasedBoard]]]()
+BOARDS = pytest.StashKey[Dict[str, List[FixtureBoard]]]()
 
 
 def state_of(session: Session) -> str:
