@@ -62,7 +62,7 @@ lint: .venv/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations $$($(DEVICE))
+	$(BIN)/vermin --quiet --no-tips -t=3.8- --violations $$($(DEVICE)) rpcsys/pytest_plugin
 	$(BIN)/vermin --quiet --no-tips -t=3.10- --violations rpcsys
 	$(BIN)/python -m tests.counts
 

@@ -21,6 +21,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "local_daemons": ("errors",),
     "secure_lab": (EVERYTHING,),
     "query": ("client",),
+    "pytest_plugin": (EVERYTHING,),
     "measure": ("client", "graph.samples", "intervals", "module"),
     "aio": ("client",),
     "graph": ("graph._plan",),
@@ -167,6 +168,7 @@ OUTSIDE: dict[str, tuple[str, ...]] = {
     "onnx": ("graph", "module.kinds"),
     "onnx_ir": ("graph", "module.kinds"),
     "onnxruntime": ("graph", "module.kinds"),
+    "pytest": ("pytest_plugin",),
     "tornado": ("daemon", "tracker", "proxy"),
     "uvloop": ("daemon",),
 }

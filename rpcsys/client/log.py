@@ -80,6 +80,11 @@ class SessionLog:
         with self._lock:
             return self._first + len(self._lines)
 
+    def kept(self) -> List[str]:
+        """The lines that are kept now."""
+        with self._lock:
+            return list(self._lines)
+
     def next(self, number: int) -> Tuple[int, Optional[str]]:
         """The next number of a reader at line ``number``, and its line: a note for lost lines, None at the end."""
         with self._lock:

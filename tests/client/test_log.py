@@ -53,6 +53,12 @@ def test_lines_from_the_beginning_to_the_end():
     assert list(channel.log.lines()) == ["one", "two", "three", "four"]
 
 
+def test_the_lines_until_now_are_there_without_waiting():
+    channel = FakeChannel()
+    say(channel.log, "one\ntwo")
+    assert channel.log.kept() == ["one", "two"]
+
+
 def test_the_last_lines_are_kept_and_a_gap_is_noted():
     channel = FakeChannel()
     early = channel.log.lines()
