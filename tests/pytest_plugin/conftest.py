@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,14 @@ class LabRun:
         finally:
             process.kill()
         return process.returncode, printed
+
+    def history(self, count: int) -> list[dict[str, Any]]:
+        """The leases that are over, the last one first, as soon as they are so many: the tracker writes them in turns."""
+        deadline = time.monotonic() + 20
+        while len(found := self.tracker.history(limit=None)) < count:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+        return found
 
     def leases(self, count: int) -> list[str]:
         """The keys of the leases that are held, as soon as they are so many."""
