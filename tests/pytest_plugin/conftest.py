@@ -45,13 +45,15 @@ class LabRun:
             process.kill()
         return process.returncode, printed
 
-    def history(self, count: int) -> list[dict[str, Any]]:
-        """The leases that are over, the last one first, as soon as they are so many: the tracker writes them in turns."""
+    def history(self, since: float, count: int) -> list[dict[str, Any]]:
+        """The leases that began after ``since`` and are over, as soon as the tracker has written so many."""
         deadline = time.monotonic() + 20
-        while len(found := self.tracker.history(limit=None)) < count:
+        while True:
+            found = [lease for lease in self.tracker.history(limit=None) if lease["since"] >= since]
+            if len(found) >= count:
+                return found
             assert time.monotonic() < deadline, found
             time.sleep(0.05)
-        return found
 
     def leases(self, count: int) -> list[str]:
         """The keys of the leases that are held, as soon as they are so many."""
