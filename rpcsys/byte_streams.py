@@ -7,14 +7,53 @@ import fcntl
 import os
 import select
 import socket
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from typing import Any, Callable, Deque
 
 from rpcsys.wire.byte_streams import WINDOW
 from rpcsys.wire.frames import Buffer
 
 _READ, _WRITE = select.POLLIN, select.POLLOUT
+_SHORT, _JOINED = 4 << 10, 64 << 10  # bytes of pieces that are joined, and of what they are joined to
 _F_SETPIPE_SZ = 1031  # of Linux; `fcntl` has it from Python 3.10 on
+
+
+class Backlog:
+    """Bytes that wait, in order. Large pieces are kept as they came, and short ones joined: a window of them is all."""
+
+    def __init__(self) -> None:
+        self._pieces: Deque[Any] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def append(self, data: Buffer) -> None:
+        """Add bytes behind the others; ``data`` must not change."""
+        last = self._pieces[-1] if self._pieces else None
+        if len(data) >= _SHORT:
+            self._pieces.append(memoryview(data))
+        elif type(last) is bytearray and len(last) < _JOINED:
+            last += data
+        elif len(data):
+            self._pieces.append(bytearray(data))
+
+    def first(self) -> memoryview:
+        """The first piece; released before the next change."""
+        return memoryview(self._pieces[0])
+
+    def drop(self, count: int) -> None:
+        """Remove ``count`` bytes of the first piece."""
+        first = self._pieces[0]
+        if count == len(first):
+            self._pieces.popleft()
+        elif type(first) is bytearray:
+            del first[:count]
+        else:
+            self._pieces[0] = first[count:]
+
+    def clear(self) -> None:
+        """Remove all of them."""
+        self._pieces.clear()
 
 
 class ByteStream:
@@ -35,7 +74,7 @@ class ByteStream:
         self.credit = WINDOW  # bytes that the peer takes
         self.room = WINDOW  # bytes that the peer may send
         self.freed = 0  # bytes written that the peer does not know of
-        self.buffer = bytearray()  # bytes received that the target has not taken
+        self.backlog = Backlog()  # bytes received that the target has not taken
         self.ended = False  # whether the peer sends no more
         self.stopped = False  # whether the peer takes no more
         self.draining = False  # whether its source ends when it has nothing to read now
@@ -47,7 +86,7 @@ class ByteStream:
         wanted: dict[int, int] = {}
         if self.source >= 0 and self.credit:
             wanted[self.source] = _READ
-        if self.target >= 0 and self.buffer:
+        if self.target >= 0 and self.backlog:
             wanted[self.target] = wanted.get(self.target, 0) | _WRITE
         return wanted
 

@@ -154,12 +154,13 @@ class Pump:
         stream.room -= len(data)
         if stream.target < 0:
             return False
-        taken = 0
-        if not stream.buffer:
+        taken, had = 0, bool(stream.backlog)
+        if not had:
             with contextlib.suppress(OSError):  # the pump's thread meets it again
                 taken = stream.write(data)
-        stream.buffer += memoryview(data)[taken:]
-        return bool(stream.buffer) or stream.freed >= WINDOW // 2
+        if taken < len(data):
+            stream.backlog.append(memoryview(data)[taken:])
+        return bool(stream.backlog) != had or stream.freed >= WINDOW // 2
 
     def _wake_up(self) -> None:
         with contextlib.suppress(OSError):  # it is awake already, or has ended
@@ -185,7 +186,7 @@ class Pump:
             elif isinstance(found, Listener):
                 self._accept(found)
             elif found is not None:
-                if descriptor == found.target and events & ~_READ and found.buffer:
+                if descriptor == found.target and events & ~_READ and found.backlog:
                     self._flush(found)
                 if descriptor == found.source and events & ~_WRITE:
                     self._fill(found)
@@ -224,8 +225,9 @@ class Pump:
         """Write what a stream has received, as far as its target takes it."""
         try:
             with self._lock:
-                taken = stream.write(bytes(stream.buffer[:PIECE]))
-                del stream.buffer[:taken]
+                with stream.backlog.first() as piece:
+                    taken = stream.write(piece)
+                stream.backlog.drop(taken)
         except OSError as error:
             self._stop_target(stream, _reason(error))
 
@@ -244,7 +246,7 @@ class Pump:
             freed = stream.freed if stream.freed >= WINDOW // 2 and not stream.ended else 0
             stream.freed -= freed
             stream.room += freed
-            over = stream.target >= 0 and stream.ended and not stream.buffer
+            over = stream.target >= 0 and stream.ended and not stream.backlog
         if freed:
             self._tell(stream, MORE, amount=freed)
         if over:
@@ -278,7 +280,7 @@ class Pump:
     def _close_target(self, stream: ByteStream) -> None:
         with self._lock:
             descriptor, stream.target = stream.target, -1
-            stream.buffer.clear()
+            stream.backlog.clear()
         if descriptor != stream.shared:
             self._close(descriptor)
         else:

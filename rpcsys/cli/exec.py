@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import termios
 import threading
 import tty

@@ -91,7 +91,7 @@ def test_a_server_that_allows_no_programs_says_how_to(daemons: Daemons) -> None:
 
 
 def test_signals_of_the_desk_go_to_the_program(server: Daemon) -> None:
-    script = "for s in INT TERM HUP QUIT USR1; do trap \"echo $s; [ $s = USR1 ] && exit 7\" $s; done; echo ready; "
+    script = 'for s in INT TERM HUP QUIT USR1; do trap "echo $s; [ $s = USR1 ] && exit 7" $s; done; echo ready; '
     with started(server, "exec", *shell(script + "while :; do sleep 0.05; done")) as command:
         lines = iter(command.stdout.readline, b"")
         assert next(lines) == b"ready\n"

@@ -19,7 +19,7 @@ import pytest
 import rpcsys
 from rpcsys.wire.byte_streams import WINDOW
 from tests.live.board_commands import WAIT_S, board, shell, started
-from tests.live.daemons import Daemon, Daemons, free_port, wait_until
+from tests.live.daemons import Daemon, free_port, wait_until
 
 MB = 1 << 20
 CONNECTIONS = 100

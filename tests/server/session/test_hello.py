@@ -49,7 +49,12 @@ def test_capabilities_are_found_again_after_imports(monkeypatch):
     monkeypatch.setattr(capabilities, "capabilities", lambda **flags: flags)
     assert hello.capable(False, False, False, False) == before
     hello.prepare(True, False, False, False)
-    assert json.loads(hello.capable(True, False, False, False)) == {"pickle": True, "cache": False, "deploy": False, "execs": False}
+    assert json.loads(hello.capable(True, False, False, False)) == {
+        "pickle": True,
+        "cache": False,
+        "deploy": False,
+        "execs": False,
+    }
     monkeypatch.undo()
     hello.prepare(False, False, False, False)
     assert hello.capable(False, False, False, False) == before
