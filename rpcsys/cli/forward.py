@@ -39,6 +39,6 @@ def forward(reverse: bool, ports: Sequence[str], **where: Any) -> None:
 def _parsed(text: str) -> tuple[int, int]:
     board, colon, desk = text.partition(":")
     numbers = [board, desk if colon else board]
-    if not all(each.isdecimal() and 0 < int(each) <= 0xFFFF for each in numbers):
+    if not all(each.isascii() and each.isdecimal() and 0 < int(each) <= 0xFFFF for each in numbers):
         raise UsageError(f"{text!r}: ports look like 8080, or 8080:18080, from 1 to 65535")
     return int(numbers[0]), int(numbers[1])

@@ -187,7 +187,7 @@ NASTY = {
 }
 
 
-@pytest.mark.parametrize(("nasty", "end"), [*zip(NASTY, ["killed"] * 3), ("ignores SIGTERM", "closed")])
+@pytest.mark.parametrize(("nasty", "end"), [*((nasty, "killed") for nasty in NASTY), ("ignores SIGTERM", "closed")])
 def test_nothing_is_left_of_a_program(server: Daemon, nasty: str, end: str) -> None:
     idle = {process.pid for process in psutil.Process(server.pid).children(recursive=True)}
     command = started(server, "exec", *shell(NASTY[nasty]))
