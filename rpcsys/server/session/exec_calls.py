@@ -43,7 +43,7 @@ class ExecCalls:
         ``size`` of its terminal, if it has one. Raises `ExecNotAllowed`, `ProgramError`, `RemoteArgumentError`.
         """
         pump = self._opened(id)
-        from rpcsys.server.session.exec_program import Program
+        from rpcsys.server.session.exec_program import BoardProgram
 
         folder, added, size = how.get("folder", ""), how.get("environment", {}), how.get("size")
         texts = [*argv, folder, *added, *added.values()] if isinstance(added, dict) else [None]
@@ -52,7 +52,7 @@ class ExecCalls:
         self._programs = {number: each for number, each in self._programs.items() if each.running}
         if len(self._programs) >= MAX_PROGRAMS:
             raise ProgramError(f"the session runs {MAX_PROGRAMS} programs already; wait for one of them")
-        program = Program(pump, id, argv, os.path.join(self._workdir, folder), {**os.environ, **added}, size)
+        program = BoardProgram(pump, id, argv, os.path.join(self._workdir, folder), {**os.environ, **added}, size)
         self._programs[id] = program
         return {"pid": program.pid}
 

@@ -23,7 +23,7 @@ _END_OF_INPUT = b"\x04"  # to a terminal: Ctrl-D
 Size = Tuple[int, int]
 
 
-class Program:
+class BoardProgram:
     """A program with ``id`` in a process group of its own. It is started when this is made.
 
     ``argv``: the program, found in ``PATH`` if it is no path, and its arguments. ``size``: the rows and columns of its

@@ -6,7 +6,7 @@ import pytest
 
 from rpcsys.errors import ProtocolError
 from rpcsys.pump import Pump
-from rpcsys.server.session.exec_program import Program
+from rpcsys.server.session.exec_program import BoardProgram
 from rpcsys.wire.byte_streams import CLOSE, OPEN, RESIZE, SIGNAL, StreamMessage
 from tests.device import until
 from tests.test_pump import frame
@@ -37,7 +37,9 @@ def client():
 
 
 def test_its_group_gets_signals_until_it_has_ended(client, tmp_path):
-    program = Program(client.pump, ID, ["sh", "-c", "echo ready; sleep 600"], str(tmp_path), dict(os.environ), None)
+    program = BoardProgram(
+        client.pump, ID, ["sh", "-c", "echo ready; sleep 600"], str(tmp_path), dict(os.environ), None
+    )
     until(lambda: client.output() == b"ready\n")
     assert program.running
     client.tell(StreamMessage(SIGNAL, amount=15))
@@ -50,7 +52,7 @@ def test_its_group_gets_signals_until_it_has_ended(client, tmp_path):
 
 def test_its_terminal_has_a_size_and_ends_with_it(client, tmp_path):
     script = "stty size; read x; stty size; sleep 600 & exit 3"
-    Program(client.pump, ID, ["sh", "-c", script], str(tmp_path), dict(os.environ), (30, 90))
+    BoardProgram(client.pump, ID, ["sh", "-c", script], str(tmp_path), dict(os.environ), (30, 90))
     until(lambda: b"30 90" in client.output(0))
     client.tell(StreamMessage(RESIZE, rows=41, columns=99))
     client.tell(StreamMessage("data", 0), b"\n")
@@ -61,7 +63,7 @@ def test_its_terminal_has_a_size_and_ends_with_it(client, tmp_path):
 
 def test_it_is_killed_when_its_streams_are_closed(client, tmp_path):
     script = "trap '' TERM; echo ready; while :; do sleep 1; done"
-    program = Program(client.pump, ID, ["sh", "-c", script], str(tmp_path), dict(os.environ), None)
+    program = BoardProgram(client.pump, ID, ["sh", "-c", script], str(tmp_path), dict(os.environ), None)
     until(lambda: client.output() == b"ready\n")
     client.tell(StreamMessage(CLOSE))
     until(lambda: not program.running)
@@ -69,7 +71,7 @@ def test_it_is_killed_when_its_streams_are_closed(client, tmp_path):
 
 
 def test_a_message_that_is_not_its_own_is_refused(client, tmp_path):
-    Program(client.pump, ID, ["cat"], str(tmp_path), dict(os.environ), None)
+    BoardProgram(client.pump, ID, ["cat"], str(tmp_path), dict(os.environ), None)
     with pytest.raises(ProtocolError, match="takes no message"):
         client.tell(StreamMessage(OPEN, 5))
     client.tell(StreamMessage(CLOSE))
