@@ -8,7 +8,7 @@ import os
 import select
 import socket
 from collections import deque
-from typing import Any, Callable, Deque
+from typing import Any, Callable, Deque, Dict, Tuple
 
 from rpcsys.wire.byte_streams import WINDOW
 from rpcsys.wire.frames import Buffer
@@ -81,9 +81,9 @@ class ByteStream:
         self.failed = ""  # why it never had a peer, as a connection that was refused
         self.on_end: Callable[[], Any] = bool  # called by the pump's thread when both directions are over
 
-    def mask(self) -> dict[int, int]:
+    def mask(self) -> Dict[int, int]:
         """The events to wait for, by descriptor."""
-        wanted: dict[int, int] = {}
+        wanted: Dict[int, int] = {}
         if self.source >= 0 and self.credit:
             wanted[self.source] = _READ
         if self.target >= 0 and self.backlog:
@@ -137,7 +137,7 @@ def listening(port: int) -> socket.socket:
     return listener
 
 
-def pipe_for(reads: bool) -> tuple[int, int]:
+def pipe_for(reads: bool) -> Tuple[int, int]:
     """A large pipe: its end for a stream, not blocking, and the other one. ``reads``: whether the stream reads."""
     reading, writing = os.pipe()
     with contextlib.suppress(OSError):  # above this user's limit: 64 KiB suffice

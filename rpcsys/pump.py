@@ -13,8 +13,7 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Callable, Deque, Dict, Sequence, Set, Tuple, Union
 
 from rpcsys.byte_streams import ByteStream, Listener, stream_of
 from rpcsys.errors import ProtocolError, RpcsysError, printable
@@ -41,9 +40,9 @@ MAX_STREAMS = 512
 _GONE = (errno.EIO, errno.EPIPE)  # a terminal without a program, a pipe without a reader: ends that need no reason
 _READ, _WRITE = select.POLLIN, select.POLLOUT
 
-Key = tuple[int, int]
+Key = Tuple[int, int]
 #: Sends the fields of a CHUNK with that id, and the buffers of its body.
-Send = Callable[[int, dict[str, Any], Sequence[Buffer]], None]
+Send = Callable[[int, Dict[str, Any], Sequence[Buffer]], None]
 #: Handles a message that belongs to no stream, in the thread that reads.
 Handler = Callable[[StreamMessage], None]
 
@@ -54,13 +53,13 @@ class Pump:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._lock = threading.Lock()  # of streams' counts and buffers, for the two threads
-        self._handlers: dict[int, Handler] = {}
-        self._streams: dict[Key, ByteStream] = {}
-        self._at: dict[int, ByteStream | Listener] = {}  # by descriptor
-        self._masks: dict[int, int] = {}
+        self._handlers: Dict[int, Handler] = {}
+        self._streams: Dict[Key, ByteStream] = {}
+        self._at: Dict[int, Union[ByteStream, Listener]] = {}  # by descriptor
+        self._masks: Dict[int, int] = {}
         self._poll = select.poll()
-        self._jobs: deque[Callable[[], Any]] = deque()
-        self._changed: set[ByteStream] = set()
+        self._jobs: Deque[Callable[[], Any]] = deque()
+        self._changed: Set[ByteStream] = set()
         self._wakeup, self._wake = socket.socketpair()
         self._wake.setblocking(False)
         self._poll.register(self._wakeup, _READ)
@@ -325,7 +324,7 @@ class Pump:
 
     # -------------------------------------------------------------- descriptors
 
-    def _watch(self, descriptor: int, found: ByteStream | Listener, mask: int) -> None:
+    def _watch(self, descriptor: int, found: Union[ByteStream, Listener], mask: int) -> None:
         """Wait for the events of ``mask``: without any, not even for the end of the other side."""
         self._at[descriptor] = found
         before = self._masks.get(descriptor, 0)
