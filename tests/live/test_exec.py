@@ -228,12 +228,3 @@ def test_rsync_goes_through_it(daemons: Daemons, tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, timeout=WAIT_S)
     assert ended.returncode == 0, ended.stderr
     assert (target / "sub" / "data").read_bytes() == (source / "sub" / "data").read_bytes()
-
-
-def test_programs_go_through_proxies_and_tls() -> None:
-    data = os.urandom(8 * MB)
-    with rpcsys.lab.Lab({"k": 1}, proxy=True, secure=True, server_args=[*FLAGS, "--allow-exec"]) as lab:
-        with lab.connect() as tracker, tracker.request("k") as session:
-            assert session.exec(["cat"], stdin=data).stdout == data
-            with session.popen(["stty", "size"], terminal=(30, 90)) as process:
-                assert process.stdout.read() == b"30 90\r\n"
