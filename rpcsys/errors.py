@@ -187,6 +187,22 @@ class RemoteArgumentError(RemoteError):
     """A function was called with a wrong number, name, shape or dtype of arguments."""
 
 
+class ProgramError(RemoteError):
+    """A program cannot be started on the device, or its streams cannot be opened there."""
+
+    exit_status = 126
+
+
+class ProgramNotFound(ProgramError):
+    """The device has no program of that name."""
+
+    exit_status = 127
+
+
+class ExecNotAllowed(RemoteError):
+    """The server was started without ``--allow-exec``, or the lab's rules do not let its members run programs."""
+
+
 class ModelError(RemoteError):
     """A model cannot be loaded on the device."""
 

@@ -123,7 +123,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "server.canary.setting": ("errors",),
     "server.front": ("server.sandbox",),
     "server.models": ("server.session",),
-    "server.session": ("server.cache", "server.devices", "secure_stream"),
+    "server.session": ("server.cache", "server.devices", "secure_stream", "pump"),
     "server.devices": ("server.sandbox",),
     "server.sandbox": ("server.capabilities",),
     "server.cache": ("module", "serve"),
@@ -146,9 +146,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "module.kinds.remote": ("module", "client"),
     "intervals": (),
     "result_store": ("errors",),
-    "client": ("link", "intervals", "secure_stream", "module.container", "module.packed", "module.external"),
+    "client": ("link", "intervals", "secure_stream", "pump", "module.container", "module.packed", "module.external"),
     "serve": ("link", "logs"),
     "secure_stream": ("stream",),
+    # Bytes of programs and connections, over a session.
+    "pump": ("byte_streams", "stream"),
+    "byte_streams": ("wire",),
     "stream": ("link", "compiled", "speedups"),
     "compiled": ("module.elf", "speedups"),
     "speedups": (),  # in C

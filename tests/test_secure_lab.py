@@ -29,7 +29,7 @@ pytestmark = pytest.mark.live
 
 @pytest.fixture(scope="module", params=[False, True], ids=["direct", "proxied"])
 def lab(request):
-    with Lab({"rpi4": 2}, proxy=request.param, secure=True, server_args=["--tvm", "off"]) as lab:
+    with Lab({"rpi4": 2}, proxy=request.param, secure=True, server_args=["--tvm", "off", "--allow-exec"]) as lab:
         KEEPERS[lab.tracker_address[1]] = credential.read(lab.environment["RPCSYS_LAB"]).token
         yield lab
 
@@ -44,6 +44,14 @@ def test_a_device_is_leased_and_used_inside_tls(lab):
         assert session.download("file.bin") == b"marker" * 1000
         (lease,) = tracker.leases()
         assert (lease["holder"], lease["server"][:5]) == ("keeper", "rpi4-")
+
+
+def test_programs_run_inside_tls_with_a_terminal_and_without(lab):
+    data = os.urandom(8 << 20)
+    with lab.connect() as tracker, tracker.request("rpi4", wait_timeout=30) as session:
+        assert session.exec(["cat"], stdin=data).stdout == data
+        with session.popen(["stty", "size"], terminal=(30, 90)) as process:
+            assert process.stdout.read() == b"30 90\r\n"
 
 
 def test_two_devices_at_once(lab):

@@ -33,6 +33,8 @@ Why does it wait:         rpcsys query --why rpi4
 Take a board out:         rpcsys drain NAME, rpcsys enable NAME
 A board to work on:       rpcsys shell --key rpi4, rpcsys push, rpcsys pull
 A model on a device:      rpcsys run --key rpi4 model.onnx
+A program on a device:    rpcsys exec --key rpi4 -t bash
+Its ports at this desk:   rpcsys forward --key rpi4 8080
 Models on all boards:     rpcsys bench model.onnx --save today.json
 Which one is faster:      rpcsys compare old.onnx new.onnx --key rpi4
 A model over several:     rpcsys split model.onnx --over cpu:0,cpu:1,key:edge
@@ -56,6 +58,8 @@ _MODULES = {
     "compare": "rpcsys.cli.compare",
     "completion": "rpcsys.cli.completion",
     "demo": "rpcsys.cli.demo",
+    "exec": "rpcsys.cli.exec",
+    "forward": "rpcsys.cli.forward",
     **dict.fromkeys(("hold", "holds", "release", "shell"), "rpcsys.cli.hold"),
     "lab": "rpcsys.cli.lab",
     **dict.fromkeys(("login", "whoami"), "rpcsys.cli.login"),

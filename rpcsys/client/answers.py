@@ -148,7 +148,10 @@ _SESSION_ERRORS = {
     *("ServerRefused", "SessionLost", "SessionTimeout", "MemoryLimit", "DeadlineExceeded"),
     *("PathError", "ValueNotSupported", "Cancelled"),
 }
-_REMOTE_ERRORS = {"RemoteFileError", "RemoteFunctionError", "RemoteArgumentError", "ModelError", "Busy"}
+_REMOTE_ERRORS = {
+    *("RemoteFileError", "RemoteFunctionError", "RemoteArgumentError", "ModelError", "Busy"),
+    *("ProgramError", "ProgramNotFound", "ExecNotAllowed"),
+}
 #: Characters of a message or a traceback: our server sends no more.
 MAX_TEXT = 64000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, Union, overload
 
 from rpcsys.client import answers, capabilities, files, models, turns
@@ -16,8 +17,11 @@ from rpcsys.link.link import Closeable
 from rpcsys.wire.values import Ref
 
 if TYPE_CHECKING:
-    from typing import Sequence
+    from typing import BinaryIO, Mapping, Sequence
 
+    from rpcsys.client.byte_streams import SessionStreams
+    from rpcsys.client.forwarding import Forward
+    from rpcsys.client.processes import Argument, CompletedProgram, RemoteProcess
     from rpcsys.client.rows import DeviceReport, MemoryReport, TurnsReport
     from rpcsys.client.transfers import TransferReport
     from rpcsys.client.turns import TimedCall
@@ -47,6 +51,8 @@ class Session(Caller, Closeable):
         self.info = hello
         self.lease = lease
         self.address = address
+        self._opening = threading.Lock()
+        self._streams: Optional[SessionStreams] = None
 
     def __repr__(self) -> str:
         state = "closed" if self._channel.broken else "open"
@@ -185,6 +191,70 @@ class Session(Caller, Closeable):
         blob = capabilities.pickled(function, self.info.get("capabilities", {}))
         result: Result = self._builtin("session.run", capabilities.VERSION, blob, *args, deadline_s=deadline_s)
         return result
+
+    def popen(
+        self,
+        args: Sequence[Argument],
+        *,
+        terminal: Union[bool, Tuple[int, int]] = False,
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+    ) -> RemoteProcess:
+        """Start a program on the device, where the server was started with ``--allow-exec``; return its process.
+
+        Its streams move both ways as bytes come; one that is not read stops the program's writing, and nothing else.
+        ``cwd`` is relative to the session's folder, and ``env`` added to its environment. ``terminal`` gives it a
+        terminal, of 24 rows and 80 columns or of the given ones. The program ends with the session at the latest.
+
+        Raises `ProgramNotFound`, `ProgramError`, `ExecNotAllowed`, `NotSupported` for an older server, `UsageError`.
+        """
+        from rpcsys.client import processes  # here and below: a board's own client starts no programs
+
+        args = processes.command(args)
+        return processes.started(self._byte_streams(), self._builtin, args, processes.described(cwd, env, terminal))
+
+    def exec(
+        self,
+        args: Sequence[Argument],
+        *,
+        stdin: Union[bytes, BinaryIO] = b"",
+        cwd: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+        timeout: Optional[float] = None,
+    ) -> CompletedProgram:
+        """Run a program on the device and wait for its end: its ``returncode``, ``stdout`` and ``stderr``.
+
+        ``stdin``: bytes, or a binary file, that it reads. After ``timeout`` seconds it is killed: `DeadlineExceeded`.
+        Raises as `popen` does.
+        """
+        from rpcsys.client.processes import CompletedProgram
+
+        process = self.popen(args, cwd=cwd, env=env)
+        outputs = process.communicate(stdin, timeout)
+        return CompletedProgram(process.args, process.wait(), *outputs)
+
+    def forward(self, board_port: int, desk_port: int = 0, *, reverse: bool = False) -> Forward:
+        """Have programs here reach ``board_port`` of the device at ``desk_port`` of 127.0.0.1 (0: any free one).
+
+        With ``reverse``, have programs there reach ``desk_port`` of this machine at ``board_port`` of 127.0.0.1. For
+        any number of connections; the result's ``port`` is the one that is listened at. Needs ``--allow-exec``, as
+        `popen` does.
+
+        Raises `UsageError` and `ProgramError` where no port can be listened at, and as `popen` does.
+        """
+        from rpcsys.client.forwarding import forwarded
+
+        return forwarded(self._byte_streams(), self._builtin, board_port, desk_port, reverse)
+
+    def _byte_streams(self) -> SessionStreams:
+        """The byte streams of this session. Raises `NotSupported` for an older server, and if the session is over."""
+        from rpcsys.client import byte_streams
+
+        byte_streams.check_able(self.info)
+        with self._opening:
+            if self._streams is None:
+                self._streams = byte_streams.SessionStreams(self._channel)
+        return self._streams
 
     def upload(self, source: Source, target: Optional[str] = None, *, progress: Optional[Progress] = None) -> str:
         """Copy a local file, or bytes, into the session's directory. Returns its name there.

@@ -19,7 +19,9 @@ STUB = "numpy_stub"  # the folder of the stub that replaces a missing numpy: nam
 _PACKAGES = ("numpy", "onnxruntime", "onnx", "cloudpickle", "tvm")
 
 
-def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = False) -> dict[str, Any]:
+def capabilities(
+    *, pickle: bool = False, cache: bool = False, deploy: bool = False, execs: bool = False
+) -> dict[str, Any]:
     """Which optional packages are installed, which files a session can load, what the flags allow. Imports nothing."""
     return {
         **{package: installed(package) for package in _PACKAGES},
@@ -29,6 +31,7 @@ def capabilities(*, pickle: bool = False, cache: bool = False, deploy: bool = Fa
         "pickle": pickle,
         "cache": cache,
         "deploy": deploy,
+        "exec": execs,  # whether sessions start programs and forward ports
         "turns": True,  # whether sessions time functions in turns
         "tvm_runtime": library.has_runtime(),  # whether TVM's libraries are there, with the package or without
         "loads": loads(),

@@ -67,6 +67,7 @@ class ServerConfig:
     session_groups: tuple[str, ...] | None = None  # None: those of accelerators that this board has
     import_timeout_s: float = 60.0
     allow_pickle: bool = False
+    allow_exec: bool = False
     cache: str | None = None
     cache_bytes: int = 1 << 30
     deploy: str | None = None
@@ -196,6 +197,7 @@ def parser() -> serve.Parser:
     took = "longest time for one of these imports"
     add("--import-timeout", type=_seconds, default=60.0, dest="import_timeout_s", metavar="S", help=took)
     add("--allow-pickle", action="store_true", help="let clients send functions to run (session.run)")
+    add("--allow-exec", action="store_true", help="let clients start programs and forward ports (rpcsys exec)")
     add("--cache", **folder, help="where files are kept between sessions, so that each is uploaded once")
     holds = "the largest size of the cache, such as 2G (default: 1G)"
     add("--cache-size", type=_size, dest="cache_bytes", metavar="SIZE", help=holds)

@@ -232,6 +232,11 @@ class Channel:
         with self._send_lock:
             self._send(frames.pack(kind, call_id, head, [*more, *buffers], flags=flags))
 
+    def new_id(self) -> int:
+        """An id that no call has, for byte streams."""
+        with self._send_lock:
+            return self._stream.next_id()
+
     def ping(self, deadline_s: float) -> None:
         """Wait for a PONG, which comes while a call runs, too. Raises `DeadlineExceeded` or a `SessionError`."""
         call = PendingCall()
@@ -303,6 +308,10 @@ class Channel:
     def on_log(self, listener: OnLog) -> None:
         """Call ``listener`` with each LOG frame, in the thread that reads: it must be fast and call no user code."""
         self._receiver.on_log = listener
+
+    def on_streams(self, take: Callable[[Frame], object]) -> None:
+        """Call ``take`` with each CHUNK that belongs to no call, in the thread that reads: it must not wait."""
+        self._receiver.on_streams = take
 
     def listen(self) -> None:
         """Read LOG frames while no call is under way, too."""

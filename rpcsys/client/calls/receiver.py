@@ -77,6 +77,7 @@ class Receiver:
         self.bytes_under_way = 0  # of their arguments
         self.errors: List[RpcsysError] = []  # the error that ended the session
         self.on_log: OnLog = lambda frame, skip: None
+        self.on_streams: Callable[[Frame], object] = lambda frame: None  # takes a CHUNK of no call
         self.listening = False  # whether LOG frames are to be read though no call is under way
         self.sleepers: Deque[PendingCall] = deque()  # the calls whose threads wait for the one that reads
         self.reads = 0  # how many times a thread began to wait
@@ -317,6 +318,8 @@ class Receiver:
             if call is not None and call.sink is not None:
                 self._stream.settle()  # the end of a download shows that a piece was lost
                 call.sink(frame)
+            elif call is None:
+                self.on_streams(frame)
         elif kind == frames.LOG:
             self._stream.settle()
             self.on_log(frame, self._skip_log)

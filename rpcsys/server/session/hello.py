@@ -19,15 +19,15 @@ HELLO_S = 10.0  # a client that sends nothing after the handshake is dropped aft
 
 
 @functools.lru_cache(maxsize=None)
-def capable(pickle: bool, cache: bool, deploy: bool) -> bytes:
+def capable(pickle: bool, cache: bool, deploy: bool, execs: bool) -> bytes:
     """This device's capabilities with these flags, as JSON: encoding them takes a new process longer than all else."""
-    return frames.encode_head(capabilities.capabilities(pickle=pickle, cache=cache, deploy=deploy))[0]
+    return frames.encode_head(capabilities.capabilities(pickle=pickle, cache=cache, deploy=deploy, execs=execs))[0]
 
 
 def prepare(*flags: bool) -> None:
     """Find the capabilities for sessions that are forked from this process, after its imports."""
     capable.cache_clear()
-    for each in {(False, False, False), flags}:
+    for each in {(False,) * 4, flags}:
         capable(*each)
 
 

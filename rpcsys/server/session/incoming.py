@@ -42,6 +42,8 @@ class Incoming:
         self.waiting: Deque[Frame] = deque()  # frames read ahead, in order
         self.lock = stream.new_lock()
         self.receive: Callable[[], Optional[Frame]] = stream.receive  # as `CallLoop.receive`
+        #: Takes a CHUNK of a byte stream at once, under the lock: a call may run for long. False for another CHUNK.
+        self.take_stream: Callable[[Frame], bool] = lambda frame: False
         out.on_full = self._while_full
 
     def next(self) -> Frame:
@@ -64,6 +66,8 @@ class Incoming:
                 frame = self.receive()
                 if frame is not None:
                     if not stream.unread:
+                        if frame.kind == frames.CHUNK and self.take_stream(frame):
+                            continue
                         self.late = frame.parsed.body_bytes > LARGE
                         return frame
                     while frame is not None:
@@ -130,6 +134,8 @@ class Incoming:
         if frame.kind == frames.PING:
             self._out.send(frames.pack(frames.PONG, frame.call_id), _SEND_TIMEOUT_S)
             return
+        if frame.kind == frames.CHUNK and self.take_stream(frame):
+            return
         if frame.kind == frames.CANCEL:
             # A waiting call is answered here. The main thread handles the CANCEL of an upload, which has begun.
             call = self._removed(frames.CALL, frame.call_id)
@@ -165,8 +171,16 @@ class Incoming:
                 return
             frame = self._stream.receive(DONT_WAIT)
             while frame is not None:
-                self._count(frame, 1, waits=False)
-                self.unsorted.append(frame)
+                if not self._taken(frame):
+                    self._count(frame, 1, waits=False)
+                    self.unsorted.append(frame)
                 frame = self._stream.receive(DONT_WAIT) if self.has_room() else None
         finally:
             self.lock.release()
+
+    def _taken(self, frame: Frame) -> bool:
+        """Whether a frame was one of a byte stream. An invalid one is kept: `sort` raises its error."""
+        try:
+            return frame.kind == frames.CHUNK and self.take_stream(frame)
+        except ProtocolError:
+            return False

@@ -13,6 +13,7 @@ from rpcsys.module.module import Module
 from rpcsys.module.placement import DeviceArray
 from rpcsys.server.session import registry
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
+from rpcsys.server.session.exec_calls import ExecCalls
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.transfers import Transfers
 from rpcsys.wire import device_names
@@ -30,8 +31,8 @@ class Operations(Calls):
     """All that a client can call in one session, by target."""
 
     def __init__(
-        self, objects: Objects, memory: ThreadMemory, files: Files, *, allow_pickle: bool, models_only: bool = False,
-        forget_heads: Callable[[], None] = lambda: None,
+        self, objects: Objects, memory: ThreadMemory, files: Files, programs: ExecCalls, *, allow_pickle: bool,
+        models_only: bool = False, forget_heads: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         super().__init__(objects, memory)
         self.streamed = {"session.upload": files.begin, "session.download": files.download}
@@ -64,6 +65,8 @@ class Operations(Calls):
         self._add("session.board_state", self._board_state)
         self._add("session.time_turns", self._time_turns, list, list, list, (int, float))
         self._add("session.functions", registry.names)
+        self._add("session.exec", programs.start, int, list, dict)
+        self._add("session.forward", programs.forward, int, int, int)
         self._directory = files.directory
         self._candidates: Any = None
         self._add("session.measure", self._measure, (bytes, memoryview), str, list, dict, str, optional=1)

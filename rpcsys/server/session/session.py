@@ -20,6 +20,7 @@ from rpcsys.server.session import hello
 from rpcsys.server.session.calls import Objects, ThreadMemory, took_us
 from rpcsys.server.session.device_calls import DeviceCalls
 from rpcsys.server.session.directory import Directory
+from rpcsys.server.session.exec_calls import ExecCalls, refusal
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.incoming import WINDOW_CALLS, Incoming
 from rpcsys.server.session.operations import Operations
@@ -104,7 +105,11 @@ class SessionServer:
         self._objects = Objects()
         self._files = Files(self._out, Directory(job.workdir), job.options.get("cache"))
         flags = {name: bool(job.options.get(name)) for name in ("allow_pickle", "models_only")}
-        self._calls = Operations(self._objects, memory, self._files, forget_heads=self._stream.forget_heads, **flags)
+        programs = ExecCalls(self._out, job.workdir, refusal(job.options))
+        self._incoming.take_stream = programs.take
+        self._calls = Operations(
+            self._objects, memory, self._files, programs, forget_heads=self._stream.forget_heads, **flags
+        )
         self._quick: set[str] = set()  # targets whose last call was quick
         self._polled = 0.0  # when the socket was last polled for a CANCEL
         self._watcher = Watcher(self._stream, self._incoming, self._out, self._end_process, renewal)
@@ -162,7 +167,7 @@ class SessionServer:
     def open(self) -> None:
         """Answer the handshake and exchange HELLO."""
         options, limit_s = self._job.options, self._job.limit_s
-        able = hello.capable(*(bool(options.get(flag)) for flag in ("allow_pickle", "cache", "deploy")))
+        able = hello.capable(*(bool(options.get(flag)) for flag in ("allow_pickle", "cache", "deploy", "allow_exec")))
         about = hello.frame(
             self._job, able, WINDOW_CALLS, self._window_bytes, limit_s=limit_s, **hello.board(self._job)
         )

@@ -198,7 +198,7 @@ class DeviceServer:
             "tvm": config.tvm,
             "tvm_library": config.tvm_library,
             "secure": bool(config.lab or config.standing_key),
-            "able": (config.allow_pickle, bool(config.cache), bool(config.deploy)),
+            "able": (config.allow_pickle, bool(config.cache), bool(config.deploy), config.allow_exec),
             "cgroups": self._cgroups,
         }
 
@@ -369,6 +369,7 @@ def _session_options(config: ServerConfig) -> dict[str, Any]:
         "load_library": list(config.load_library),
         "imports": list(config.imports),
         "allow_pickle": config.allow_pickle,
+        "allow_exec": config.allow_exec,
         "log": True,
         "cache": config.cache_options,
         "deploy": bool(config.deploy),

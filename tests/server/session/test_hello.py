@@ -35,8 +35,8 @@ def test_hello_has_the_sessions_fields():
 
 
 def test_the_frame_of_a_hello_has_the_same_fields(ends):
-    job, flags = Job("rpcsys/1", b"", ".", "rpi4", "peer"), (True, False, True)
-    able = {**capabilities.capabilities(pickle=True, cache=False, deploy=True), "devices": []}
+    job, flags = Job("rpcsys/1", b"", ".", "rpi4", "peer"), (True, False, True, True)
+    able = {**capabilities.capabilities(pickle=True, cache=False, deploy=True, execs=True), "devices": []}
     ours, theirs = ends
     ours.send(hello.frame(job, hello.capable(*flags), 3, 1 << 20, limit_s=None, **hello.board(job)))
     received = theirs.receive()
@@ -45,14 +45,19 @@ def test_the_frame_of_a_hello_has_the_same_fields(ends):
 
 
 def test_capabilities_are_found_again_after_imports(monkeypatch):
-    before = hello.capable(False, False, False)
+    before = hello.capable(False, False, False, False)
     monkeypatch.setattr(capabilities, "capabilities", lambda **flags: flags)
-    assert hello.capable(False, False, False) == before
-    hello.prepare(True, False, False)
-    assert json.loads(hello.capable(True, False, False)) == {"pickle": True, "cache": False, "deploy": False}
+    assert hello.capable(False, False, False, False) == before
+    hello.prepare(True, False, False, False)
+    assert json.loads(hello.capable(True, False, False, False)) == {
+        "pickle": True,
+        "cache": False,
+        "deploy": False,
+        "execs": False,
+    }
     monkeypatch.undo()
-    hello.prepare(False, False, False)
-    assert hello.capable(False, False, False) == before
+    hello.prepare(False, False, False, False)
+    assert hello.capable(False, False, False, False) == before
 
 
 def test_the_clients_hello_is_received(ends):

@@ -14,6 +14,7 @@ from rpcsys import errors
 from rpcsys.server.session import registry
 from rpcsys.server.session.calls import Objects, ThreadMemory
 from rpcsys.server.session.directory import Directory
+from rpcsys.server.session.exec_calls import ExecCalls, refusal
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.operations import PYTHON, Operations
 from rpcsys.wire import frames
@@ -313,16 +314,18 @@ FOR_GUESTS = {
     **dict.fromkeys(("session.tree", "session.make_folders", "session.write", "session.place"), "as always"),
     **dict.fromkeys(("session.upload", "session.download", "session.put", "session.get"), "as always"),
     **dict.fromkeys(("session.load_module", "session.run", "session.measure"), "no code"),
+    **dict.fromkeys(("session.exec", "session.forward"), "no code"),
 }
 
 
 def test_who_may_load_models_only_runs_no_code(tmp_path):
     """A new function of a session has no entry, and fails this test."""
     files = Files(None, Directory(str(tmp_path)))
-    known = Operations(Objects(), ThreadMemory(), files, allow_pickle=True, models_only=True)
+    programs = ExecCalls(None, "", refusal({"allow_exec": True, "models_only": True}))
+    known = Operations(Objects(), ThreadMemory(), files, programs, allow_pickle=True, models_only=True)
     assert {*known.streamed, *known._named} == set(FOR_GUESTS)
     pickled = cloudpickle.dumps(lambda: "code ran")
-    with Device(allow_pickle=True, models_only=True) as device, device.session() as session:
+    with Device(allow_pickle=True, allow_exec=True, models_only=True) as device, device.session() as session:
         for name in ("code.so", "code.pkl", "code.ONNX", "code.onnx.so", "code"):
             session.upload(pickled, name)
             with pytest.raises(errors.RemoteFunctionError, match="code = false"):
@@ -334,6 +337,9 @@ def test_who_may_load_models_only_runs_no_code(tmp_path):
             session.run(len, "x")
         with pytest.raises(errors.RemoteFunctionError, match="code = false"):
             session.get_function("session.measure")(pickled, "main", [], {})
+        for start in (lambda: session.exec(["true"]), lambda: session.forward(80)):
+            with pytest.raises(errors.ExecNotAllowed, match="code = false"):
+                start()
         for target in ("session.run", "session.load_module"):
             arguments = [PYTHON, pickled] if target == "session.run" else ["code.so"]
             with pytest.raises(errors.RpcsysError, match="code = false"):

@@ -1,0 +1,61 @@
+"""The session of a command that uses one board: the shell's hold, a leased board, or a server without a tracker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rpcsys.cli import options
+from rpcsys.cli.run import parse_labels
+from rpcsys.client import Session, connect, connect_tracker
+from rpcsys.errors import UsageError
+from rpcsys.link import standing_key
+from rpcsys.query import terminal
+
+HELD = "RPCSYS_LEASE"  # the variable of a shell that holds a board
+
+
+def of_one_session(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that `opened` takes."""
+    wanted = [
+        click.option("--key", help="The kind of device to lease (default: the one that this shell holds)."),
+        click.option("--label", "labels", metavar="K=V", multiple=True, help="A label that it must have; repeatable."),
+        click.option("--server", metavar="HOST:PORT", help="This device server, without a tracker and a lease."),
+        click.option("--key-file", type=options.FILE, help="With --server: the file with its key."),
+        click.option("--wait-timeout", type=options.Number(0), help="Seconds to wait for a device (else no limit)."),
+        options.tracker,
+    ]
+    return terminal.with_options(*wanted)(function)
+
+
+@contextlib.contextmanager
+def opened(
+    key: str | None, labels: Sequence[str], server: str | None, key_file: Path | None, tracker: str | None,
+    wait_timeout: float | None,
+) -> Iterator[Session]:  # fmt: skip
+    """A session with one board. Raises `UsageError` where nothing says which."""
+    if key is not None:
+        options.check_key(key)
+    if server is not None:
+        found = standing_key.match_key(str(key_file)) if key_file is not None else key or ""
+        with connect(server, key=found) as session:
+            yield session
+        return
+    if key_file is not None:
+        raise UsageError("--key-file is for one server: say which, with --server HOST:PORT")
+    wanted = parse_labels(labels)
+    if key is None and not wanted and not os.environ.get(HELD):
+        raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
+    with connect_tracker(options.tracker_address(tracker)) as connection:
+        session = connection.request(key, labels=wanted, wait_timeout=wait_timeout, on_queued=_say_place)
+        with session:
+            yield session
+
+
+def _say_place(event: object) -> None:
+    terminal.say(f"  {event}", err=True)
