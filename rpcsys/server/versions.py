@@ -14,7 +14,13 @@ import sys
 from typing import Dict
 
 #: The packages, and the distribution that usually contains each: a folder like ``apache_tvm-0.27.0.dist-info``.
-PACKAGES = {"numpy": "numpy", "onnxruntime": "onnxruntime", "tvm": "apache_tvm", "tvm_ffi": "apache_tvm_ffi"}
+PACKAGES = {
+    "numpy": "numpy", "onnxruntime": "onnxruntime", "tvm": "apache_tvm", "tvm_ffi": "apache_tvm_ffi",
+    "openvino": "openvino", "ai_edge_litert": "ai_edge_litert", "iree.runtime": "iree_base_runtime",
+    "executorch": "executorch",
+}  # fmt: skip
+#: Packages whose label has another name.
+LABELS = {"ai_edge_litert": "litert", "iree.runtime": "iree"}
 _DRIVER = "/proc/driver/nvidia/version"
 _NVRM = re.compile(r"^NVRM version:.*?\s([0-9]+(?:\.[0-9]+)+)(?:\s|$)", re.MULTILINE)
 _LOADER = "/lib/ld-musl-*.so.1"

@@ -9,6 +9,7 @@ iree-base-compiler, or executorch with torch and torchao, are installed: ``pytho
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 
 def given(name: str) -> list[Any]:
     """Inputs for a model of `CASES`."""
-    return [np.random.default_rng(place).standard_normal(shape, "float32") for place, shape in enumerate(CASES[name][1])]
+    shapes = enumerate(CASES[name][1])
+    return [np.random.default_rng(place).standard_normal(shape, "float32") for place, shape in shapes]
 
 
 def expected(name: str) -> list[Any]:
@@ -230,9 +232,7 @@ def _mlir(name: str) -> str:
     %0 = linalg.conv_2d_nhwc_hwcf ins(%x, %k : tensor<1x8x8x1xf32>, tensor<3x3x1x2xf32>)
          outs(%z : tensor<1x6x6x2xf32>) -> tensor<1x6x6x2xf32>
     return %0 : tensor<1x6x6x2xf32>"""
-        return _MLIR.format(
-            name=name, arguments="%x: tensor<1x8x8x1xf32>", results="tensor<1x6x6x2xf32>", body=body
-        )
+        return _MLIR.format(name=name, arguments="%x: tensor<1x8x8x1xf32>", results="tensor<1x6x6x2xf32>", body=body)
     body = f"""    %w = arith.constant {_dense(FIRST)}
     %v = arith.constant {_dense(SECOND)}
     %z = arith.constant dense<0.0> : tensor<2x8xf32>
@@ -254,7 +254,8 @@ def _compile_iree(name: str) -> bytes:
     """For IREE's virtual machine, which runs on any processor."""
     from iree import compiler
 
-    return bytes(compiler.compile_str(_mlir(name), target_backends=["vmvx"], extra_args=["--iree-vm-bytecode-module-strip-source-map=true"]))
+    flags = ["--iree-vm-bytecode-module-strip-source-map=true"]
+    return bytes(compiler.compile_str(_mlir(name), target_backends=["vmvx"], extra_args=flags))
 
 
 def _export_torch(name: str) -> bytes:
@@ -267,8 +268,9 @@ def _export_torch(name: str) -> bytes:
 
     class Convolution(torch.nn.Module):
         def forward(self, image: Any) -> Any:
-            kernel = torch.from_numpy(np.ascontiguousarray(KERNEL.transpose(0, 3, 1, 2)))
-            return torch.nn.functional.conv2d(image.permute(0, 3, 1, 2), kernel).permute(0, 2, 3, 1).contiguous()
+            taps = [(row, column) for row in range(3) for column in range(3)]
+            weights = torch.from_numpy(np.ascontiguousarray(KERNEL[:, :, :, 0].transpose(1, 2, 0)))
+            return sum(image[:, row : row + 6, column : column + 6] * weights[row, column] for row, column in taps)
 
     class Both(torch.nn.Module):
         def forward(self, a: Any, b: Any) -> Any:
@@ -280,11 +282,6 @@ def _export_torch(name: str) -> bytes:
 
 
 if __name__ == "__main__":
-    from importlib.util import find_spec
-
-    makers = {".vmfb": ("iree.compiler", _compile_iree), ".pte": ("executorch", _export_torch)}
-    for suffix, (package, make) in makers.items():
-        if package in ("executorch",) and find_spec(package) is None:
-            continue
-        for case in CASES:
+    for suffix, package, make in ((".vmfb", "iree.compiler", _compile_iree), (".pte", "executorch", _export_torch)):
+        for case in CASES if find_spec(package) else ():
             compiled(case, suffix).write_bytes(make(case))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import torch
@@ -28,6 +28,13 @@ _MAIN = "forward"  # the method of a module of PyTorch that a call runs
 _DTYPES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 11: "bool",
 }  # fmt: skip
+
+
+class _UpTo(Value):
+    """An input or output with the most that each extent can be: which of them are free, a program does not say."""
+
+    def _fits(self, shape: Tuple[int, ...]) -> bool:
+        return len(shape) == len(self.shape) and all(have <= most for most, have in zip(self.shape, shape))
 
 
 def _open(files: ModelFiles, device: str, threads: int) -> Dict[str, RuntimeFunction]:
@@ -58,8 +65,7 @@ def _value(name: str, about: Any) -> Value:
     dtype = _DTYPES.get(about.dtype())
     if dtype is None:
         raise ModelError(f"has {name!r} of a type that numpy lacks (number {about.dtype()}); export it with another")
-    # What a program declares is the most that an extent can be: which extents are free, it does not say.
-    return Value(name, dtype, [None] * len(about.sizes()))
+    return _UpTo(name, dtype, about.sizes())
 
 
 _RUNTIME = runtime_model.Runtime(KIND, "ExecuTorch", _open, has_threads=False)

@@ -41,8 +41,8 @@ def _read(files: ModelFiles) -> openvino.Model:
     if files.paths:
         return core.read_model(files.paths[0])
     model, *weights = files.inside
-    tensor = openvino.Tensor(np.frombuffer(weights[0], "uint8"), shared_memory=True) if weights else openvino.Tensor()
-    return core.read_model(bytes(model), tensor)
+    array = np.frombuffer(weights[0] if weights and len(weights[0]) else b"\0", "uint8")  # an empty one is refused
+    return core.read_model(bytes(model), openvino.Tensor(array, shared_memory=True))
 
 
 def _run(runner: OpenVinoRunner, inputs: Sequence[str], outputs: List[str], args: List[object]) -> List[object]:

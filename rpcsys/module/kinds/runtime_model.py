@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from typing import Any, Callable, Dict, Generic, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
@@ -30,8 +31,12 @@ class ModelFiles(NamedTuple):
     inside: Sequence[Buffer] = ()
 
     def pieces(self) -> List[Buffer]:
-        """The bytes of the files. Raises OSError, `ElfError` for an empty file."""
-        return list(self.inside) or [memoryview(elf.mapped(path)) for path in self.paths]
+        """The bytes of the files. Raises OSError."""
+        return list(self.inside) or [_mapped(path) for path in self.paths]
+
+
+def _mapped(path: str) -> Buffer:
+    return memoryview(elf.mapped(path)) if os.path.getsize(path) else b""
 
 
 class RuntimeFunction(NamedTuple):
@@ -93,7 +98,7 @@ class RuntimeModule(Module):
         try:
             opened = self._runtime.open(self.files, self.device, self.threads)
         except ModelError as error:
-            raise ModelError(f"{self._name} {error}") from None
+            raise ModelError(f"{self._name} {one_line(error, None)}") from None
         except Exception as error:  # noqa: BLE001 - each runtime has errors of its own
             why = functools.reduce(lambda text, path: text.replace(path, self._name), self.files.paths, _text(error))
             raise ModelError(f"{self._name} cannot be loaded by {self.runtime}: {why[:_MOST_TEXT]}") from None

@@ -20,8 +20,9 @@ from typing import Any, Callable
 from rpcsys import stream as streams
 from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError, UsageError, printable
 from rpcsys.module import external
+from rpcsys.module.loading import SUFFIXES
 from rpcsys.server.capabilities import capabilities
-from rpcsys.server.models.store import SUFFIXES, Store, Version, is_name
+from rpcsys.server.models.store import Store, Version, is_name
 from rpcsys.server.sandbox import messages, processes
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
@@ -140,7 +141,7 @@ class Deployer:
         self._check_allowed(name)
         if not file.isprintable():
             raise RemoteFileError(f"{printable(file)}: a file to deploy has a name that can be printed; rename it")
-        if not file.endswith(SUFFIXES):
+        if not file.endswith(tuple(SUFFIXES)):
             raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES))
         source = self._files.directory.existing(file)
         beside = _named_by(source, file)
