@@ -30,9 +30,10 @@ def check_loadable(source: Source, name: str, capabilities: Dict[str, Any]) -> N
     loads = capabilities.get("loads")
     if isinstance(loads, list) and not name.endswith(tuple(loads)):
         known = ", ".join(loads) or "no models (is onnxruntime installed there?)"
-        text = f"this device cannot load {name!r}; it loads {known}. See session.info['capabilities']"
-        ending = suffix(name)
-        raise ModelError(f"{name}: {how_to_install(FORMATS[ending].kind)}; it loads {known}" if ending else text)
+        how = (
+            f"; {how_to_install(FORMATS[suffix(name)].kind)}" if suffix(name) else ". See session.info['capabilities']"
+        )
+        raise ModelError(f"this device cannot load {name!r}; it loads {known}{how}")
     if name.endswith(".so") and isinstance(capabilities.get("kinds"), list):
         _check_library(_opened(source, name), name, capabilities)
 
@@ -104,7 +105,7 @@ def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) 
             " (Python functions: only where the server was started with --allow-pickle)" if _PYTHON in missing else ""
         )
         more = ", and what TVM's runtime there knows" if own["tvm_runtime"] else ""
-        hint += "".join(f" ({how})" for how in map(how_to_install, sorted(missing)) if how)
+        more += "".join(f"; {how}" for how in map(how_to_install, sorted(missing)) if how)
         raise ModelError(
             f"{name} holds {', '.join(sorted(missing))}, which this device cannot load{hint}; "
             f"it loads {', '.join(capabilities['kinds'])}{more}"

@@ -44,7 +44,8 @@ def of_package(package: str) -> str:
     except (ImportError, ValueError):
         return ""
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        pattern = os.path.join(glob.escape(os.path.dirname(folder)), PACKAGES[package] + "-*-info")
+        beside = os.path.dirname(folder) if "." not in package else os.path.dirname(os.path.dirname(folder))
+        pattern = os.path.join(glob.escape(beside), PACKAGES[package] + "-*-info")
         for path in sorted(glob.glob(pattern)):  # numpy-1.24.2.dist-info, or numpy-1.24.2-py3.11.egg-info
             return os.path.basename(path)[len(PACKAGES[package]) + 1 :].rpartition(".")[0].partition("-py")[0]
         for name in _SOURCES:

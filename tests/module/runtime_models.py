@@ -204,6 +204,15 @@ def compiled(name: str, suffix: str) -> Path:
     return MODELS / (name + suffix)
 
 
+def written(name: str, suffix: str, folder: Path) -> Path:
+    """The path of a model's file, in any format; those that are made here are written into ``folder``."""
+    path = folder / (name + suffix)
+    if suffix == ".tflite":
+        path.write_bytes(tflite(name))
+        return path
+    return openvino_ir(name, path) if suffix == ".xml" else compiled(name, suffix)
+
+
 _MLIR = """
 module @{name} {{
   func.func @main({arguments}) -> ({results}) {{

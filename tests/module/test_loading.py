@@ -44,20 +44,31 @@ def test_empty_and_random_files_are_refused(tmp_path, suffix):
 
 WITHOUT = """
 import sys
-sys.modules[sys.argv[1]] = None
+sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
 from rpcsys.module import loading
 try:
-    loading.load_file("/nowhere/model.onnx", "model.onnx")
+    loading.load_file("/nowhere/" + sys.argv[2], sys.argv[2])
 except Exception as error:
     print(type(error).__name__, error.args[0])
 """
 
 
-@pytest.mark.parametrize("missing", ["onnxruntime", "numpy"])
-def test_the_error_names_a_missing_package(missing):
-    done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.startswith("ModelError model.onnx needs onnxruntime on the device"), done.stderr
-    assert done.stdout.rstrip().endswith("pip install onnxruntime there")
+@pytest.mark.parametrize(
+    ("name", "missing", "package"),
+    [
+        ("model.onnx", "onnxruntime,openvino", "onnxruntime"),
+        ("model.onnx", "numpy", "onnxruntime"),
+        ("model.tflite", "ai_edge_litert", "ai-edge-litert"),
+        ("model.xml", "openvino", "openvino"),
+        ("model.vmfb", "iree.runtime", "iree-base-runtime"),
+        ("model.pte", "executorch,torch", "executorch"),
+    ],
+)
+def test_the_error_names_a_missing_package(name, missing, package):
+    done = subprocess.run([sys.executable, "-c", WITHOUT, missing, name], capture_output=True, text=True, cwd=ROOT)
+    how = f"package {package} is not on the board: python3 -m pip install {package} there"
+    assert done.stdout.startswith(f"ModelError {name} cannot be loaded: {how} ("), done.stderr
+    assert done.stdout.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["functions.so", "libc.so", "./functions.so"])

@@ -7,15 +7,11 @@ exported. Statements about ExecuTorch here were found by running 1.5 with torch 
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import torch
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # that its Python may change
-    from executorch.runtime import Runtime
+from executorch.runtime import Runtime
 
 from rpcsys.errors import ModelError
 from rpcsys.module.kinds import runtime_model

@@ -41,8 +41,8 @@ def _read(files: ModelFiles) -> openvino.Model:
     if files.paths:
         return core.read_model(files.paths[0])
     model, *weights = files.inside
-    array = np.frombuffer(weights[0] if weights and len(weights[0]) else b"\0", "uint8")  # an empty one is refused
-    return core.read_model(bytes(model), openvino.Tensor(array, shared_memory=True))
+    held = bytearray(weights[0] if weights else b"") or bytearray(1)  # OpenVINO takes none that is empty or read-only
+    return core.read_model(bytes(model), openvino.Tensor(np.frombuffer(held, "uint8"), shared_memory=True))
 
 
 def _run(runner: OpenVinoRunner, inputs: Sequence[str], outputs: List[str], args: List[object]) -> List[object]:
