@@ -30,9 +30,8 @@ def check_loadable(source: Source, name: str, capabilities: Dict[str, Any]) -> N
     loads = capabilities.get("loads")
     if isinstance(loads, list) and not name.endswith(tuple(loads)):
         known = ", ".join(loads) or "no models (is onnxruntime installed there?)"
-        how = (
-            f"; {how_to_install(FORMATS[suffix(name)].kind)}" if suffix(name) else ". See session.info['capabilities']"
-        )
+        ending = suffix(name)
+        how = f"; {how_to_install(FORMATS[ending].kind)}" if ending else ". See session.info['capabilities']"
         raise ModelError(f"this device cannot load {name!r}; it loads {known}{how}")
     if name.endswith(".so") and isinstance(capabilities.get("kinds"), list):
         _check_library(_opened(source, name), name, capabilities)

@@ -41,8 +41,9 @@ def _read(files: ModelFiles) -> openvino.Model:
     if files.paths:
         return core.read_model(files.paths[0])
     model, *weights = files.inside
-    held = bytearray(weights[0] if weights else b"") or bytearray(1)  # OpenVINO takes none that is empty or read-only
-    return core.read_model(bytes(model), openvino.Tensor(np.frombuffer(held, "uint8"), shared_memory=True))
+    # A copy, which OpenVINO owns: it does not keep an array that it shares.
+    array = np.frombuffer(weights[0] if weights and len(weights[0]) else b"\0", "uint8")
+    return core.read_model(bytes(model), openvino.Tensor(array, shared_memory=False))
 
 
 def _run(runner: OpenVinoRunner, inputs: Sequence[str], outputs: List[str], args: List[object]) -> List[object]:

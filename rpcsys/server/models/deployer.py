@@ -98,7 +98,7 @@ class Deployer:
             options = self._job.options
             able = capabilities(pickle=options["allow_pickle"], cache=bool(options.get("cache")))
             if able["numpy"] and able["onnx"]:  # a single model runs without onnxruntime, too
-                able["loads"] = sorted({*able["loads"], ".onnx"})
+                able["loads"] = list(dict.fromkeys([".onnx", *able["loads"]]))
             about = hello.fields(self._job, able, 1, frames.MAX_CHUNK)
             self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, about)])
             hello.received(self._stream)

@@ -44,9 +44,7 @@ def test_functions_are_entry_points() -> None:
 
 def test_a_driver_that_has_no_device(tmp_path: Path) -> None:
     path = models.compiled("both", ".vmfb")
-    with pytest.raises(
-        ModelError, match=r"both\.vmfb is for opencl:0, and IREE runs models on devices of the kinds cpu"
-    ):
+    with pytest.raises(ModelError, match=r"both\.vmfb is for opencl:0, and IREE runs models on devices of the kind"):
         load_module(path, device="opencl:0")
     with pytest.raises(ModelError, match=r"both\.vmfb cannot be loaded by IREE: [^\n]+\Z"):
         load_module(path, device="rocm:0")

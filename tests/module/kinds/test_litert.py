@@ -57,7 +57,5 @@ def test_other_devices_are_refused(tmp_path: Path) -> None:
 def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
     path = models.written("convolution", ".tflite", tmp_path)
     path.write_bytes(path.read_bytes()[:400])
-    with pytest.raises(
-        ModelError, match=r"convolution\.tflite cannot be loaded by LiteRT: [^\n]*not a valid Flatbuffer"
-    ):
+    with pytest.raises(ModelError, match=r"convolution\.tflite cannot be loaded by LiteRT: [^\n]*valid Flatbuffer"):
         load_module(path)

@@ -37,9 +37,7 @@ def test_a_device_of_openvino(tmp_path: Path) -> None:
     assert load_module(path, device="openvino:CPU").device == "openvino:CPU"
     with pytest.raises(ModelError, match=r"both\.xml is for openvino:NPU, and OpenVINO here has openvino:CPU"):
         load_module(path, device="openvino:NPU")
-    with pytest.raises(
-        ModelError, match=r"both\.xml is for cuda:0, and OpenVINO's devices are named like openvino:CPU"
-    ):
+    with pytest.raises(ModelError, match=r"both\.xml is for cuda:0, and OpenVINO's devices are named like openvino"):
         load_module(path, device="cuda:0")
 
 
