@@ -61,10 +61,8 @@ def expected(name: str) -> list[Any]:
 
 def tflite(name: str) -> bytes:
     """A ``.tflite`` file of `CASES`, with one signature; "signatures" has two, and "bare" has none."""
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
-
-    graph = _Graph(schema)
+    graph = _Graph()
+    schema = graph.schema
     if name == "convolution":
         image = graph.tensor("image", (1, 8, 8, 1))
         options = schema.Conv2DOptionsT()
@@ -79,44 +77,61 @@ def tflite(name: str) -> bytes:
         graph.perceptron(named=name != "bare")
     if name == "signatures":
         graph.both()
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(graph.model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return graph.written()
+
+
+def tflite_layers(layers: list[Any], rows: int) -> bytes:
+    """A ``.tflite`` file of dense layers with these weights, each with a ReLU behind it."""
+    graph = _Graph()
+    first = made = graph.tensor("x", (rows, len(layers[0])))
+    for number, weights in enumerate(layers):
+        made = graph.dense(made, weights, f"layer{number}", 1, rows)
+    graph.finish("serving_default", [first], [made])
+    return graph.written()
 
 
 class _Graph:
-    def __init__(self, schema: Any) -> None:
-        self._schema = schema
+    def __init__(self) -> None:
+        from ai_edge_litert import schema_py_generated as schema
+
+        self.schema: Any = schema
         self.model = schema.ModelT()
         self.model.version = 3
         self.model.buffers, self.model.operatorCodes = [schema.BufferT()], []
         self.model.subgraphs, self.model.signatureDefs = [], []
         self._begin()
 
+    def written(self) -> bytes:
+        import flatbuffers
+
+        builder = flatbuffers.Builder(1024)
+        builder.Finish(self.model.Pack(builder), b"TFL3")
+        return bytes(builder.Output())
+
     def _begin(self) -> None:
-        self._graph = self._schema.SubGraphT()
+        self._graph = self.schema.SubGraphT()
         self._graph.tensors, self._graph.operators = [], []
 
     def tensor(self, name: str, shape: tuple[int, ...], buffer: int = 0) -> int:
         """Add a tensor; an extent of -1 is free."""
-        tensor = self._schema.TensorT()
-        tensor.name, tensor.type, tensor.buffer = name, self._schema.TensorType.FLOAT32, buffer
+        tensor = self.schema.TensorT()
+        tensor.name, tensor.type, tensor.buffer = name, self.schema.TensorType.FLOAT32, buffer
         tensor.shape, tensor.shapeSignature = [abs(extent) for extent in shape], list(shape)
         tensor.hasRank = True
         self._graph.tensors.append(tensor)
         return len(self._graph.tensors) - 1
 
     def weight(self, name: str, array: Any) -> int:
-        buffer = self._schema.BufferT()
+        buffer = self.schema.BufferT()
         buffer.data = np.frombuffer(array.tobytes(), "uint8")
         self.model.buffers.append(buffer)
         return self.tensor(name, array.shape, len(self.model.buffers) - 1)
 
     def node(self, kind: str, arguments: list[int], name: str, shape: tuple[int, ...], options: Any, of: int) -> int:
-        code = self._schema.OperatorCodeT()
-        code.builtinCode = code.deprecatedBuiltinCode = getattr(self._schema.BuiltinOperator, kind)
+        code = self.schema.OperatorCodeT()
+        code.builtinCode = code.deprecatedBuiltinCode = getattr(self.schema.BuiltinOperator, kind)
         self.model.operatorCodes.append(code)
-        node, made = self._schema.OperatorT(), self.tensor(name, shape)
+        node, made = self.schema.OperatorT(), self.tensor(name, shape)
         node.opcodeIndex, node.inputs, node.outputs = len(self.model.operatorCodes) - 1, arguments, [made]
         node.builtinOptions, node.builtinOptionsType = options, of
         self._graph.operators.append(node)
@@ -127,7 +142,7 @@ class _Graph:
         self._graph.inputs, self._graph.outputs = inputs, outputs
         self.model.subgraphs.append(self._graph)
         if key:
-            signature = self._schema.SignatureDefT()
+            signature = self.schema.SignatureDefT()
             signature.signatureKey, signature.subgraphIndex = key, len(self.model.subgraphs) - 1
             signature.inputs, signature.outputs = self._named(inputs), self._named(outputs)
             self.model.signatureDefs.append(signature)
@@ -136,27 +151,27 @@ class _Graph:
     def _named(self, places: list[int]) -> list[Any]:
         found = []
         for place in places:
-            entry = self._schema.TensorMapT()
+            entry = self.schema.TensorMapT()
             entry.name, entry.tensorIndex = self._graph.tensors[place].name, place
             found.append(entry)
         return found
 
     def perceptron(self, *, named: bool) -> None:
         x = self.tensor("x", (-1, 4))
-        hidden = self._dense(x, FIRST, "hidden", 1)
-        self.finish("serving_default" if named else "", [x], [self._dense(hidden, SECOND, "scores", 0)])
+        hidden = self.dense(x, FIRST, "hidden", 1)
+        self.finish("serving_default" if named else "", [x], [self.dense(hidden, SECOND, "scores", 0)])
 
-    def _dense(self, x: int, weights: Any, name: str, activation: int) -> int:
-        options = self._schema.FullyConnectedOptionsT()
+    def dense(self, x: int, weights: Any, name: str, activation: int, rows: int = -1) -> int:
+        options = self.schema.FullyConnectedOptionsT()
         options.fusedActivationFunction = activation
         zero = self.weight(name + " bias", np.zeros(weights.shape[1], "float32"))
         arguments = [x, self.weight(name + " weights", np.ascontiguousarray(weights.T)), zero]
-        kind = self._schema.BuiltinOptions.FullyConnectedOptions
-        return self.node("FULLY_CONNECTED", arguments, name, (-1, weights.shape[1]), options, kind)
+        kind = self.schema.BuiltinOptions.FullyConnectedOptions
+        return self.node("FULLY_CONNECTED", arguments, name, (rows, weights.shape[1]), options, kind)
 
     def both(self) -> None:
         a, b = self.tensor("a", (-1, 4)), self.tensor("b", (-1, 4))
-        schema = self._schema
+        schema = self.schema
         added = self.node("ADD", [a, b], "sum", (-1, 4), schema.AddOptionsT(), schema.BuiltinOptions.AddOptions)
         times = self.node("MUL", [a, b], "product", (-1, 4), schema.MulOptionsT(), schema.BuiltinOptions.MulOptions)
         self.finish("both", [a, b], [added, times])
