@@ -15,7 +15,7 @@ from executorch.runtime import Runtime
 
 from rpcsys.errors import ModelError
 from rpcsys.module.kinds import runtime_model
-from rpcsys.module.kinds.runtime_model import ModelFiles, Pool, RuntimeFunction, RuntimeModule
+from rpcsys.module.kinds.runtime_model import ModelFiles, OnePerCall, RuntimeFunction, RuntimeModule
 from rpcsys.module.kinds.values import Value
 
 KIND = "rpcsys.executorch"
@@ -37,13 +37,13 @@ def _open(files: ModelFiles, device: str, threads: int) -> Dict[str, RuntimeFunc
     if device:
         raise ModelError(f"is for {device}; an ExecuTorch program has its devices from its export: leave it out")
     # Its methods share memory, so one call at a time has a program.
-    pool = Pool(lambda: Runtime.get().load_program(files.paths[0] if files.paths else bytes(files.inside[0])))
+    pool = OnePerCall(lambda: Runtime.get().load_program(files.paths[0] if files.paths else bytes(files.inside[0])))
     with pool.one() as program:
         names = sorted(program.method_names, key=lambda name: (name != _MAIN, name))
         return {name: _function(pool, name, program.metadata(name)) for name in names}
 
 
-def _function(pool: Pool[Any], name: str, about: Any) -> RuntimeFunction:
+def _function(pool: OnePerCall[Any], name: str, about: Any) -> RuntimeFunction:
     inputs = [_value(f"input{place}", about.input_tensor_meta(place)) for place in range(about.num_inputs())]
     outputs = [_value(f"output{place}", about.output_tensor_meta(place)) for place in range(about.num_outputs())]
 
@@ -64,7 +64,7 @@ def _value(name: str, about: Any) -> Value:
     return _UpTo(name, dtype, about.sizes())
 
 
-_RUNTIME = runtime_model.Runtime(KIND, "ExecuTorch", _open, has_threads=False)
+_RUNTIME = runtime_model.ModelRuntime(KIND, "ExecuTorch", _open, has_threads=False)
 save_to_bytes = runtime_model.save_to_bytes
 load_from_bytes = functools.partial(runtime_model.load_from_bytes, _RUNTIME)
 

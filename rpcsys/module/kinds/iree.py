@@ -18,7 +18,7 @@ from iree.runtime import _binding as binding
 from rpcsys.errors import ModelError
 from rpcsys.module.kinds import runtime_model
 from rpcsys.module.kinds.cpus import cpus_here
-from rpcsys.module.kinds.runtime_model import ModelFiles, Pool, RuntimeFunction, RuntimeModule
+from rpcsys.module.kinds.runtime_model import ModelFiles, OnePerCall, RuntimeFunction, RuntimeModule
 from rpcsys.module.kinds.values import Value
 from rpcsys.module.module import process
 from rpcsys.wire.device_names import CPU, parse
@@ -47,7 +47,7 @@ def _open(files: ModelFiles, device: str, threads: int) -> Dict[str, RuntimeFunc
         module = rt.VmModule.mmap(instance, files.paths[0])
     else:
         module = rt.VmModule.copy_buffer(instance, bytes(files.inside[0]))
-    pool = Pool(lambda: rt.VmContext(instance, modules=[binding.create_hal_module(instance, there), module]))
+    pool = OnePerCall(lambda: rt.VmContext(instance, modules=[binding.create_hal_module(instance, there), module]))
     found = {}
     for name in module.function_names:
         function = module.lookup_function(name)
@@ -78,7 +78,7 @@ def _device(device: str, threads: int) -> Any:
         return _devices[key]
 
 
-def _function(pool: Pool[Any], device: Any, function: Any) -> RuntimeFunction:
+def _function(pool: OnePerCall[Any], device: Any, function: Any) -> RuntimeFunction:
     declared = _PARTS.match(function.reflection.get(_DECLARED, ""))
     if declared is None:
         raise ModelError(f"does not declare what {function.name!r} takes; compile it again, with IREE's native ABI")
@@ -106,7 +106,7 @@ def _values(declared: str) -> Iterator[Value]:
             yield Value(name, _DTYPES[element], shape)
 
 
-_RUNTIME = runtime_model.Runtime(KIND, "IREE", _open)
+_RUNTIME = runtime_model.ModelRuntime(KIND, "IREE", _open)
 save_to_bytes = runtime_model.save_to_bytes
 load_from_bytes = functools.partial(runtime_model.load_from_bytes, _RUNTIME)
 

@@ -14,7 +14,7 @@ from ai_edge_litert.interpreter import Interpreter
 from rpcsys.errors import ModelError
 from rpcsys.module.kinds import runtime_model
 from rpcsys.module.kinds.cpus import cpus_here
-from rpcsys.module.kinds.runtime_model import ModelFiles, Pool, RuntimeFunction, RuntimeModule
+from rpcsys.module.kinds.runtime_model import ModelFiles, OnePerCall, RuntimeFunction, RuntimeModule
 from rpcsys.module.kinds.values import Value
 from rpcsys.module.module import process
 
@@ -49,7 +49,7 @@ def _open(files: ModelFiles, device: str, threads: int) -> Dict[str, RuntimeFunc
         raise ModelError(f"is for {device}, and LiteRT's Python runs models on the CPU alone; leave the device out")
     threads = threads or process.threads or len(cpus_here()) or 1
     content = {"model_path": files.paths[0]} if files.paths else {"model_content": bytes(files.inside[0])}
-    pool = Pool(lambda: _Interpreter(content, threads))
+    pool = OnePerCall(lambda: _Interpreter(content, threads))
     with pool.one() as first:
         interpreter = first.interpreter
         main = interpreter.get_input_details(), interpreter.get_output_details()
@@ -59,7 +59,7 @@ def _open(files: ModelFiles, device: str, threads: int) -> Dict[str, RuntimeFunc
         }
 
 
-def _signature(pool: Pool[_Interpreter], key: str, runner: Any, main: Tuple[Any, Any]) -> RuntimeFunction:
+def _signature(pool: OnePerCall[_Interpreter], key: str, runner: Any, main: Tuple[Any, Any]) -> RuntimeFunction:
     inputs, outputs = runner.get_input_details(), runner.get_output_details()
     if [_numbers(inputs), _numbers(outputs)] == [_numbers(_named(details)) for details in main]:
         return _of_main_graph(pool, inputs, outputs)  # without the runner, whose calls take longer
@@ -73,7 +73,7 @@ def _signature(pool: Pool[_Interpreter], key: str, runner: Any, main: Tuple[Any,
     return RuntimeFunction(_values(inputs), _values(outputs), run)
 
 
-def _of_main_graph(pool: Pool[_Interpreter], inputs: Details, outputs: Details) -> RuntimeFunction:
+def _of_main_graph(pool: OnePerCall[_Interpreter], inputs: Details, outputs: Details) -> RuntimeFunction:
     taken, given = ([each["index"] for each in details.values()] for details in (inputs, outputs))
 
     def run(args: List[Any]) -> List[Any]:
@@ -104,7 +104,7 @@ def _value(name: str, details: Mapping[str, Any]) -> Value:
     return Value(name, dtype.name, [None if extent < 0 else int(extent) for extent in shape])
 
 
-_RUNTIME = runtime_model.Runtime(KIND, "LiteRT", _open)
+_RUNTIME = runtime_model.ModelRuntime(KIND, "LiteRT", _open)
 save_to_bytes = runtime_model.save_to_bytes
 load_from_bytes = functools.partial(runtime_model.load_from_bytes, _RUNTIME)
 

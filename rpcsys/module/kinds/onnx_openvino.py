@@ -17,6 +17,7 @@ import openvino
 from rpcsys.errors import RemoteFunctionError
 from rpcsys.module.kinds.cpus import bound_to
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, head_of_weight
+from rpcsys.module.kinds.runtime_model import OnePerCall
 from rpcsys.module.kinds.values import Value
 from rpcsys.module.layout import Buffer
 from rpcsys.module.module import process, running_call
@@ -45,7 +46,7 @@ class OpenVinoRunner:
         """Raises ValueError for tensors of a type that numpy lacks."""
         self._compiled = compiled
         self._cpus = cpus
-        self._idle: List[Any] = []  # requests that no thread uses; each holds the memory of one call
+        self._requests: OnePerCall[Any] = OnePerCall(compiled.create_infer_request)
         self.inputs = [_declared(port, f"input{place}") for place, port in enumerate(compiled.inputs)]
         self.outputs = [_declared(port, f"output{place}") for place, port in enumerate(compiled.outputs)]
         self.optional: List[Value] = []  # it makes constants of weights that a caller may override elsewhere
@@ -54,7 +55,7 @@ class OpenVinoRunner:
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. Many threads may call it."""
-        with bound_to(self._cpus), self._request() as request:
+        with bound_to(self._cpus), self._requests.one() as request:
             given = {self._taken[name]: np.ascontiguousarray(feed) for name, feed in feeds.items()}
             if running_call.stops is None:
                 request.infer(given, share_inputs=True, share_outputs=True)
@@ -77,16 +78,6 @@ class OpenVinoRunner:
                 if stopped.is_set():
                     raise RemoteFunctionError("the call was stopped") from None
                 raise
-
-    @contextlib.contextmanager
-    def _request(self) -> Iterator[Any]:
-        """A request of its own for this thread; one that has failed is not used again."""
-        try:
-            request = self._idle.pop()
-        except IndexError:
-            request = self._compiled.create_infer_request()
-        yield request
-        self._idle.append(request)
 
 
 def _declared(port: Any, unnamed: str) -> Value:

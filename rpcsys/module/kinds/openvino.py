@@ -50,7 +50,7 @@ def _run(runner: OpenVinoRunner, inputs: Sequence[str], outputs: List[str], args
     return runner.run(outputs, dict(zip(inputs, args)))
 
 
-_RUNTIME = runtime_model.Runtime(KIND, "OpenVINO", _open)
+_RUNTIME = runtime_model.ModelRuntime(KIND, "OpenVINO", _open)
 save_to_bytes = runtime_model.save_to_bytes
 load_from_bytes = functools.partial(runtime_model.load_from_bytes, _RUNTIME)
 

@@ -1,6 +1,6 @@
 """Modules whose model is kept as its runtime has it: one or two files, which only that runtime reads.
 
-A kind's own file says how its runtime opens a model (`Runtime`); all else is here.
+A kind's own file says how its runtime opens a model (`ModelRuntime`); all else is here.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import threading
 from typing import Any, Callable, Dict, Generic, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
 from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, RpcsysError, one_line
@@ -47,7 +46,7 @@ class RuntimeFunction(NamedTuple):
     run: Callable[[List[Any]], Sequence[Any]]
 
 
-class Runtime(NamedTuple):
+class ModelRuntime(NamedTuple):
     """What runs the models of one kind."""
 
     kind: str
@@ -61,7 +60,7 @@ class Runtime(NamedTuple):
 class RuntimeModule(Module):
     """One model. Its functions are those of the model (signatures, methods, entry points), and ``main``."""
 
-    def __init__(self, runtime: Runtime, files: ModelFiles, name: str, device: str = "", threads: int = 0) -> None:
+    def __init__(self, runtime: ModelRuntime, files: ModelFiles, name: str, device: str = "", threads: int = 0) -> None:
         super().__init__(runtime.kind)
         self.files = files
         self.threads = threads  # of a call, 0 for the runtime's default
@@ -132,30 +131,29 @@ def _text(error: Exception) -> str:
     return one_line(error, None)
 
 
-class Pool(Generic[Made]):
+class OnePerCall(Generic[Made]):
     """Objects that one thread uses at a time; another is made where all are in use."""
 
     def __init__(self, make: Callable[[], Made]) -> None:
         """Makes the first one now, and raises what that raises."""
         self._make = make
         self._idle = [make()]
-        self._lock = threading.Lock()
 
     @contextlib.contextmanager
     def one(self) -> Iterator[Made]:
         """One for this thread; it is not used again if the ``with`` raises."""
-        with self._lock:
-            found = self._idle.pop() if self._idle else None
-        used = self._make() if found is None else found
+        try:
+            used = self._idle.pop()
+        except IndexError:
+            used = self._make()
         yield used
-        with self._lock:
-            self._idle.append(used)
+        self._idle.append(used)
 
 
 # ------------------------------------------------------------------ loading and saving
 
 
-def load(runtime: Runtime, paths: Sequence[str], name: str, device: str, threads: int) -> RuntimeModule:
+def load(runtime: ModelRuntime, paths: Sequence[str], name: str, device: str, threads: int) -> RuntimeModule:
     """Load the model in these files; messages call it ``name``. Raises `ModelError`, in one line."""
     module = RuntimeModule(runtime, ModelFiles(paths), name)
     if device:
@@ -178,7 +176,7 @@ def save_to_bytes(module: RuntimeModule, offset: int) -> Sequence[Buffer]:
     return packed.pack(about, module.files.pieces(), offset)
 
 
-def load_from_bytes(runtime: Runtime, data: memoryview, context: Context) -> Module:
+def load_from_bytes(runtime: ModelRuntime, data: memoryview, context: Context) -> Module:
     """Load the module; its model is opened when it is linked. Raises `FormatError`."""
     about, buffers = packed.unpack(data)
     device, threads = about.get("device", ""), about.get("threads", 0)

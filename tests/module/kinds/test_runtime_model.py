@@ -14,7 +14,7 @@ import pytest
 from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError
 from rpcsys.module import export_library, group, load_module
 from rpcsys.module.kinds import runtime_model
-from rpcsys.module.kinds.runtime_model import ModelFiles, Pool, Runtime, RuntimeFunction, RuntimeModule
+from rpcsys.module.kinds.runtime_model import ModelFiles, ModelRuntime, OnePerCall, RuntimeFunction, RuntimeModule
 from rpcsys.module.kinds.values import Value
 from tests.module import runtime_models as models
 
@@ -124,7 +124,7 @@ def test_a_module_that_was_closed(suffix: str, tmp_path: Path) -> None:
 
 def _loaded(run: Callable[[list[Any]], list[Any]]) -> RuntimeModule:
     made = RuntimeFunction([Value("x", "float32")], [Value("y", "float32")], run)
-    return runtime_model.load(Runtime("test", "Testing", lambda *_: {"f": made}), ["m.test"], "m.test", "", 0)
+    return runtime_model.load(ModelRuntime("test", "Testing", lambda *_: {"f": made}), ["m.test"], "m.test", "", 0)
 
 
 def test_an_error_of_a_runtime_is_one_line() -> None:
@@ -144,12 +144,12 @@ def test_the_first_function_is_main() -> None:
 
 def test_a_model_without_functions_is_refused() -> None:
     with pytest.raises(ModelError, match=r"m\.test has no function that Testing can call"):
-        runtime_model.load(Runtime("test", "Testing", lambda *_: {}), ["m.test"], "m.test", "", 0)
+        runtime_model.load(ModelRuntime("test", "Testing", lambda *_: {}), ["m.test"], "m.test", "", 0)
 
 
 def test_a_pool_gives_each_thread_its_own_and_drops_what_failed() -> None:
     made: list[int] = []
-    pool: Pool[int] = Pool(lambda: made.append(len(made)) or made[-1])
+    pool: OnePerCall[int] = OnePerCall(lambda: made.append(len(made)) or made[-1])
     with pool.one() as first, pool.one() as second:
         assert (first, second) == (0, 1)
     with pytest.raises(KeyError), pool.one() as failed:
