@@ -19,7 +19,7 @@ import numpy as np
 from rpcsys import lab, measure, module
 from rpcsys.errors import UsageError
 
-WIDTH, DEPTH, ROWS = 512, 4, 16  # of a perceptron: a millisecond and more a call
+WIDTH, DEPTH, ROWS = 1024, 3, 16  # of a perceptron: about a millisecond a call
 
 
 def litert(model: bytes, _: bytes) -> Callable[[Any], Any]:

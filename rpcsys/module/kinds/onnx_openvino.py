@@ -55,7 +55,13 @@ class OpenVinoRunner:
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. Many threads may call it."""
-        with bound_to(self._cpus), self._requests.one() as request:
+        if self._cpus:
+            with bound_to(self._cpus):
+                return self._run(outputs, feeds)
+        return self._run(outputs, feeds)
+
+    def _run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
+        with self._requests.one() as request:
             given = {self._taken[name]: np.ascontiguousarray(feed) for name, feed in feeds.items()}
             if running_call.stops is None:
                 request.infer(given, share_inputs=True, share_outputs=True)
