@@ -48,40 +48,41 @@ def _open(files: ModelFiles, device: str, threads: int) -> Dict[str, RuntimeFunc
     else:
         module = rt.VmModule.copy_buffer(instance, bytes(files.inside[0]))
     pool = OnePerCall(lambda: rt.VmContext(instance, modules=[binding.create_hal_module(instance, there), module]))
-    found = {}
-    for name in module.function_names:
-        function = module.lookup_function(name)
-        if function is not None and not name.startswith("__") and "$" not in name:
-            found[name] = _function(pool, there, function)
-    return found
+    functions = {name: module.lookup_function(name) for name in module.function_names if _is_entry_point(name)}
+    declared = {name: _PARTS.match(each.reflection.get(_DECLARED, "")) for name, each in functions.items()}
+    return {name: _function(pool, there, functions[name], part) for name, part in declared.items() if part is not None}
+
+
+def _is_entry_point(name: str) -> bool:
+    """Whether a function is no initialiser, and no second form of another one (``main$async``)."""
+    return not name.startswith("__") and "$" not in name
 
 
 def _device(device: str, threads: int) -> Any:
     """IREE's device; on the CPU with so many threads. Raises `ModelError`, and what IREE raises."""
     kind, number = parse(device or str(CPU))
-    threads = threads or process.threads or len(cpus_here()) or 1
-    driver = _DRIVERS.get(kind, _TASK if threads > 1 else _SYNC)
-    if kind not in _DRIVERS:
-        if kind != CPU.kind:
-            known = ", ".join((CPU.kind, *_DRIVERS))
-            raise ModelError(f"is for {device}, and IREE runs models on devices of the kinds {known}")
-        number = "0"
+    if kind in _DRIVERS:
+        driver, threads = _DRIVERS[kind], 0
+    elif kind == CPU.kind:
+        threads = threads or process.threads or len(cpus_here()) or 1
+        driver, number = _TASK if threads > 1 else _SYNC, "0"
     else:
-        threads = 0
+        known = ", ".join((CPU.kind, *_DRIVERS))
+        raise ModelError(f"is for {device}, and IREE runs models on devices of the kinds {known}")
     with _lock:
         key = driver, int(number), threads
         if key not in _devices:
             if driver == _TASK:
                 binding.parse_flags(f"--task_topology_group_count={threads}")
-            devices = binding.create_hal_driver(driver)
-            _devices[key] = devices.create_device(devices.query_available_devices()[int(number)]["device_id"], None)
+            made = binding.create_hal_driver(driver)
+            there = made.query_available_devices()
+            if int(number) >= len(there):
+                raise ModelError(f"is for {device}, and IREE's driver {driver} has {len(there)} devices here")
+            _devices[key] = made.create_device(there[int(number)]["device_id"], None)
         return _devices[key]
 
 
-def _function(pool: OnePerCall[Any], device: Any, function: Any) -> RuntimeFunction:
-    declared = _PARTS.match(function.reflection.get(_DECLARED, ""))
-    if declared is None:
-        raise ModelError(f"does not declare what {function.name!r} takes; compile it again, with IREE's native ABI")
+def _function(pool: OnePerCall[Any], device: Any, function: Any, declared: re.Match[str]) -> RuntimeFunction:
     taken, given = (list(_values(part)) for part in declared.groups())
 
     def run(args: List[Any]) -> List[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def test_functions_are_entry_points() -> None:
     assert found.tolist() == [False, False, True, True]
 
 
-def test_a_driver_that_has_no_device(tmp_path: Path) -> None:
+def test_a_driver_that_has_no_device() -> None:
     path = models.compiled("both", ".vmfb")
     with pytest.raises(ModelError, match=r"both\.vmfb is for opencl:0, and IREE runs models on devices of the kind"):
         load_module(path, device="opencl:0")
