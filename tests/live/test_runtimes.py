@@ -15,11 +15,11 @@ pytest.importorskip("openvino")
 
 import rpcsys
 from rpcsys.cli.commands import run_group
-from rpcsys.errors import ModelError, RemoteArgumentError
+from rpcsys.errors import ModelError, RemoteArgumentError, UnknownKey
 from rpcsys.graph import Pipeline, PipelineStage, samples
 from rpcsys.module import Stage, export_library, graph, load_module
 from tests.graph.running import make, node, values
-from tests.live.daemons import Daemon, Daemons
+from tests.live.daemons import START_S, Daemon, Daemons, wait_until
 from tests.module import runtime_models as models
 
 SUFFIXES = (".tflite", ".xml", ".vmfb")
@@ -61,11 +61,19 @@ def test_in_a_session(lab: tuple[Daemon, Daemon], tmp_path: Path) -> None:
         np.testing.assert_allclose(renamed(*models.given("perceptron")), models.expected("perceptron")[0], rtol=1e-5)
 
 
+def _resolved(tracker: rpcsys.Tracker, name: str) -> bool:
+    try:
+        return bool(tracker.resolve(name))
+    except UnknownKey:
+        return False
+
+
 def test_deployed(lab: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     with rpcsys.connect_tracker(lab[0].where) as connection, connection.deployment("board-1") as deployment:
         for suffix in SUFFIXES:
             name = f"model-{suffix[1:]}"
             deployment.put(models.written("perceptron", suffix, tmp_path), name)
+            wait_until(lambda name=name: _resolved(connection, name), START_S, f"the tracker knows {name}")
             with connection.serve(name) as module:
                 np.testing.assert_allclose(
                     module(*models.given("perceptron")), models.expected("perceptron")[0], rtol=1e-5
