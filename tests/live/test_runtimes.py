@@ -15,6 +15,7 @@ pytest.importorskip("openvino")
 
 import rpcsys
 from rpcsys.cli.commands import run_group
+from rpcsys.client import Tracker
 from rpcsys.errors import ModelError, RemoteArgumentError, UnknownKey
 from rpcsys.graph import Pipeline, PipelineStage, samples
 from rpcsys.module import Stage, export_library, graph, load_module
@@ -61,7 +62,7 @@ def test_in_a_session(lab: tuple[Daemon, Daemon], tmp_path: Path) -> None:
         np.testing.assert_allclose(renamed(*models.given("perceptron")), models.expected("perceptron")[0], rtol=1e-5)
 
 
-def _resolved(tracker: rpcsys.Tracker, name: str) -> bool:
+def _resolved(tracker: Tracker, name: str) -> bool:
     try:
         return bool(tracker.resolve(name))
     except UnknownKey:
