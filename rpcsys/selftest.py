@@ -22,6 +22,10 @@ _BUILT_AFTER = {"ctypes": "libffi", "hashlib": "openssl"}
 _PACKAGES = {
     "numpy": "functions get plain memory for arrays; apt-get install python3-numpy",
     "onnxruntime": "no .onnx files; python3 -m pip install onnxruntime",
+    "ai_edge_litert": "no .tflite files; python3 -m pip install ai-edge-litert",
+    "openvino": "no .xml files of OpenVINO; python3 -m pip install openvino",
+    "iree.runtime": "no .vmfb files; python3 -m pip install iree-base-runtime",
+    "executorch": "no .pte files; python3 -m pip install executorch",
     "cloudpickle": "no session.run; python3 -m pip install cloudpickle",
 }
 _CHECK_TIMEOUT_S = 60

@@ -75,7 +75,7 @@ def compare(
 ) -> None:  # fmt: skip
     """Say which MODEL is faster than the first one, and by how much, as soon as that is known.
 
-    A MODEL is an .onnx file or a library (.so). Settings follow an @: the same model with two devices is
+    A MODEL is a file (.onnx, .tflite, …) or a library (.so). Settings follow an @: the same model with two devices is
     model.onnx model.onnx@device=opencl:0, a function of a library lib.so@function=NAME, and threads=2 a number of
     threads.
 

@@ -16,6 +16,7 @@ from rpcsys.errors import RpcsysError, UnknownKey, UsageError, printable
 from rpcsys.link import standing_key
 from rpcsys.link.address import DEFAULT_TRACKER, each_address, parse_address, tracker_defaults
 from rpcsys.module import external, inspection
+from rpcsys.module.formats import FORMATS
 from rpcsys.query import terminal
 
 
@@ -40,7 +41,7 @@ def deploy(
     rollback: str | None,
     file: Path | None,
 ) -> None:
-    """Let a server serve FILE, a library (.so) or an ONNX model (.onnx), to all clients that call it by name.
+    """Let a server serve FILE, a library (.so) or a model (.onnx, .tflite, …), to all clients that call it by name.
 
     The server needs --deploy DIR. An older module of that name finishes its calls; new calls go to FILE. If the server
     cannot load FILE, the older module stays. The server keeps it until the next one: --rollback NAME puts it back.
@@ -137,7 +138,7 @@ def inspect(file: Path, as_json: bool) -> None:
     Nothing is loaded, and no code of the library runs.
     """
     options.check_file(file, "library")
-    if file.suffix == ".onnx":
+    if file.suffix in FORMATS:
         raise UsageError(f"{file} is a model, and this shows libraries (.so); type: rpcsys split --help")
     found = inspection.inspect(file)
     click.echo(json.dumps(found.to_json(), indent=2) if as_json else str(found))

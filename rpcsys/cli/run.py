@@ -25,6 +25,7 @@ from rpcsys.link import standing_key
 from rpcsys.link.address import parse_address
 from rpcsys.module import Module, declared, external
 from rpcsys.module.kinds.remote import remote
+from rpcsys.module.loading import SUFFIXES
 from rpcsys.query import terminal
 from rpcsys.wire import device_names
 from rpcsys.wire.labels import operator_of
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 SEED = 0
 _HOW_ARRAYS = "write one with numpy.savez(path, name=array)"
 _CONNECT_S = 30.0  # to an inference server, until it has described the model
-_MODELS = (".onnx", ".so")
 _NOT_DIRECT = ("labels", "count", "priority", "wait_timeout", "tracker", "serve")  # options that ``--server`` excludes
 _LEASED = ("key", "labels", "count", "priority", "session_timeout", "wait_timeout")  # options of a lease
 
@@ -62,7 +62,7 @@ class Run:
 @click.option("--device", metavar="KIND:N", default="",
               help="What of the board runs it: opencl:0, cuda:0, openvino:GPU (see query_tracker).")  # fmt: skip
 @click.option("--threads", type=click.IntRange(1, device_names.MAX_THREADS),
-              help="Threads of a call of an ONNX model (default: one for each CPU).")  # fmt: skip
+              help="Threads of a call of a model (default: one for each CPU).")  # fmt: skip
 @click.option("--server", metavar="HOST:PORT", help="Run on this device server, without a tracker and a lease.")
 @click.option("--key-file", type=options.FILE, help="With --server: the file with its key (its --standing-key).")
 @click.option("--serve", metavar="NAME", help="Call this deployed module, in place of a lease and a MODEL.")
@@ -86,7 +86,8 @@ def run(
 ) -> None:  # fmt: skip
     """Lease a device, run MODEL on it, time it, print its outputs.
 
-    MODEL is an .onnx file, or a library (.so): a tree of modules, or a Relax program that TVM has compiled.
+    MODEL is an .onnx, .tflite, .xml (OpenVINO's), .vmfb or .pte file, or a library (.so): a tree of modules, or a
+    Relax program that TVM has compiled.
 
     INPUTS.npz holds the model's inputs by name; without it they are random, from a fixed seed.
 
@@ -164,7 +165,7 @@ def _check_inputs(model: Path, given: Arrays | None) -> None:
 def _of_served(model: Path | None, arrays: Path | None) -> Path | None:
     """The inputs' file of a command with ``--serve``."""
     _leave_out((*_LEASED, "server", "device", "threads"), "--serve calls a module that clients share, without a lease")
-    if arrays is not None or (model is not None and model.suffix in _MODELS):
+    if arrays is not None or (model is not None and model.suffix in SUFFIXES):
         raise UsageError(f"--serve runs a deployed module: leave out {model}, or deploy it (rpcsys deploy)")
     return model
 

@@ -21,10 +21,10 @@ from rpcsys.client.deploying import Deployment
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.local_daemons import HOST, Daemon, LocalDaemons
 from rpcsys.module import external
+from rpcsys.module.loading import SUFFIXES
 from rpcsys.query import terminal
 from rpcsys.serve import Signals
 
-_MODELS = (".onnx", ".so")
 _MOST_NUMBERS = 64  # of a request that is printed as JSON
 _POLL_S = 0.1
 _WATCH_S = 1.0  # how often it checks that both daemons run
@@ -48,7 +48,7 @@ def serve(
     host: str, port: int, grpc_port: int | None, http_port: int | None, batches: Sequence[str], workers: int | None,
     allow_pickle: bool, files: Sequence[Path],
 ) -> None:  # fmt: skip
-    """Serve each FILE, an ONNX model or a library (.so), under its name, until Ctrl-C.
+    """Serve each FILE, a model (.onnx, .tflite, …) or a library (.so), under its name, until Ctrl-C.
 
     It starts a server with a folder of its own, puts the files there, and starts a gateway before it: KServe's
     protocol (V2), over HTTP and gRPC, as Triton speaks it. At the end nothing is left.
@@ -79,8 +79,8 @@ def _names(files: Sequence[Path]) -> dict[str, Path]:
     names: dict[str, Path] = {}
     for file in files:
         options.check_file(file, "model")
-        if file.suffix not in _MODELS:
-            raise UsageError(f"{file}: this serves ONNX models (.onnx) and libraries (.so); give one of these")
+        if file.suffix not in SUFFIXES:
+            raise UsageError(f"{file}: this serves models and libraries ({', '.join(SUFFIXES)}); give one of these")
         external.files_of(file)  # raises now, before anything is started
         if names.setdefault(file.stem, file) is not file:
             both = f"{names[file.stem]} and {file} would both be {file.stem}"

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Collection, Dict, Iterator, List, Set, Tuple
 
 from rpcsys.errors import ModelError, NotSupported, RemoteFunctionError, UsageError
+from rpcsys.module.formats import FORMATS, how_to_install, suffix
 
 if TYPE_CHECKING:
     from rpcsys.client.files import Source
@@ -28,11 +29,10 @@ def check_loadable(source: Source, name: str, capabilities: Dict[str, Any]) -> N
     """
     loads = capabilities.get("loads")
     if isinstance(loads, list) and not name.endswith(tuple(loads)):
-        raise ModelError(
-            "this device cannot load {!r}; it loads {}. See session.info['capabilities']".format(
-                name, ", ".join(loads) or "no models (is onnxruntime installed there?)"
-            )
-        )
+        known = ", ".join(loads) or "no models (is onnxruntime installed there?)"
+        ending = suffix(name)
+        how = f"; {how_to_install(FORMATS[ending].kind)}" if ending else ". See session.info['capabilities']"
+        raise ModelError(f"this device cannot load {name!r}; it loads {known}{how}")
     if name.endswith(".so") and isinstance(capabilities.get("kinds"), list):
         _check_library(_opened(source, name), name, capabilities)
 
@@ -104,6 +104,7 @@ def _check_library(library: Container, name: str, capabilities: Dict[str, Any]) 
             " (Python functions: only where the server was started with --allow-pickle)" if _PYTHON in missing else ""
         )
         more = ", and what TVM's runtime there knows" if own["tvm_runtime"] else ""
+        more += "".join(f"; {how}" for how in map(how_to_install, sorted(missing)) if how)
         raise ModelError(
             f"{name} holds {', '.join(sorted(missing))}, which this device cannot load{hint}; "
             f"it loads {', '.join(capabilities['kinds'])}{more}"

@@ -42,9 +42,9 @@ class Deployment(Closeable):
         self._session = open_session(where, key, serve="", timeout=timeout)
 
     def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> DeployedVersion:
-        """Deploy ``file`` (.so, .onnx) as ``name`` (default: the file's name), in place of an earlier version.
+        """Deploy ``file``, a library or a model, as ``name`` (default: the file's), in place of an earlier version.
 
-        The files that an ONNX model names for its weights go with it; ``progress`` counts the bytes of all.
+        The files in which a model keeps its weights go with it; ``progress`` counts the bytes of all.
         Returns when new calls go to it: name, version, file and sha256. The old version finishes the calls that run.
         Raises `UsageError` where a file that the model names is missing or outside its folder, `ModelError` for a file
         that the server cannot load; the old version then stays. `Interrupted` is Ctrl-C once all is sent: the server

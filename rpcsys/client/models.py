@@ -1,4 +1,4 @@
-"""Sends a model with all files that it needs: those that an ONNX model names go first, the model last."""
+"""Sends a model with all files that it needs: those with its weights go first, the model last."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parts(source: Source, name: str) -> List[ModelFile]:
     Raises `UsageError` for a file that the model names and that cannot be sent.
     """
     if not isinstance(source, (str, os.PathLike)):
-        if external is not None and name.endswith(".onnx"):
+        if external is not None and name.endswith((".onnx", ".xml")):
             external.check_alone(source, name)
         return [ModelFile(source, name, len(source))]
     if external is None:
@@ -38,6 +38,8 @@ def parts(source: Source, name: str) -> List[ModelFile]:
     found = []
     for data in external.files_of(source):
         target = posixpath.join(posixpath.dirname(name), posixpath.normpath(data.location))
+        if name.endswith(".xml"):  # OpenVINO looks for the weights under the model's own name
+            target = posixpath.splitext(name)[0] + ".bin"
         if target != posixpath.normpath(name):
             found.append(ModelFile(data.path, target, os.path.getsize(data.path)))
         elif not os.path.samefile(data.path, source):

@@ -10,6 +10,7 @@ from typing import Any
 
 from rpcsys.errors import ModelError, ProtocolError, UsageError
 from rpcsys.module import elf, inspection
+from rpcsys.module.formats import suffix
 from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.wire.protobuf import INT32, INT64, STRING, MessageTable, OneOf, decode
 
@@ -31,6 +32,9 @@ def about_model(path: str) -> dict[str, Any]:
     """
     if path.endswith(".onnx"):
         return {"kind": "rpcsys.onnx", **_of_onnx(path)}
+    if suffix(path):
+        name = os.path.basename(path)
+        raise ModelError(f"{name}: only its runtime reads such a file; put it into a library: module.export_library")
     root = inspection.inspect(path).modules[0]
     return {
         "kind": root.kind,

@@ -1,4 +1,6 @@
-"""Finds the files that an ONNX model names, in which it keeps its weights, without the packages onnx and protobuf.
+"""Finds the files in which a model keeps its weights: those that an ONNX model names, and the one of OpenVINO's models.
+
+It works without the packages onnx and protobuf.
 
 Only those fields of onnx.proto are read that lead to tensors; the others are skipped. So a mapped file of gigabytes is
 read as far as its structure. A file that is no model names nothing: whoever loads it reports that.
@@ -42,6 +44,8 @@ _MARK = b"location"  # a model without these bytes names no file
 _VARINT_BYTES = 10
 _NUMBER_DIGITS = 19  # of an offset or a length below 2 ** 63
 _ENTRY_BYTES = 1 << 13  # of a key and its value: twice the longest path
+_OPENVINO, _WEIGHTS = ".xml", ".bin"  # endings of the two files of a model of OpenVINO
+_CONSTANT = b'type="Const"'  # in its structure, of each weight
 _DEPTH = 100  # of messages inside each other: protobuf reads no more
 
 
@@ -61,11 +65,13 @@ class Place(NamedTuple):
 
 
 def files_of(path: Union[str, os.PathLike[str]]) -> List[DataFile]:
-    """The files that the model at ``path`` names, each once. Any other file than an ``.onnx`` names none.
+    """The files that the model at ``path`` (``.onnx``, or ``.xml`` of OpenVINO) needs beside it, each once.
 
     Raises `UsageError`, in one line, if one is missing, too short, or not in the model's folder.
     """
     text = os.fspath(path)
+    if text.endswith(_OPENVINO):
+        return _of_openvino(text)
     if not text.endswith(".onnx"):
         return []
     try:
@@ -84,8 +90,28 @@ def files_of(path: Union[str, os.PathLike[str]]) -> List[DataFile]:
     return list(found.values())
 
 
+def _of_openvino(path: str) -> List[DataFile]:
+    """The weights of the model at ``path``, which OpenVINO looks for beside it, under its name."""
+    weights = path[: -len(_OPENVINO)] + _WEIGHTS
+    folder, location = os.path.split(os.path.abspath(weights))
+    if os.path.isfile(weights):
+        return [DataFile(location, weights)]
+    try:
+        with open(path, "rb") as file:
+            keeps = _CONSTANT in file.read()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    if keeps:
+        why = f"keeps its weights in '{printable(location)}', and {folder} has no such file: put it there"
+        raise UsageError(f"{os.path.basename(path)} {why}")
+    return []
+
+
 def check_alone(model: Bytes, name: str) -> None:
     """Raise `UsageError` if the model in ``model`` names a file: bytes lie in no folder."""
+    if name.endswith(_OPENVINO) and _CONSTANT in bytes(model):
+        text = f"{name} keeps its weights in a {_WEIGHTS} file, and bytes lie in no folder"
+        raise UsageError(f"{text}: give the path of the model")
     for place in places_in(memoryview(model)) if bytes(model).find(_MARK) >= 0 else ():
         text = f"{name} keeps weights in '{printable(place.location)}', and bytes lie in no folder"
         raise UsageError(f"{text}: give the path of the model")

@@ -6,11 +6,13 @@ never read take no memory.
 
 from __future__ import annotations
 
+import importlib
 import os
-from typing import TYPE_CHECKING, Callable, Dict, List, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple, Union
 
-from rpcsys.errors import ModelError, UsageError
+from rpcsys.errors import ModelError, UsageError, one_line
 from rpcsys.module import elf, registry, tree
+from rpcsys.module.formats import FORMATS, how_to_install, suffix
 from rpcsys.module.layout import FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.registry import Context, File
@@ -20,17 +22,17 @@ if TYPE_CHECKING:
     from rpcsys.module.container import Container
 
 #: Ending of a file -> the packages needed to load it.
-SUFFIXES: Dict[str, Tuple[str, ...]] = {".onnx": ("numpy", "onnxruntime"), ".so": ()}
+SUFFIXES: Dict[str, Tuple[str, ...]] = {**{ending: each.packages for ending, each in FORMATS.items()}, ".so": ()}
 _NAMED = 12  # functions that a message names
 
 
 def load_module(
     path: Union[str, os.PathLike[str]], *, allow_pickle: bool = False, device: str = "", threads: int = 0
 ) -> Module:
-    """Load a model from a file, with all modules that it imports: a library (``.so``) or an ONNX model (``.onnx``).
+    """Load a model from a file, with all modules that it imports: a library (``.so``), or a model of `FORMATS`.
 
     ``device``: where it runs, such as ``"opencl:0"``; by default where the file says, else on the CPU. ``threads`` of
-    one call, for a model that onnxruntime or OpenVINO runs; by default (0) what the file says, else one for each CPU.
+    one call, for a model whose runtime has them; by default (0) what the file says, else one for each CPU.
     ``allow_pickle``: whether to load Python functions in the file (kind ``rpcsys.python``); they can run any code.
     Raises `UsageError` if the file does not exist, `ModelError`, in one line, if it cannot be loaded.
     """
@@ -47,16 +49,24 @@ def load_file(path: str, name: str, *, allow_pickle: bool = False, device: str =
     """
     check_threads(threads)
     path, device = _absolute(path), str(parse(device)) if device else ""
-    if path.endswith(".onnx"):
-        try:
-            from rpcsys.module.kinds import onnx
-        except ImportError as error:
-            why = f"onnxruntime on the device, and it cannot be imported ({error}); pip install onnxruntime there"
-            raise ModelError(f"{name} needs {why}") from None
-        return onnx.load(path, name, device, threads)
     if path.endswith(".so"):
         return load_library(path, name, allow_pickle=allow_pickle, device=device, threads=threads)
-    raise ModelError("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
+    if not suffix(path):
+        raise ModelError("{}: no loader for this kind of file; known are {}".format(name, ", ".join(SUFFIXES)))
+    loaded: Module = _kind_of(suffix(path), name).load(path, name, device, threads)
+    return loaded
+
+
+def _kind_of(ending: str, name: str) -> Any:
+    """The module of Python that loads such files. Raises `ModelError` without the packages that it needs."""
+    kind = FORMATS[ending].kind
+    why = ""
+    for each in (kind, FORMATS[".xml"].kind) if ending == ".onnx" else (kind,):  # OpenVINO reads ONNX's format, too
+        try:
+            return importlib.import_module(each.replace("rpcsys.", "rpcsys.module.kinds."))
+        except ImportError as error:
+            why = why or one_line(error)
+    raise ModelError(f"{name} cannot be loaded: {how_to_install(kind)} ({why})")
 
 
 def load_library(path: str, name: str, *, allow_pickle: bool = False, device: str = "", threads: int = 0) -> Module:

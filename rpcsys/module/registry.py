@@ -15,6 +15,7 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from rpcsys.module import elf
+from rpcsys.module.formats import FORMATS
 from rpcsys.module.layout import LIBRARY, Buffer, FormatError
 from rpcsys.module.module import Module
 
@@ -68,7 +69,7 @@ class Kind(Protocol):
 
 #: rpcsys's kinds, each in the file of its name below ``kinds``, with the packages that loading one needs.
 _BUILTIN: Dict[str, Tuple[str, ...]] = {
-    "rpcsys.onnx": ("numpy", "onnxruntime"),
+    **{each.kind: each.packages for each in FORMATS.values()},
     "rpcsys.python": ("cloudpickle",),
     **{f"rpcsys.{kind}": () for kind in ("graph", "group", "library", "params", "remote")},
 }

@@ -6,13 +6,14 @@ from typing import Dict, Iterable, List, Sequence
 
 from rpcsys.errors import ModelError, UsageError
 from rpcsys.module import registry
+from rpcsys.module.formats import how_to_install
 from rpcsys.module.layout import LIBRARY, Buffer, FormatError, Record, encode, in_order
 from rpcsys.module.module import Module, walk
 from rpcsys.module.registry import Context
 
 #: Why a file is not loaded with a number of threads; follows its name.
 NO_THREADS = (
-    "has no number of threads to set: models in ONNX's format have one, run by onnxruntime or OpenVINO (for TVM's code "
+    "has no number of threads to set: models that onnxruntime, OpenVINO, LiteRT or IREE run have one (for TVM's code "
     "set TVM_NUM_THREADS where its server starts); leave the threads out"
 )
 
@@ -86,7 +87,7 @@ def _model_error(error: Exception, kind: str, name: str) -> ModelError:
     elif isinstance(error, ImportError) and registry.needs(kind):
         needs = registry.needs(kind)
         text = f"{name} holds a module of kind {kind!r}, which needs {' and '.join(needs)} here ({error}); "
-        text += "type: python3 -m pip install " + " ".join(needs)
+        text += how_to_install(kind) or "type: python3 -m pip install " + " ".join(needs)
     else:
         said = " ".join(str(error).split())[:400] or type(error).__name__
         text = f"{name} cannot be loaded: its module of kind {kind!r} says: {said}"

@@ -47,7 +47,8 @@ def capabilities(
 
 def versions() -> dict[str, str]:
     """The version of each part in `VERSIONS` that is found here, as ``{"python": "3.11.2", "libc": "2.36"}``."""
-    found = {name: detected.of_package(name) for name in detected.PACKAGES if installed(name)}
+    packages = filter(installed, detected.PACKAGES)
+    found = {detected.LABELS.get(name, name): detected.of_package(name) for name in packages}
     found.update(detected.of_board())
     return {name: found[name] for name in VERSIONS if 0 < len(found.get(name, "")) <= 64 and found[name].isprintable()}
 
@@ -77,7 +78,8 @@ def _found(package: str) -> bool:
 
 def loads() -> list[str]:
     """Suffixes of the files that `session.load_module` accepts on this device."""
-    return [suffix for suffix, packages in loading.SUFFIXES.items() if all(map(installed, packages))]
+    there = [suffix for suffix, packages in loading.SUFFIXES.items() if all(map(installed, packages))]
+    return [".onnx", *there] if ".xml" in there and ".onnx" not in there else there  # OpenVINO reads both
 
 
 def kinds(*, pickle: bool = False) -> list[str]:
@@ -103,7 +105,7 @@ def memory() -> int:
 
 
 def labels(name: str, given: Mapping[str, str]) -> dict[str, str]:
-    """A server's labels: at most 13 that are detected, and those that its keeper has ``given``, which win.
+    """A server's labels: at most 17 that are detected, and those that its keeper has ``given``, which win.
 
     ``memory_mb`` is in MB (2**20 bytes). Versions come last, for trackers that accept fewer labels.
     """

@@ -14,7 +14,13 @@ import sys
 from typing import Dict
 
 #: The packages, and the distribution that usually contains each: a folder like ``apache_tvm-0.27.0.dist-info``.
-PACKAGES = {"numpy": "numpy", "onnxruntime": "onnxruntime", "tvm": "apache_tvm", "tvm_ffi": "apache_tvm_ffi"}
+PACKAGES = {
+    "numpy": "numpy", "onnxruntime": "onnxruntime", "tvm": "apache_tvm", "tvm_ffi": "apache_tvm_ffi",
+    "openvino": "openvino", "ai_edge_litert": "ai_edge_litert", "iree.runtime": "iree_base_runtime",
+    "executorch": "executorch",
+}  # fmt: skip
+#: Packages whose label has another name.
+LABELS = {"ai_edge_litert": "litert", "iree.runtime": "iree"}
 _DRIVER = "/proc/driver/nvidia/version"
 _NVRM = re.compile(r"^NVRM version:.*?\s([0-9]+(?:\.[0-9]+)+)(?:\s|$)", re.MULTILINE)
 _LOADER = "/lib/ld-musl-*.so.1"
@@ -38,7 +44,8 @@ def of_package(package: str) -> str:
     except (ImportError, ValueError):
         return ""
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        pattern = os.path.join(glob.escape(os.path.dirname(folder)), PACKAGES[package] + "-*-info")
+        beside = os.path.dirname(folder) if "." not in package else os.path.dirname(os.path.dirname(folder))
+        pattern = os.path.join(glob.escape(beside), PACKAGES[package] + "-*-info")
         for path in sorted(glob.glob(pattern)):  # numpy-1.24.2.dist-info, or numpy-1.24.2-py3.11.egg-info
             return os.path.basename(path)[len(PACKAGES[package]) + 1 :].rpartition(".")[0].partition("-py")[0]
         for name in _SOURCES:

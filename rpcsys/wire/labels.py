@@ -8,14 +8,17 @@ from rpcsys.errors import UsageError
 from rpcsys.wire import checks
 
 #: The labels that servers detect and that are compared as versions, in the order in which tables have them.
-VERSIONS = ("python", "numpy", "onnxruntime", "tvm", "tvm_ffi", "libc", "kernel", "driver")
+VERSIONS = (
+    "python", "numpy", "onnxruntime", "tvm", "tvm_ffi", "libc", "kernel", "driver",
+    "openvino", "litert", "iree", "executorch",
+)  # fmt: skip
 #: What compares a device's value with the wanted one. Longer ones first, so that ``>=`` is not read as ``>``.
 OPERATORS = ("<=", ">=", "!=", "==", "=", "<", ">")
 
-#: The most labels that the keeper of a server gives it. The others are left for those that it detects, 13 today.
+#: The most labels that the keeper of a server gives it. The others are left for those that it detects, 17 today.
 MAX_GIVEN = 24
 #: The most labels of a server. With all of them its row of the summary still fits a frame of 1 MiB.
-MAX_LABELS = 40
+MAX_LABELS = 44
 #: The most labels of a request, and the most comparisons: the tracker makes them for each free device, in 1 us each.
 MAX_WANTED = 16
 

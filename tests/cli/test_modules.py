@@ -78,7 +78,7 @@ def doubled(server: str) -> float:
         (("x.onnx", "--list"), 2, "give one of these"),
         (("nowhere.onnx",), 2, "no such file: nowhere.onnx"),
         (("broken.onnx",), 1, "cannot be loaded"),
-        (("model.txt",), 1, "it loads .onnx, .so"),
+        (("model.txt",), 1, "it loads .onnx, .tflite, .xml, .vmfb, .so"),
         (("broken.onnx", "--name", "a/b"), 1, "is no name for a module"),
         (("--remove", "nothing"), 1, "no module 'nothing' is deployed"),
         (("--rollback", "nothing"), 1, "no module 'nothing' is deployed"),

@@ -44,7 +44,7 @@ def test_files_that_are_no_models_are_refused_before_anything_starts(rpcsys: Com
         onnx_model(tmp_path / folder / "same.onnx", 2.0)
     for files, message in (
         (["no.onnx"], "no such model: no.onnx"),
-        (["model.txt"], "model.txt: this serves ONNX models (.onnx) and libraries (.so)"),
+        (["model.txt"], "model.txt: this serves models and libraries (.onnx, .tflite"),
         (["a/same.onnx", "b/same.onnx"], "a/same.onnx and b/same.onnx would both be same: leave out one"),
         ([], "Missing argument"),
     ):

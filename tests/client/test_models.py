@@ -66,6 +66,18 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
         models.parts(in_two_files(tmp_path), "a.bin")
 
 
+def test_openvinos_weights_have_the_name_of_their_model(tmp_path: Path) -> None:
+    path, weights = tmp_path / "m.xml", tmp_path / "m.bin"
+    path.touch()
+    weights.write_bytes(bytes(5))
+    assert models.parts(path, "sub/other.xml") == [
+        models.ModelFile(str(weights), "sub/other.bin", 5),
+        models.ModelFile(path, "sub/other.xml", 0),
+    ]
+    with pytest.raises(UsageError, match="bytes lie in no folder"):
+        models.parts(b'<layer type="Const"/>', "m.xml")
+
+
 def test_bytes_that_name_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^m.onnx keeps weights in 'a.bin', and bytes lie in no folder"):
         models.parts(in_two_files(tmp_path).read_bytes(), "m.onnx")

@@ -78,9 +78,9 @@ def test_an_unknown_name_is_an_error(shared):
 
 
 def test_a_model_that_the_device_cannot_load_is_not_sent(shared, tmp_path):
-    (tmp_path / "model.tflite").write_bytes(b"x")
-    with pytest.raises(ModelError, match=r"this device cannot load 'model.tflite'; it loads .*\.onnx"):
-        shared.load_module(tmp_path / "model.tflite")
+    (tmp_path / "model.docx").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"this device cannot load 'model.docx'; it loads .*\.onnx"):
+        shared.load_module(tmp_path / "model.docx")
     assert shared.listdir() == []
 
 

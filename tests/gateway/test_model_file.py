@@ -93,3 +93,9 @@ def test_any_bytes_are_a_model_or_none(tmp_path_factory: pytest.TempPathFactory,
     except ModelError:
         return
     assert all(type(each["name"]) is str for each in about["inputs"] + about["outputs"])
+
+
+@pytest.mark.parametrize("suffix", [".tflite", ".xml", ".vmfb", ".pte"])
+def test_other_formats_are_put_into_a_library(suffix: str) -> None:
+    with pytest.raises(ModelError, match=rf"m\{suffix}: only its runtime reads such a file; put it into a library"):
+        about_model(f"/nowhere/m{suffix}")

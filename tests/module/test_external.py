@@ -1,4 +1,4 @@
-"""The files that an ONNX model names, found without protobuf; the models are made by onnx."""
+"""The files with a model's weights: those that an ONNX model names, found without protobuf, and OpenVINO's."""
 
 from __future__ import annotations
 
@@ -143,3 +143,22 @@ def test_bytes_lie_in_no_folder(tmp_path: Path) -> None:
     external.check_alone(saved(tmp_path).read_bytes(), "m.onnx")
     with pytest.raises(UsageError, match=r"^m.onnx keeps weights in 'w.bin', and bytes lie in no folder: give"):
         external.check_alone(saved(tmp_path, outside("w", "w.bin")).read_bytes(), "m.onnx")
+
+
+def test_the_weights_of_openvinos_models_lie_beside_them(tmp_path: Path) -> None:
+    path, weights = tmp_path / "m.xml", tmp_path / "m.bin"
+    path.write_bytes(b'<net><layers><layer id="0" type="Parameter"/></layers></net>')
+    assert external.files_of(path) == []
+    weights.touch()
+    assert external.files_of(path) == [external.DataFile("m.bin", str(weights))]
+    weights.unlink()
+    path.write_bytes(b'<net><layers><layer id="0" type="Const"/></layers></net>')
+    with pytest.raises(
+        UsageError, match=r"^m\.xml keeps its weights in 'm\.bin', and .* has no such file: put it there"
+    ):
+        external.files_of(path)
+    with pytest.raises(UsageError, match=r"^m\.xml keeps its weights in a \.bin file, and bytes lie in no folder"):
+        external.check_alone(path.read_bytes(), "m.xml")
+    path.unlink()
+    with pytest.raises(UsageError, match="cannot read"):
+        external.files_of(path)

@@ -22,10 +22,10 @@ from tests.module.trees import blob_of
 from tests.native import FUNCTIONS, compiled
 
 
-@pytest.mark.parametrize("name", ["model.tflite", "model", "model.onnx.txt", "model.ONNX"])
+@pytest.mark.parametrize("name", ["model.h5", "model", "model.onnx.txt", "model.ONNX"])
 def test_files_of_unknown_kinds_are_refused(tmp_path, name):
     (tmp_path / name).touch()
-    with pytest.raises(ModelError, match=r"no loader for this kind of file; known are \.onnx, \.so") as caught:
+    with pytest.raises(ModelError, match=r"no loader for this kind of file; known are \.onnx, .*\.so") as caught:
         loading.load_file(str(tmp_path / name), name)
     assert str(caught.value).startswith(f"ModelError: {name}: ")
 
@@ -44,20 +44,31 @@ def test_empty_and_random_files_are_refused(tmp_path, suffix):
 
 WITHOUT = """
 import sys
-sys.modules[sys.argv[1]] = None
+sys.modules.update(dict.fromkeys(sys.argv[1].split(",")))
 from rpcsys.module import loading
 try:
-    loading.load_file("/nowhere/model.onnx", "model.onnx")
+    loading.load_file("/nowhere/" + sys.argv[2], sys.argv[2])
 except Exception as error:
     print(type(error).__name__, error.args[0])
 """
 
 
-@pytest.mark.parametrize("missing", ["onnxruntime", "numpy"])
-def test_the_error_names_a_missing_package(missing):
-    done = subprocess.run([sys.executable, "-c", WITHOUT, missing], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.startswith("ModelError model.onnx needs onnxruntime on the device"), done.stderr
-    assert done.stdout.rstrip().endswith("pip install onnxruntime there")
+@pytest.mark.parametrize(
+    ("name", "missing", "package"),
+    [
+        ("model.onnx", "onnxruntime,openvino", "onnxruntime"),
+        ("model.onnx", "numpy", "onnxruntime"),
+        ("model.tflite", "ai_edge_litert", "ai-edge-litert"),
+        ("model.xml", "openvino", "openvino"),
+        ("model.vmfb", "iree.runtime", "iree-base-runtime"),
+        ("model.pte", "executorch,torch", "executorch"),
+    ],
+)
+def test_the_error_names_a_missing_package(name, missing, package):
+    done = subprocess.run([sys.executable, "-c", WITHOUT, missing, name], capture_output=True, text=True, cwd=ROOT)
+    how = f"package {package} is not on the board: python3 -m pip install {package} there"
+    assert done.stdout.startswith(f"ModelError {name} cannot be loaded: {how} ("), done.stderr
+    assert done.stdout.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["functions.so", "libc.so", "./functions.so"])

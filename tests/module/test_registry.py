@@ -10,15 +10,18 @@ import pytest
 
 from rpcsys.module import registry
 from rpcsys.module.layout import FormatError
+from rpcsys.server.capabilities import installed
 from tests.device_files import ROOT, device_files
 
 
 def test_rpcsys_kinds_are_in_the_device_tier():
     files = device_files()
     for name in registry._BUILTIN:
+        if not all(map(installed, registry.needs(name))):
+            continue  # executorch, with torch
         kind = registry.find(name)
         path = Path(kind.__file__).relative_to(ROOT)
-        assert files[path] <= set(registry.needs(name)), name
+        assert files[path] <= {each.partition(".")[0] for each in registry.needs(name)}, name
         assert callable(kind.save_to_bytes)
         assert callable(kind.load_from_bytes)
 

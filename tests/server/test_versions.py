@@ -22,6 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     for name in versions.PACKAGES:
         monkeypatch.delitem(sys.modules, name, raising=False)
+        monkeypatch.delitem(sys.modules, name.partition(".")[0], raising=False)
     versions.of_package.cache_clear()
     yield tmp_path
     versions.of_package.cache_clear()

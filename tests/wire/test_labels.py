@@ -41,7 +41,7 @@ def test_detected_labels_fit_beside_the_keepers():
     given_by_keeper = {f"l{number}": "x" for number in range(MAX_GIVEN)}
     found = capabilities.labels("board", given_by_keeper)
     most = len({*found, *VERSIONS})
-    assert most == MAX_GIVEN + 13
+    assert most == MAX_GIVEN + 17
     assert most <= MAX_LABELS
 
 

@@ -19,7 +19,8 @@ from rpcsys.module.module import Function, Module
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.library"
-_ONNX = "rpcsys.onnx"
+#: Kinds of modules with a number of threads to set.
+_THREADED = {"rpcsys.onnx", "rpcsys.openvino", "rpcsys.litert", "rpcsys.iree"}
 #: The description that is saved beside the library.
 _ABOUT = {"name": str, "target": str, "machine": str, "bits": int, "kinds": list, "functions": list}
 #: Bytes that are loaded -> the path they were loaded from, kept open: the dynamic linker identifies libraries by path.
@@ -66,8 +67,8 @@ class LibraryModule(Module):
         self._placed = device
 
     def use_threads(self, threads: int) -> bool:
-        """Have what is inside use them, if that holds a model in ONNX's format."""
-        self._threads = threads if _ONNX in self.kinds else 0
+        """Have what is inside use them, if that holds a model whose runtime has threads."""
+        self._threads = threads if _THREADED.intersection(self.kinds) else 0
         return super().use_threads(threads) or bool(self._threads)
 
     def link(self) -> None:

@@ -16,8 +16,9 @@ from rpcsys.module import packed
 from rpcsys.module.kinds import onnx_session
 from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.module.kinds.onnx_providers import MEMORIES, checked
-from rpcsys.module.kinds.onnx_session import Model, OnnxWeight, SessionRunner, Value
+from rpcsys.module.kinds.onnx_session import Model, OnnxWeight, SessionRunner
 from rpcsys.module.kinds.params import ParamsModule, listed, listing
+from rpcsys.module.kinds.values import Value
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.placement import on_host

@@ -14,7 +14,8 @@ from rpcsys.ffi.tensors import NativeTensor
 from rpcsys.module.kinds import onnx_session
 from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.module.kinds.onnx_providers import MEMORIES
-from rpcsys.module.kinds.onnx_session import RAW, OnnxWeight, SessionRunner, from_ort, is_array, to_ort
+from rpcsys.module.kinds.onnx_session import OnnxWeight, SessionRunner, from_ort, is_array, to_ort
+from rpcsys.module.kinds.values import RAW
 from rpcsys.module.placement import DeviceArray, on_host, queue
 from rpcsys.wire import dtypes
 from rpcsys.wire.device_names import parse

@@ -9,22 +9,27 @@ import contextlib
 import os
 import tempfile
 import threading
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 import openvino
 
 from rpcsys.errors import RemoteFunctionError
+from rpcsys.module.kinds.cpus import bound_to
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, head_of_weight
-from rpcsys.module.kinds.onnx_session import OnnxWeight, Value, bound_to
+from rpcsys.module.kinds.runtime_model import OnePerCall
+from rpcsys.module.kinds.values import Value
 from rpcsys.module.layout import Buffer
 from rpcsys.module.module import process, running_call
 from rpcsys.module.registry import File
 from rpcsys.wire.device_names import parse
 
-#: OpenVINO's element types -> onnxruntime's names of them. Others have no numpy type.
+if TYPE_CHECKING:
+    from rpcsys.module.kinds.onnx_session import OnnxWeight
+
+#: OpenVINO's element types -> numpy's names of them. Others have no numpy type.
 _TYPES = {
-    "f16": "float16", "f32": "float", "f64": "double", "boolean": "bool",
+    "f16": "float16", "f32": "float32", "f64": "float64", "boolean": "bool",
     **{f"{sign}{bits}": f"{'u' if sign == 'u' else ''}int{bits}" for sign in "iu" for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 _core_lock = threading.Lock()
@@ -41,23 +46,30 @@ class OpenVinoRunner:
         """Raises ValueError for tensors of a type that numpy lacks."""
         self._compiled = compiled
         self._cpus = cpus
-        self._idle: List[Any] = []  # requests that no thread uses; each holds the memory of one call
-        self.inputs = [Value(_Port.of(port)) for port in compiled.inputs]
-        self.outputs = [Value(_Port.of(port)) for port in compiled.outputs]
+        self._requests: OnePerCall[Any] = OnePerCall(compiled.create_infer_request)
+        self.inputs = [_declared(port, f"input{place}") for place, port in enumerate(compiled.inputs)]
+        self.outputs = [_declared(port, f"output{place}") for place, port in enumerate(compiled.outputs)]
         self.optional: List[Value] = []  # it makes constants of weights that a caller may override elsewhere
-        self._places = {value.name: place for place, value in enumerate(self.outputs)}
+        self._taken = {value.name: place for place, value in enumerate(self.inputs)}
+        self._given = {value.name: place for place, value in enumerate(self.outputs)}
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. Many threads may call it."""
-        with bound_to(self._cpus), self._request() as request:
-            given = {name: np.ascontiguousarray(feed) for name, feed in feeds.items()}
+        if self._cpus:
+            with bound_to(self._cpus):
+                return self._run(outputs, feeds)
+        return self._run(outputs, feeds)
+
+    def _run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
+        with self._requests.one() as request:
+            given = {self._taken[name]: np.ascontiguousarray(feed) for name, feed in feeds.items()}
             if running_call.stops is None:
                 request.infer(given, share_inputs=True, share_outputs=True)
             else:
                 self._stoppable(request, given)
-            return [np.array(request.get_output_tensor(self._places[name]).data) for name in outputs]
+            return [np.array(request.get_output_tensor(self._given[name]).data) for name in outputs]
 
-    def _stoppable(self, request: Any, given: Dict[str, Any]) -> None:
+    def _stoppable(self, request: Any, given: Dict[int, Any]) -> None:
         stopped = threading.Event()
 
         def stop() -> None:
@@ -73,39 +85,21 @@ class OpenVinoRunner:
                     raise RemoteFunctionError("the call was stopped") from None
                 raise
 
-    @contextlib.contextmanager
-    def _request(self) -> Iterator[Any]:
-        """A request of its own for this thread; one that has failed is not used again."""
-        try:
-            request = self._idle.pop()
-        except IndexError:
-            request = self._compiled.create_infer_request()
-        yield request
-        self._idle.append(request)
 
-
-class _Port(NamedTuple):
-    """An input or output in onnxruntime's terms."""
-
-    name: str
-    type: str
-    shape: List[Any]
-
-    @classmethod
-    def of(cls, port: Any) -> _Port:
-        kind = port.get_element_type().get_type_name()
-        if kind not in _TYPES:
-            raise ValueError(f"OpenVINO has {port.get_any_name()!r} as {kind}, which numpy lacks")
-        partial = port.get_partial_shape()
-        rank = [] if partial.rank.is_dynamic else partial
-        return cls(
-            port.get_any_name(), f"tensor({_TYPES[kind]})", [None if e.is_dynamic else e.get_length() for e in rank]
-        )
+def _declared(port: Any, unnamed: str) -> Value:
+    """An input or output; ``unnamed`` is its name if the model gives it none."""
+    name = port.get_any_name() if port.get_names() else unnamed
+    kind = port.get_element_type().get_type_name()
+    if kind not in _TYPES:
+        raise ValueError(f"OpenVINO has {name!r} as {kind}, which numpy lacks")
+    partial = port.get_partial_shape()
+    rank = [] if partial.rank.is_dynamic else partial
+    return Value(name, _TYPES[kind], [None if extent.is_dynamic else extent.get_length() for extent in rank])
 
 
 def of_file(path: str, options: Mapping[str, Any]) -> OpenVinoRunner:
     """Open the model of an ``.onnx`` file. Raises what OpenVINO raises."""
-    return _compiled(core().read_model(path), options)
+    return compiled(core().read_model(path), options)
 
 
 def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[str, Any]) -> OpenVinoRunner:
@@ -121,8 +115,8 @@ def of_bytes(model: bytes, weights: Mapping[str, OnnxWeight], options: Mapping[s
         ) as beside:
             beside.writelines([model, *_pieces(weights, files[0])])
             beside.flush()
-            return _compiled(core().read_model(beside.name), options)
-    return _compiled(core().read_model(b"".join([model, *_pieces(weights)])), options)
+            return compiled(core().read_model(beside.name), options)
+    return compiled(core().read_model(b"".join([model, *_pieces(weights)])), options)
 
 
 def _pieces(weights: Mapping[str, OnnxWeight], beside: Optional[File] = None) -> Iterator[Buffer]:
@@ -137,7 +131,8 @@ def _pieces(weights: Mapping[str, OnnxWeight], beside: Optional[File] = None) ->
             yield tensor.data
 
 
-def _compiled(model: Any, options: Mapping[str, Any]) -> OpenVinoRunner:
+def compiled(model: Any, options: Mapping[str, Any]) -> OpenVinoRunner:
+    """Compile a model of OpenVINO for ``options["device"]``. Raises what OpenVINO raises."""
     device, cpus = parse(options["device"]).number, options.get("cpus", ())
     settings: Dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if device == "CPU":

@@ -5,26 +5,25 @@ Statements about onnxruntime here were found by running 1.31 with onnx 1.23.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
 import numpy as np
 import onnxruntime
 
-from rpcsys.errors import RemoteArgumentError
 from rpcsys.module.kinds import onnx_providers
+from rpcsys.module.kinds.cpus import bound_to, cpus_here
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, with_ir_version
+from rpcsys.module.kinds.values import RAW, Value
 from rpcsys.module.layout import Buffer
 from rpcsys.module.module import process, running_call
-from rpcsys.module.placement import DeviceArray
 from rpcsys.module.registry import File
 from rpcsys.wire.device_names import CPU
 from rpcsys.wire.dtypes import count
-from rpcsys.wire.tensor import Tensor, as_tensor
+from rpcsys.wire.tensor import Tensor
 
 os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")  # otherwise it refuses a brand-new opset
 
@@ -66,10 +65,10 @@ class SessionRunner:
         self._session = session
         self._keep = keep  # memory that the session reads, kept alive
         self._cpus = cpus
-        self.inputs = [Value(node) for node in session.get_inputs()]
-        self.outputs = [Value(node) for node in session.get_outputs()]
+        self.inputs = [declared(node) for node in session.get_inputs()]
+        self.outputs = [declared(node) for node in session.get_outputs()]
         #: Weights that a caller may override.
-        self.optional = [Value(node) for node in session.get_overridable_initializers()]
+        self.optional = [declared(node) for node in session.get_overridable_initializers()]
         values = self.inputs + self.outputs
         for value in values:
             if value.dtype is None and value.type.startswith("tensor("):
@@ -180,7 +179,7 @@ def _settings(options: Mapping[str, Any]) -> Any:
     settings.log_severity_level = 3  # its warnings come back as exceptions or are of no use
     # With its default number of threads onnxruntime pins its workers and overrides the process's CPU affinity.
     threads = options.get("threads") or len(options.get("cpus", ())) or process.threads
-    settings.intra_op_num_threads = threads or len(_cpus_here())
+    settings.intra_op_num_threads = threads or len(cpus_here())
     settings.graph_optimization_level = _LEVELS[options.get("level", "all")]
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it slows other work on a small machine
     return settings
@@ -204,27 +203,9 @@ def _provider(given: Any) -> str:
     return str(given if isinstance(given, str) else given[0])
 
 
-@contextlib.contextmanager
-def bound_to(cpus: Sequence[int]) -> Iterator[None]:
-    """Bind this thread to these CPUs inside the ``with``; without CPUs change nothing."""
-    before = _cpus_here()
-    if cpus:
-        os.sched_setaffinity(0, cpus)
-    try:
-        yield
-    finally:
-        if cpus:
-            os.sched_setaffinity(0, before)
-
-
-def _cpus_here() -> Set[int]:
-    """The CPUs that this thread may use; empty if the system does not report them."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-
-
 def complaint(options: Mapping[str, Any]) -> str:
     """The options that this machine cannot fulfil, as text; empty if none."""
-    lacking: List[Any] = sorted(set(options.get("cpus", ())) - _cpus_here())
+    lacking: List[Any] = sorted(set(options.get("cpus", ())) - cpus_here())
     if lacking:
         return f"is for CPUs that this process may not use: {', '.join(map(str, lacking))}"
     lacking = [name for name in options.get("providers", ()) if name not in onnxruntime.get_available_providers()]
@@ -267,69 +248,18 @@ _DTYPES = {
     "double": "float64",
     "string": "strings",
 }
-#: Element types that numpy lacks -> (onnx.TensorProto's number, the numpy type of the same width).
-RAW = {
-    "bfloat16": (NUMBERS["bfloat16"], "uint16"),
-    **{name: (number, "uint8") for name, number in NUMBERS.items() if name.startswith("float8")},
-    **{name: (number, "uint8") for name, number in (("uint4", 21), ("int4", 22), ("uint2", 25), ("int2", 26))},
-}
 #: onnxruntime packs several of these into a byte, the first one lowest; on the wire each has its own byte.
 _BITS = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
 _BY_NUMBER = {number: name for name, (number, _) in RAW.items()}
 _TENSOR = re.compile(r"tensor\((\w+)\)\Z")
 
 
-class Value:
-    """An input or output as the model declares it."""
-
-    def __init__(self, node: Any) -> None:
-        self.name: str = node.name
-        self.type: str = node.type
-        match = _TENSOR.match(node.type)
-        self.dtype = _DTYPES.get(match.group(1)) if match else None
-        self.shape: List[Any] = list(node.shape) if match and node.shape is not None else []
-        self.optional = node.type.startswith("optional")
-
-    def describe(self) -> Dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype or self.type, "shape": self.shape}
-
-    def check(self, given: Any) -> Any:
-        """Convert ``given`` for onnxruntime. Raises `RemoteArgumentError` for a wrong dtype or shape."""
-        if self.dtype is None:
-            return given
-        value: Any
-        if isinstance(given, DeviceArray):
-            dtype, shape, value = given.dtype, given.shape, given
-        elif self.dtype in RAW:
-            tensor = as_tensor(given)
-            dtype, shape, value = (tensor.dtype, tensor.shape, tensor) if tensor else (type(given).__name__, (), given)
-        else:
-            value = self._array(given)
-            dtype, shape = "strings" if value.dtype.kind in "OU" else value.dtype.name, value.shape
-        if dtype != self.dtype or not self._fits(shape):
-            wants, got = f"{self.dtype} {_shape_text(self.shape)}", f"{dtype} {_shape_text(shape)}"
-            hint = f"; convert it with .astype({self.dtype!r})" if dtype != self.dtype else ""
-            raise RemoteArgumentError(f"input {self.name!r} wants {wants}, and got {got}{hint}")
-        return value
-
-    def _array(self, given: Any) -> Any:
-        """``given`` as an array that onnxruntime reads correctly."""
-        try:
-            value = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
-        except ValueError as error:  # a list of lists of unequal lengths
-            raise RemoteArgumentError(f"input {self.name!r} cannot be made an array: {error}") from None
-        if value.dtype.kind == "T":
-            return value.astype(object)
-        # onnxruntime reads the other byte order as if it were its own, without an error.
-        return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
-
-    def _fits(self, shape: Tuple[int, ...]) -> bool:
-        # onnxruntime reports an empty shape both for a scalar and for a tensor of unknown rank.
-        if not self.shape:
-            return True
-        return len(shape) == len(self.shape) and all(
-            not isinstance(want, int) or want < 0 or want == have for want, have in zip(self.shape, shape)
-        )
+def declared(node: Any) -> Value:
+    """An input or output as onnxruntime describes it."""
+    match = _TENSOR.match(node.type)
+    shape = list(node.shape) if match and node.shape is not None else []
+    dtype = _DTYPES.get(match.group(1)) if match else None
+    return Value(node.name, dtype, shape, node.type, node.type.startswith("optional"))
 
 
 def to_ort(value: Any) -> Any:
@@ -373,7 +303,3 @@ def _unpacked(packed: bytearray, name: str, size: int) -> bytearray:
     if name.startswith("int"):
         values = values | np.where(values >> (bits - 1), 0xFF << bits & 0xFF, 0).astype("uint8")
     return bytearray(values.astype("uint8").tobytes())
-
-
-def _shape_text(shape: Sequence[Any]) -> str:
-    return "[{}]".format(", ".join("?" if extent is None else str(extent) for extent in shape))

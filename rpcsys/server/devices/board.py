@@ -6,7 +6,7 @@ import glob
 import importlib.util
 import os
 import re
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
 
 from rpcsys.ffi import library
 from rpcsys.server import capabilities
@@ -23,6 +23,13 @@ _PROVIDERS: Mapping[str, FrozenSet[str]] = {
     "cuda": frozenset(["cuda"]), "rocm": frozenset(["rocm", "migraphx"]), "openvino": frozenset(["openvino"]),
     "npu": frozenset(["qnn", "vitisai"]),
 }  # fmt: skip
+#: Packages that run models of their own formats -> their names, and the kinds of devices that they use.
+_RUNTIMES: Mapping[str, Tuple[str, FrozenSet[str]]] = {
+    "openvino": ("openvino", frozenset(["cpu", "openvino"])),
+    "ai_edge_litert": ("litert", frozenset(["cpu"])),
+    "iree.runtime": ("iree", frozenset(["cpu", "cuda", "rocm", "vulkan"])),
+    "executorch": ("executorch", frozenset(["cpu"])),
+}
 _CACHE = "/etc/ld.so.cache"
 _FOLDERS = ("/lib", "/usr/lib", "/usr/local/lib", "/lib64", "/usr/lib64")  # of a system without this cache
 _ACCEL = "/sys/class/accel"
@@ -81,8 +88,9 @@ def loaders(kind: str, tvm: FrozenSet[str]) -> Iterator[str]:
         yield "tvm"
     if capabilities.installed("onnxruntime") and (kind == "cpu" or _PROVIDERS.get(kind, frozenset()) & _providers()):
         yield "onnxruntime"
-    if kind == "openvino" and capabilities.installed("openvino"):
-        yield "openvino"
+    for package, (name, kinds) in _RUNTIMES.items():
+        if kind in kinds and capabilities.installed(package):
+            yield name
 
 
 def _providers() -> FrozenSet[str]:

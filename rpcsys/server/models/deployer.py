@@ -20,8 +20,9 @@ from typing import Any, Callable
 from rpcsys import stream as streams
 from rpcsys.errors import ModelError, ProtocolError, RemoteFileError, RemoteFunctionError, UsageError, printable
 from rpcsys.module import external
+from rpcsys.module.loading import SUFFIXES
 from rpcsys.server.capabilities import capabilities
-from rpcsys.server.models.store import SUFFIXES, Store, Version, is_name
+from rpcsys.server.models.store import Store, Version, is_name
 from rpcsys.server.sandbox import messages, processes
 from rpcsys.server.sandbox.messages import Job
 from rpcsys.server.session import hello
@@ -97,7 +98,7 @@ class Deployer:
             options = self._job.options
             able = capabilities(pickle=options["allow_pickle"], cache=bool(options.get("cache")))
             if able["numpy"] and able["onnx"]:  # a single model runs without onnxruntime, too
-                able["loads"] = sorted({*able["loads"], ".onnx"})
+                able["loads"] = list(dict.fromkeys([".onnx", *able["loads"]]))
             about = hello.fields(self._job, able, 1, frames.MAX_CHUNK)
             self._out.send([self._job.reply, *frames.encode(frames.HELLO, 0, about)])
             hello.received(self._stream)
@@ -140,7 +141,7 @@ class Deployer:
         self._check_allowed(name)
         if not file.isprintable():
             raise RemoteFileError(f"{printable(file)}: a file to deploy has a name that can be printed; rename it")
-        if not file.endswith(SUFFIXES):
+        if not file.endswith(tuple(SUFFIXES)):
             raise ModelError(f"{file}: what is deployed is one of " + ", ".join(SUFFIXES))
         source = self._files.directory.existing(file)
         beside = _named_by(source, file)

@@ -76,8 +76,8 @@ def serve(control: socket.socket, job: Job) -> str:
 
 
 def load(path: str, name: str, *, allow_pickle: bool) -> Module:
-    """Load the module at ``path``, ``name`` in errors. Without onnxruntime the reference evaluator runs a model."""
-    if path.endswith(".onnx") and not installed("onnxruntime"):
+    """Load the module at ``path``, ``name`` in errors. An ONNX model may run in the reference evaluator."""
+    if path.endswith(".onnx") and not (installed("onnxruntime") or installed("openvino")):
         return _by_reference(path)
     return loading.load_file(path, name, allow_pickle=allow_pickle)
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Optional
 
 from rpcsys.errors import ConfigError, RemoteFileError
 
-SUFFIXES = (".so", ".onnx")  # files that can be deployed: of libraries and of ONNX models
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _VERSION = re.compile(r"([0-9]{4,9})-([0-9a-f]{12})\Z")
 

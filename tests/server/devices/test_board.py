@@ -69,19 +69,19 @@ def test_npus_of_linux(bare):
 
 def test_what_can_use_a_kind_of_devices(bare, monkeypatch):
     monkeypatch.setattr(board, "_package", lambda name: str(bare / name))
-    monkeypatch.setattr(capabilities, "installed", lambda name: name in ("onnxruntime", "openvino"))
+    monkeypatch.setattr(capabilities, "installed", lambda name: name in ("onnxruntime", "openvino", "iree.runtime"))
     monkeypatch.setattr(board.library, "has_runtime", lambda: True)
     (bare / "onnxruntime" / "capi").mkdir(parents=True)
     for name in ("cuda", "qnn", "shared"):
         (bare / "onnxruntime" / "capi" / f"libonnxruntime_providers_{name}.so").touch()
     kinds = ("cpu", "cuda", "opencl", "npu", "openvino", "vulkan")
     assert {kind: list(board.loaders(kind, frozenset(["opencl"]))) for kind in kinds} == {
-        "cpu": ["tvm", "onnxruntime"],
-        "cuda": ["onnxruntime"],
+        "cpu": ["tvm", "onnxruntime", "openvino", "iree"],
+        "cuda": ["onnxruntime", "iree"],
         "opencl": ["tvm"],
         "npu": ["onnxruntime"],
         "openvino": ["openvino"],
-        "vulkan": [],
+        "vulkan": ["iree"],
     }
 
 

@@ -205,7 +205,7 @@ def test_a_model_whose_files_did_not_come_is_not_served(served, store, superviso
     ("call", "error", "words"),
     [
         (("deploy.put", "../head", "model.so"), "RemoteFileError", "is no name for a module"),
-        (("deploy.put", "head", "model.txt"), "ModelError", "what is deployed is one of .so, .onnx"),
+        (("deploy.put", "head", "model.txt"), "ModelError", "what is deployed is one of .onnx, .tflite"),
         (("deploy.put", "head", "a\nb.so"), "RemoteFileError", "a name that can be printed"),
         (("deploy.put", "head", "none.so"), "RemoteFileError", "there is no file"),
         (("deploy.put", "head", "../x.so"), "PathError", "leads out"),
