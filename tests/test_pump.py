@@ -112,8 +112,9 @@ def test_what_was_written_is_granted_again(end):
     stream, reading = target()
     end.pump.register(ID, only_close, stream)
     end.take(DATA, data=bytes(WINDOW))
-    with open(reading, "rb", buffering=0) as file:
-        until(lambda: file.read(WINDOW) and any(fields.get("op") == MORE for fields, _ in end.sent))
+    with open(reading, "rb") as file:
+        assert len(file.read(WINDOW)) == WINDOW
+    until(lambda: any(fields.get("op") == MORE for fields, _ in end.sent))
     until(lambda: not stream.backlog)
 
 

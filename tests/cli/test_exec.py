@@ -97,7 +97,7 @@ def test_the_terminal_is_as_before_whatever_happens(monkeypatch):
 
 
 def test_three_interruptions_end_the_command(session):
-    process = session.popen(["sh", "-c", "trap '' INT; sleep 600"])
+    process = session.popen(["sh", "-c", "trap '' INT; exec sleep 600"])
     streams = command._Streams(process, no_stdin=True)
     for _ in range(command.INSISTS):
         streams._note(signal.SIGINT, None)

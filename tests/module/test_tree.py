@@ -132,4 +132,4 @@ def test_the_error_for_a_kind_names_its_missing_packages():
     assert done.stdout.startswith(
         "ModelError model.so holds a module of kind 'rpcsys.onnx', which needs numpy and onnxruntime here (import of "
     ), done.stderr
-    assert done.stdout.endswith("type: python3 -m pip install numpy onnxruntime\n")
+    assert done.stdout.endswith("package onnxruntime is not on the board: python3 -m pip install onnxruntime there\n")

@@ -27,7 +27,7 @@ class Supervised:
             **plain, "supervisor": os.getpid(), "fork": True, "preload": [], "imports": [], "folder": folder,
             "isolate": True, "read_only": False, "no_network": False, "secure": False, "confined": True,
             "keep": mount_namespace.hidden([os.getcwd()]),
-            "tvm": "off", "cgroups": {}, "able": (False, False, False), "secret": [],
+            "tvm": "off", "cgroups": {}, "able": (False, False, False, False), "secret": [],
             "user": None, "needed": [], "closed": [], **settings,
         }  # fmt: skip
         self.control, theirs = messages.pair()
