@@ -22,7 +22,9 @@ KEY = "board"
 NO_TRACKER = "127.0.0.1:1"
 CLEAN_S = 2.0
 #: It ignores its terminal's end, and starts one process beside it and one that leaves its session.
-STAYS = "trap '' HUP INT; setsid sleep 601 </dev/null >/dev/null 2>&1 & sleep 602 & echo ready; while :; do sleep 1; done"
+STAYS = (
+    "trap '' HUP INT; setsid sleep 601 </dev/null >/dev/null 2>&1 & sleep 602 & echo ready; while :; do sleep 1; done"
+)
 
 
 @pytest.fixture(scope="module")

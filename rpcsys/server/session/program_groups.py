@@ -28,9 +28,9 @@ class ProgramGroups:
         self._numbers[self._numbers.tolist().index(group)] = 0
 
     def kill(self) -> None:
-        """Send SIGKILL to all of them, and to the other groups of each one's terminal session, as a shell's jobs."""
-        for group in filter(None, self._numbers):
-            for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-                with contextlib.suppress(OSError):  # it has ended meanwhile
-                    if os.getsid(pid) == group:
-                        os.kill(pid, signal.SIGKILL)
+        """Send SIGKILL to all of them, and to other groups of their leaders' sessions, as a shell's jobs are."""
+        leaders = {*self._numbers} - {0}
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc") if leaders else ())):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if os.getsid(pid) in leaders:
+                    os.kill(pid, signal.SIGKILL)
