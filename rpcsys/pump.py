@@ -321,6 +321,7 @@ class Pump:
             if isinstance(found, Listener):
                 found.socket.close()
         self._wakeup.close()
+        self._wake.close()
 
     # -------------------------------------------------------------- descriptors
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ import click
 
 from rpcsys.cli import options
 from rpcsys.cli.run import parse_labels
-from rpcsys.client import Session, connect, connect_tracker
-from rpcsys.errors import UsageError
+from rpcsys.client import Session, attaching, connect, connect_tracker
+from rpcsys.errors import SessionLost, UsageError
 from rpcsys.link import standing_key
 from rpcsys.query import terminal
-
-HELD = "RPCSYS_LEASE"  # the variable of a shell that holds a board
 
 
 def of_one_session(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +46,15 @@ def opened(
     if key_file is not None:
         raise UsageError("--key-file is for one server: say which, with --server HOST:PORT")
     wanted = parse_labels(labels)
-    if key is None and not wanted and not os.environ.get(HELD):
+    attached = attaching.to_hold(key, wanted, None)  # without the tracker, which may be away while the hold lasts
+    if attached is not None:
+        try:
+            with attached:
+                yield attached
+        except SessionLost as error:
+            raise attaching.explained(attaching.here(), error) from None
+        return
+    if key is None and not wanted:
         raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
     with connect_tracker(options.tracker_address(tracker)) as connection:
         session = connection.request(key, labels=wanted, wait_timeout=wait_timeout, on_queued=_say_place)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from typing import Any, Dict, Mapping, NamedTuple, Optional
 
 from rpcsys.client.session import Session
@@ -17,6 +18,7 @@ from rpcsys.wire.checks import match_key, port, text
 VARIABLE = "RPCSYS_LEASE"
 MAX_BYTES = 64 << 10
 _LEAVE = f"exit its shell, or type: unset {VARIABLE}"
+_EXPLAINED_S = 1.0  # for a holder to note why its hold is over
 
 
 class HoldFile(NamedTuple):
@@ -98,9 +100,29 @@ def _lasting(path: str) -> HoldFile:
     return found
 
 
+def explained(path: str, error: SessionLost) -> SessionLost:
+    """The error of an attached session with the reason of the hold's end; ``error`` itself if the hold lasts."""
+    until = time.monotonic() + _EXPLAINED_S
+    while time.monotonic() < until:
+        try:
+            _lasting(path)
+        except (SessionLost, UsageError) as end:
+            return SessionLost(str(end))
+        time.sleep(_EXPLAINED_S / 20)
+    return error
+
+
 def here() -> str:
     """The file of the hold of this environment; "" without one."""
     return os.environ.get(VARIABLE, "")
+
+
+def holds(lease: Mapping[str, Any]) -> bool:
+    """Whether a lease, of a session, is that of the hold of this environment, which outlasts the session."""
+    try:
+        return bool(here()) and read(here()).lease["matchkey"] == lease.get("matchkey")
+    except UsageError:  # it is released
+        return False
 
 
 def to_hold(key: Optional[str], labels: Mapping[str, str], session_timeout: Optional[float]) -> Optional[Session]:

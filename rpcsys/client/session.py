@@ -345,6 +345,11 @@ class Session(Caller, Closeable):
     def close(self) -> None:
         """End the session and release the device. Does nothing the second time."""
         self._channel.close()
+        self._close_streams()
+
+    def _close_streams(self) -> None:
+        if self._streams is not None:
+            self._streams.pump.close()
 
     @property
     def closed(self) -> Optional[Exception]:
@@ -355,6 +360,8 @@ class Session(Caller, Closeable):
         channel = getattr(self, "_channel", None)
         if channel is not None and channel.broken is None:
             channel.close()
+        if channel is not None:
+            self._close_streams()
 
 
 class ServedModule(RemoteModule, Closeable):

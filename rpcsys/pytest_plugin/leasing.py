@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Tuple
 
 import pytest
@@ -54,6 +55,8 @@ def leased(
     need = _need(request, param)
     if need.count > 1 and not several:
         pytest.fail(f"@pytest.mark.board(count={need.count}): the fixture for several is boards", pytrace=False)
+    if need.count == 1 and need.labels == ANY_BOARD and in_hold(request.config):
+        need = dataclasses.replace(need, labels={})  # any board is the held one
     with _asking(need, param):
         wait_s = request.config.getoption("rpcsys_wait")
         found: Any = tracker.request(wait_timeout=wait_s, **dataclasses.asdict(need))
@@ -124,8 +127,15 @@ def _note(request: pytest.FixtureRequest, boards: List[FixtureBoard]) -> None:
     request.node.stash.setdefault(BOARDS, {})[str(request.fixturename)] = boards
 
 
+def in_hold(config: pytest.Config) -> bool:
+    """Whether this run is in the shell of a hold, whose board its tests use."""
+    return bool(os.environ.get("RPCSYS_LEASE")) and not config.getoption("rpcsys_lab")
+
+
 def _note_ends(tracker: Tracker, boards: List[FixtureBoard]) -> None:
-    """Ask how the leases have ended that a failed test had."""
+    """Ask how the leases have ended that a failed test had. That of a hold goes on."""
+    from rpcsys.client import attaching
+
     for board in boards:
-        if board.failed:
+        if board.failed and not attaching.holds(board.lease):
             board.left = ended(tracker, board.lease)

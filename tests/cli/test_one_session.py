@@ -1,11 +1,14 @@
 """Which board a command uses."""
 
+import contextlib
+
 import pytest
 from click.testing import CliRunner
 
 from rpcsys.cli import one_session
 from rpcsys.cli.exec import exec as exec_command
-from rpcsys.errors import ConfigError, UsageError
+from rpcsys.client import attaching
+from rpcsys.errors import ConfigError, SessionLost, UsageError
 
 
 @pytest.mark.parametrize(
@@ -18,28 +21,24 @@ from rpcsys.errors import ConfigError, UsageError
     ],
 )
 def test_a_wrong_place_is_refused_before_anything_is_opened(monkeypatch, words, kind, why):
-    monkeypatch.delenv(one_session.HELD, raising=False)
+    monkeypatch.delenv(attaching.VARIABLE, raising=False)
     raised = CliRunner().invoke(exec_command, [*words, "true"]).exception
     assert isinstance(raised, kind)
     assert why in str(raised)
 
 
-def test_a_held_board_needs_no_key(monkeypatch):
-    asked = []
+def test_a_held_board_needs_no_key_and_no_tracker(monkeypatch):
+    held = contextlib.nullcontext("session")
+    monkeypatch.setenv(attaching.VARIABLE, "/run/hold")
+    monkeypatch.setattr(attaching, "to_hold", lambda *asked: held if asked == (None, {}, None) else None)
+    with one_session.opened(None, (), None, None, None, None) as session:
+        assert session is held
 
-    class Tracker:
-        def __enter__(self):
-            return self
 
-        def __exit__(self, *_):
-            pass
-
-        def request(self, key, **terms):
-            asked.append((key, terms["labels"]))
-            raise UsageError("asked")
-
-    monkeypatch.setattr(one_session, "connect_tracker", lambda address: Tracker())
-    monkeypatch.setenv(one_session.HELD, "/run/hold")
-    with pytest.raises(UsageError, match="asked"), one_session.opened(None, (), None, None, None, None):
-        pass
-    assert asked == [(None, {})]
+def test_who_loses_a_held_board_learns_why_the_hold_is_over(monkeypatch, tmp_path):
+    path = str(tmp_path / "released")
+    monkeypatch.setenv(attaching.VARIABLE, path)
+    monkeypatch.setattr(attaching, "to_hold", lambda *_: contextlib.nullcontext())
+    place = one_session.opened(None, (), None, None, None, None)
+    with pytest.raises(SessionLost, match=f"the hold of {path} is over"), place:
+        raise SessionLost("the connection was closed")

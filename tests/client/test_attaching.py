@@ -75,6 +75,28 @@ def test_which_request_means_the_hold(key, labels, fits):
     assert attaching.HoldFile("path", **ABOUT).fits(key, labels) is fits
 
 
+def test_a_lost_session_is_explained_by_the_end_of_its_hold(tmp_path, monkeypatch):
+    path, lost = tmp_path / "hold", SessionLost("the connection was closed")
+    path.write_text(json.dumps({**ABOUT, "over": "the night run needs it"}))
+    assert "the night run needs it" in str(attaching.explained(str(path), lost))
+    monkeypatch.setattr(attaching, "_EXPLAINED_S", 0.02)
+    with path.open() as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        path.write_text(json.dumps(ABOUT))
+        assert attaching.explained(str(path), lost) is lost
+    path.unlink()
+    assert "was released" in str(attaching.explained(str(path), lost))
+
+
+def test_which_lease_is_that_of_the_hold(tmp_path, monkeypatch):
+    (tmp_path / "hold").write_text(json.dumps(ABOUT))
+    monkeypatch.setenv(attaching.VARIABLE, str(tmp_path / "hold"))
+    assert attaching.holds(LEASE)
+    assert not attaching.holds({**LEASE, "matchkey": "rpi4:5d"})
+    monkeypatch.setenv(attaching.VARIABLE, str(tmp_path / "released"))
+    assert not attaching.holds(LEASE)
+
+
 def test_requests_without_a_hold_are_leases(monkeypatch):
     monkeypatch.delenv(attaching.VARIABLE, raising=False)
     assert attaching.to_hold(None, {}, None) is None

@@ -9,8 +9,8 @@ from rpcsys.errors import NotSupported, SessionLost
 from tests.device import Device, until
 
 
-def readers():
-    return [thread for thread in threading.enumerate() if thread.name == "rpcsys-streams-reader"]
+def readers(name="rpcsys-streams-reader"):
+    return [thread for thread in threading.enumerate() if thread.name == name]
 
 
 def test_a_thread_reads_while_there_are_streams():
@@ -24,6 +24,17 @@ def test_a_thread_reads_while_there_are_streams():
         until(lambda: len(readers()) == before)
         assert session.exec(["echo", "again"]).stdout == b"again\n"
         until(lambda: len(readers()) == before)
+
+
+def test_nothing_is_left_here_of_a_session_that_is_closed():
+    before = readers("rpcsys-streams")
+    with Device(allow_exec=True) as device:
+        session = device.session()
+        with session.forward(80):
+            assert len(readers("rpcsys-streams")) == len(before) + 1
+        until(lambda: session._streams.pump.idle and not session._streams.pump._jobs)  # only the end wakes it
+        session.close()
+        until(lambda: readers("rpcsys-streams") == before)
 
 
 def test_an_older_server_is_told_apart():

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import rpcsys
 from rpcsys.pytest_plugin.leasing import NO_BOARD_STATUS
 from tests.pytest_plugin.conftest import BOARDS, LabRun
 
@@ -38,6 +39,20 @@ class TestShared:
 
     def test_again(self, module_board):
         assert module_board in self.seen[-1:]
+"""
+
+HELD = """
+import pytest
+
+def test_any(board):
+    assert board.listdir() == ["file"]
+
+@pytest.mark.board("pico")
+def test_key(board):
+    assert board.listdir() == ["file"]
+
+def test_fails(board):
+    assert not board.listdir()
 """
 
 TVM = """
@@ -121,6 +136,19 @@ def test_each_test_runs_on_each_kind(lab_run: LabRun) -> None:
     leases = lab_run.history(begun, len(leased))
     assert {(lease["outcome"], lease["fault"]) for lease in leases} == {("closed", "")}
     assert sorted(lease["key"] for lease in leases) == leased
+
+
+def test_a_run_in_the_shell_of_a_hold_uses_its_board(lab_run: LabRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(lab_run.folder))
+    with rpcsys.hold("pico", tracker=lab_run.where) as hold:
+        with hold.session() as session:
+            session.upload(b"here", "file")
+        monkeypatch.setenv("RPCSYS_LEASE", hold.path)
+        status, printed = lab_run(HELD)
+        assert lab_run.leases(1) == ["pico"]
+    assert status == 1, printed
+    assert "1 failed, 2 passed" in printed
+    assert "seen at teardown" not in printed, "its lease has not ended"
 
 
 def test_workers_run_at_the_same_time(lab_run: LabRun) -> None:

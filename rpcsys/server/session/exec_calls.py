@@ -12,6 +12,7 @@ from rpcsys.wire.frames import Buffer, Frame
 if TYPE_CHECKING:
     from rpcsys.pump import Pump
     from rpcsys.server.session.outgoing import Outgoing
+    from rpcsys.server.session.program_groups import ProgramGroups
 
 #: Programs of one session at a time: each has three descriptors and a thread.
 MAX_PROGRAMS = 64
@@ -22,13 +23,14 @@ MODELS_ONLY = "the lab's rules let you load models in ONNX's format only, and ru
 class ExecCalls:
     """``session.exec`` and ``session.forward``, and the byte streams of both.
 
-    ``refusal``: why they are not allowed; "" if they are.
+    ``refusal``: why they are not allowed; "" if they are. ``groups``: where an attached session notes its programs.
     """
 
-    def __init__(self, out: Outgoing, workdir: str, refusal: str) -> None:
+    def __init__(self, out: Outgoing, workdir: str, refusal: str, groups: Optional[ProgramGroups] = None) -> None:
         self._out = out
         self._workdir = workdir
         self._refusal = refusal
+        self._groups = groups
         self._pump: Optional[Pump] = None  # few sessions pay for it
         self._programs: Dict[int, Any] = {}
 
@@ -52,7 +54,8 @@ class ExecCalls:
         self._programs = {number: each for number, each in self._programs.items() if each.running}
         if len(self._programs) >= MAX_PROGRAMS:
             raise ProgramError(f"the session runs {MAX_PROGRAMS} programs already; wait for one of them")
-        program = BoardProgram(pump, id, argv, os.path.join(self._workdir, folder), {**os.environ, **added}, size)
+        where, environment = os.path.join(self._workdir, folder), {**os.environ, **added}
+        program = BoardProgram(pump, id, argv, where, environment, size, self._groups)
         self._programs[id] = program
         return {"pid": program.pid}
 

@@ -10,12 +10,15 @@ import struct
 import subprocess
 import termios
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Tuple
 
 from rpcsys.byte_streams import ByteStream, pipe_for
 from rpcsys.errors import ProgramError, ProgramNotFound, ProtocolError
 from rpcsys.pump import Pump
 from rpcsys.wire.byte_streams import CLOSE, EXIT, RESIZE, SIGNAL, StreamMessage
+
+if TYPE_CHECKING:
+    from rpcsys.server.session.program_groups import ProgramGroups
 
 IN, OUT, ERR = range(3)  # a program's streams by number; with a terminal the first one is all
 _END_OF_INPUT = b"\x04"  # to a terminal: Ctrl-D
@@ -27,21 +30,25 @@ class BoardProgram:
     """A program with ``id`` in a process group of its own. It is started when this is made.
 
     ``argv``: the program, found in ``PATH`` if it is no path, and its arguments. ``size``: the rows and columns of its
-    terminal; without one it has pipes.
+    terminal; without one it has pipes. ``groups`` has its process group while it runs.
 
     Raises `ProgramNotFound`, `ProgramError`.
     """
 
     def __init__(
-        self, pump: Pump, id: int, argv: List[str], folder: str, environment: Dict[str, str], size: Optional[Size]
-    ) -> None:
+        self, pump: Pump, id: int, argv: List[str], folder: str, environment: Dict[str, str], size: Optional[Size],
+        groups: Optional[ProgramGroups] = None,
+    ) -> None:  # fmt: skip
         self._pump = pump
         self._id = id
+        self._groups = groups
         self._lock = threading.Lock()  # its process is reaped, or signalled
         self._terminal = -1
         start = self._with_pipes if size is None else self._with_terminal
         with _errors(argv[0], folder):
             self._streams = start(argv, folder, environment, size or (0, 0))
+        if groups is not None:
+            groups.add(self.pid)
         pump.register(id, self._take, *self._streams)
         threading.Thread(target=self._wait, name="rpcsys-program", daemon=True).start()
 
@@ -104,6 +111,8 @@ class BoardProgram:
     def _wait(self) -> None:
         """Report the program's end. A terminal ends with it, whoever still has it."""
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        if self._groups is not None:
+            self._groups.remove(self.pid)
         with self._lock:
             status = self._process.wait()
         self._pump.tell(self._id, StreamMessage(EXIT, amount=status))

@@ -20,7 +20,9 @@ from typing import Any, Callable, NoReturn
 from rpcsys.link.tcp import KEEPALIVE_S, drain_and_close, keep_alive
 from rpcsys.server.sandbox import messages, processes
 from rpcsys.server.sandbox.messages import Job
+from rpcsys.server.session.exec_calls import MAX_PROGRAMS
 from rpcsys.server.session.outgoing import error_frame
+from rpcsys.server.session.program_groups import ProgramGroups
 from rpcsys.stream import DONT_WAIT, Stream
 from rpcsys.wire import frames, pinned_keys
 
@@ -32,9 +34,13 @@ ONLY_ATTACH = "this session is a hold: it makes no calls; attach to it (RPCSYS_L
 
 @dataclass
 class AttachedSession:
-    """A process and a copy of its client's connection, which shows the client's end; ``kill_at`` (monotonic) then."""
+    """A process and a copy of its client's connection, which shows the client's end; ``kill_at`` (monotonic) then.
+
+    ``groups``: of the programs that it runs.
+    """
 
     sock: socket.socket
+    groups: ProgramGroups
     kill_at: float | None = None
 
 
@@ -108,17 +114,17 @@ class HeldSession:
         if len(self._attached) >= MAX_ATTACHED:
             self._say(sock, "Busy", FULL, job.reply)
             return
-        parent = os.getpid()
+        parent, groups = os.getpid(), ProgramGroups(MAX_PROGRAMS)
         try:
             pid = os.fork()
         except OSError as error:  # the limit of processes, or of memory
             self._say(sock, "Busy", f"the board has no process for another session ({error.strerror})", job.reply)
             return
         if not pid:
-            self._become_session(sock, job, parent)
-        self._attached[pid] = AttachedSession(sock)
+            self._become_session(sock, job, parent, groups)
+        self._attached[pid] = AttachedSession(sock, groups)
 
-    def _become_session(self, sock: socket.socket, job: Job, parent: int) -> NoReturn:
+    def _become_session(self, sock: socket.socket, job: Job, parent: int, groups: ProgramGroups) -> NoReturn:
         """In the fork: have nothing of the hold's own, serve one client, and exit."""
         status = 1
         try:
@@ -130,7 +136,7 @@ class HeldSession:
                 own.close()
             self._stream.close()
             sock.setblocking(True)
-            self._serve(sock, job, _report_nothing)
+            self._serve(sock, job, _report_nothing, groups=groups)
             status = 0
         except BaseException:  # noqa: BLE001 - any exception is printed and ends this process
             traceback.print_exc()
@@ -141,10 +147,12 @@ class HeldSession:
             os._exit(status)
 
     def _collect(self) -> None:
-        """Reap what has ended: attached sessions, and what these have left. Tell a client why its session crashed."""
+        """Reap what has ended, and kill the programs of attached sessions. Tell a client why its session crashed."""
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 attached = self._attached.pop(found[0], None)
+                if attached is not None:
+                    attached.groups.kill()
                 if attached is not None and os.WIFSIGNALED(found[1]) and attached.kill_at is None:
                     how = f"its process was ended by {_named(os.WTERMSIG(found[1]))}"
                     why = f"the session is over: {how}, probably through the code that it ran; the hold goes on"

@@ -25,6 +25,7 @@ from rpcsys.server.session.files import Files
 from rpcsys.server.session.incoming import WINDOW_CALLS, Incoming
 from rpcsys.server.session.operations import Operations
 from rpcsys.server.session.outgoing import Outgoing, error_frame, exception_frame
+from rpcsys.server.session.program_groups import ProgramGroups
 from rpcsys.server.session.stdio import OutputForwarder, by_line
 from rpcsys.server.session.watchdog import NO_CALL, Watcher
 from rpcsys.stream import Ended, Stream
@@ -48,7 +49,7 @@ Renewal = Callable[[], Optional[Dict[str, Any]]]
 
 def serve(
     sock: socket.socket, job: Job, report: Report, renewal: Renewal = lambda: None,
-    control: Optional[socket.socket] = None,
+    control: Optional[socket.socket] = None, groups: Optional[ProgramGroups] = None,
 ) -> str:  # fmt: skip
     """Serve one session on a connected stream socket; return its outcome: closed, lost, ended or unused.
 
@@ -56,17 +57,20 @@ def serve(
     HELLOs; ``{"outcome": word}`` before the process ends itself, with ``why`` for "ended". ``renewal`` returns the
     supervisor's newest ``{"until": monotonic time or null}`` since its last call, None if there is none.
     A client that asks for a hold gets one where there is a ``control`` socket, through which connections attach.
+    ``groups``: where an attached session notes its programs.
     """
     memory, limits = ThreadMemory(), Limits(max_body=hello.memory())
     if not job.seed:
-        return SessionServer(streams.open(sock, limits, memory.pool), memory, job, report, renewal, control).run()
+        stream = streams.open(sock, limits, memory.pool)
+        return SessionServer(stream, memory, job, report, renewal, control, groups).run()
     from rpcsys.server.session import secure_opening  # only a closed lab's sessions pay for it
 
     accepted = secure_opening.accept(sock, job, limits, memory.pool)
     if accepted is None:
         return "unused"
     stream, answer = accepted
-    return SessionServer(stream, memory, dataclasses.replace(job, reply=answer), report, renewal, control).run()
+    job = dataclasses.replace(job, reply=answer)
+    return SessionServer(stream, memory, job, report, renewal, control, groups).run()
 
 
 def rehearse() -> None:
@@ -92,7 +96,7 @@ class SessionServer:
 
     def __init__(
         self, stream: Stream, memory: ThreadMemory, job: Job, report: Report, renewal: Renewal = lambda: None,
-        control: Optional[socket.socket] = None,
+        control: Optional[socket.socket] = None, groups: Optional[ProgramGroups] = None,
     ) -> None:  # fmt: skip
         self._job = job
         self._control = control
@@ -105,7 +109,7 @@ class SessionServer:
         self._objects = Objects()
         self._files = Files(self._out, Directory(job.workdir), job.options.get("cache"))
         flags = {name: bool(job.options.get(name)) for name in ("allow_pickle", "models_only")}
-        programs = ExecCalls(self._out, job.workdir, refusal(job.options))
+        programs = ExecCalls(self._out, job.workdir, refusal(job.options), groups)
         self._incoming.take_stream = programs.take
         self._calls = Operations(
             self._objects, memory, self._files, programs, forget_heads=self._stream.forget_heads, **flags
