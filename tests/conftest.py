@@ -19,8 +19,9 @@ settings.load_profile("rpcsys")
 # The tests of devices alone ask this machine's drivers: each takes as long as the start of a server.
 os.environ.setdefault("RPCSYS_DEVICES", "none")
 
-# What a shell starts in the background ignores Ctrl-C, and so would all that the tests start and interrupt.
+# What a shell starts in the background ignores Ctrl-C, what nohup starts hang-ups, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="module", params=["python", "secure-python", "secure-native", "native"])
