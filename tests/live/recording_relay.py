@@ -97,15 +97,17 @@ def _accept(listener: socket.socket, recorded: Recorded) -> None:
 
 
 def _move(source: socket.socket, target: socket.socket, recorded: Recorded, passed: Passed, up: bool) -> None:
+    """Move bytes until one end closes, or is reset: then the other end is told at once."""
     kept = passed.up if up else passed.down
-    with contextlib.suppress(OSError):
-        try:
-            while data := source.recv(1 << 16):
-                before = len(kept)
-                kept += data
-                target.sendall(recorded.change(data, up=up, before=before))
-            target.shutdown(socket.SHUT_WR)
-        except Cut as cut:
-            target.sendall(cut.data)
-            source.shutdown(socket.SHUT_RDWR)
-            target.shutdown(socket.SHUT_RDWR)
+    try:
+        while data := source.recv(1 << 16):
+            before = len(kept)
+            kept += data
+            target.sendall(recorded.change(data, up=up, before=before))
+        target.shutdown(socket.SHUT_WR)
+    except (Cut, OSError) as end:
+        for each in (target, source):
+            with contextlib.suppress(OSError):
+                if each is target and isinstance(end, Cut):
+                    each.sendall(end.data)
+                each.shutdown(socket.SHUT_RDWR)
