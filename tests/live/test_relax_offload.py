@@ -164,6 +164,8 @@ def test_a_region_is_replaced_under_load_and_no_call_fails(edge: Edge, tmp_path:
 
     thread = threading.Thread(target=call)
     thread.start()
+    while not results and not failed:
+        stop.wait(0.01)
     with Deployment(edge.daemon.where) as deployment:
         for name in ("newer.so", "heads-hidden0.so", "newer.so"):
             deployment.put(tmp_path / name, "heads-hidden0")
