@@ -58,6 +58,7 @@ def test_its_terminal_has_a_size_and_ends_with_it(client, tmp_path):
     client.tell(StreamMessage("data", 0), b"\n")
     until(lambda: ({"op": "eof", "s": 0}, b"") in client.sent)
     assert b"41 99" in client.output(0)
+    until(lambda: client.status() is not None)
     assert client.status() == 3
 
 
