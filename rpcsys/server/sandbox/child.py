@@ -5,7 +5,6 @@ It dies with its init. Without an init it dies with its parent, and is the subre
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
@@ -91,10 +90,7 @@ def run(control: socket.socket, settings: dict[str, Any], namespace: MountNamesp
     except BaseException:  # noqa: BLE001 - any exception is printed and ends this process
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(status)
+        processes.exit_at_once(status)
 
 
 def _readable_within(sock: socket.socket, seconds: float) -> bool:

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 import traceback
 from dataclasses import dataclass, replace
@@ -141,10 +140,7 @@ class HeldSession:
         except BaseException:  # noqa: BLE001 - any exception is printed and ends this process
             traceback.print_exc()
         finally:
-            for printed in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError, AttributeError):
-                    printed.flush()
-            os._exit(status)
+            processes.exit_at_once(status)
 
     def _collect(self) -> None:
         """Reap what has ended, and kill the programs of attached sessions. Tell a client why its session crashed."""

@@ -205,3 +205,15 @@ os.wait()
     for how, answer in (("open", "True"), ("closed", "Permission denied")):
         done = subprocess.run([sys.executable, "-c", code, how], capture_output=True, text=True, timeout=60)
         assert done.stdout.strip() == answer, done.stderr
+
+
+def test_what_was_printed_is_written_out_at_the_end():
+    code = """
+import atexit
+from rpcsys.server.sandbox import processes
+atexit.register(print, "late")
+print("said", end="")
+processes.exit_at_once(3)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "said", "")
