@@ -295,11 +295,10 @@ def test_an_interrupted_download_leaves_no_file(device: Device, session: Any, tm
     assert session.download("small") == b"whole"
 
 
-def test_an_interrupted_measurement_leaves_the_session(session: Any) -> None:
-    echo = session.get_function("testing.echo")
-    with interrupted(lambda: until(lambda: session._channel._receiver.pending)):
-        echo.time_evaluator(number=1, repeat=3, cooldown_s=60)("x")
-    assert echo("next") == "next"
+def test_an_interrupted_measurement_leaves_the_session(device: Device, session: Any) -> None:
+    with interrupted(device.wait_for_call):
+        session.get_function("test.sleep").time_evaluator(number=1, repeat=3, cooldown_s=60)(0.0)
+    assert session.get_function("testing.echo")("next") == "next"
 
 
 # ---------------------------------------------------------------- any moment
