@@ -1,8 +1,8 @@
-"""The ``tvm`` package without its Python: its libraries, and a stand-in for each function that only its Python has.
+"""The ``tvm`` package without its Python and its compiler: its runtime, and a stand-in for each function of the others.
 
-TVM's Python is 50 MB of objects, whose page tables each fork copies and each exit takes down. Sessions hardly need it:
-of the 2,080 functions of apache-tvm 0.27, 44 are Python's, and those are for compiling and for TVM's own tests. A
-stand-in imports the package when it is called for the first time, in its session.
+TVM's Python is 50 MB of objects and its compiler 7, whose page tables each fork copies and each exit takes down.
+Sessions hardly need them: of the 2,080 functions of apache-tvm 0.27 they register 1,730, to compile and for TVM's own
+tests. A stand-in imports the package when it is called for the first time, in its session.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from rpcsys.ffi import calls, library
 from rpcsys.server.sandbox import processes
 
 MODULE = "tvm.rpc.server"
-_LIBRARIES = "libtvm_"  # how the names of the package's libraries begin
+#: How the names of the package's libraries begin, and of those that run what was compiled.
+_LIBRARIES, _RUNTIMES = "libtvm_", "libtvm_runtime"
 
 
 class Contents(NamedTuple):
@@ -30,18 +31,18 @@ class Contents(NamedTuple):
 
 
 class _Absent:
-    """Python's functions that have stand-ins in this process; None while it does not do without Python."""
+    """The functions that have stand-ins in this process; None while it does not do without Python."""
 
     names: Optional[List[str]] = None
 
 
 def ready() -> bool:
-    """Whether `load` has loaded the libraries here."""
+    """Whether `load` has loaded the runtime here."""
     return _Absent.names is not None
 
 
 def load() -> bool:
-    """Load the package's libraries and register the stand-ins; False if its Python has to be imported.
+    """Load the package's runtime and register the stand-ins; False if its Python has to be imported.
 
     A copy of this process imports it once, to see what that brings. Only for a process with one thread.
     """
@@ -54,7 +55,8 @@ def load() -> bool:
     try:
         library.load_runtime()
         for path in contents.libraries:
-            ctypes.CDLL(path)  # not globally: a model's library could get the compiler's symbols
+            if os.path.basename(path).startswith(_RUNTIMES):
+                ctypes.CDLL(path)
         _Absent.names = sorted(set(contents.functions).difference(_registered()))
         _stand_in(_Absent.names)
     except (NativeError, OSError):
@@ -113,7 +115,7 @@ def _importing(name: str) -> Callable[..., Any]:
 
 
 def _import() -> None:
-    """Import TVM's Python, which registers its functions in the place of their stand-ins."""
+    """Import TVM's Python, which registers its functions and the compiler's in the place of their stand-ins."""
     names, _Absent.names = _Absent.names or [], []
     for name in names:
         calls.get_global("ffi.FunctionRemoveGlobal")(name)

@@ -1,4 +1,4 @@
-"""TVM's package without its Python: what it has, in a process of its own; what a client sees of it."""
+"""TVM's package without its Python and its compiler: what it has, in a process of its own; what a client sees of it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def run(program: str, **variables: str) -> object:
 
 
 @pytest.mark.slow
-def test_all_functions_of_the_package_are_there_without_its_python() -> None:
+def test_all_functions_of_the_package_are_there_without_its_python_and_its_compiler() -> None:
     names, loaded, ready = run("""
 ready = [tvm_package.ready(), tvm_package.load(), tvm_package.ready()]
 names = calls.get_global("ffi.FunctionListGlobalNamesFunctor")()
-print(json.dumps([sorted(names(index) for index in range(names(-1))), "tvm" in sys.modules, ready]))
+loaded = ["tvm" in sys.modules, "libtvm_compiler" in open("/proc/self/maps").read()]
+print(json.dumps([sorted(names(index) for index in range(names(-1))), loaded, ready]))
 """)
     assert names == run(WITH_PYTHON)
-    assert not loaded
+    assert loaded == [False, False]
     assert ready == [False, True, True]
 
 
@@ -60,12 +61,13 @@ for _ in range(2):
 tvm_package.MODULE = "tvm.rpc.server"
 before = "tvm" in sys.modules
 found = [calls.get_global("rpc.test.strcat")("a", 3), calls.get_global("rpc.test.addone")(41)]
+found.append("-" in calls.get_global("tvm.codegen.llvm.GetDefaultTargetTriple")())  # the compiler's
 try:
     calls.get_global("rpc.test.except")("what went wrong")
 except NativeError as error:
     found.append([error.kind, "what went wrong" in str(error)])
 print(json.dumps([said, before, found, "tvm" in sys.modules]))
-""") == [[["ModuleNotFoundError", "No module named 'not_there'"]] * 2, False, ["a:3", 42, ["ValueError", True]], True]
+""") == [[["ModuleNotFoundError", "No module named 'not_there'"]] * 2, False, ["a:3", 42, True, ["ValueError", True]], True]
 
 
 @pytest.mark.parametrize("code", ["1 / 0", "import os; os._exit(3)", ""])
@@ -80,11 +82,14 @@ print(json.dumps([tvm_package.load(), tvm_package.ready()]))
 
 
 @pytest.mark.live
-def test_a_session_of_tvms_client_imports_pythons_functions_when_it_calls_one(tmp_path: Path) -> None:
+def test_a_session_of_tvms_client_imports_the_package_when_it_calls_a_function_of_it(tmp_path: Path) -> None:
     from tvm import rpc
 
     daemons = Daemons(tmp_path)
     server = daemons.server("k", "--tvm", "python")
+    remote = rpc.connect(*server.address, key="k")
+    assert remote.get_function("tvm.codegen.llvm.GetDefaultTargetTriple")()
+    del remote
     remote = rpc.connect(*server.address, key="k")
     assert remote.get_function("rpc.test.strcat")("abc", 11) == "abc:11"
     assert remote.get_function("rpc.test.addone")(10) == 11
