@@ -78,27 +78,27 @@ def weights() -> list[Any]:
     return [seeded.standard_normal((WIDTH, WIDTH), "float32") / np.float32(WIDTH**0.5) for _ in range(DEPTH)]
 
 
-def write_tflite(path: Path) -> None:
+def write_tflite(path: Path, rows: int = ROWS) -> None:
     from tests.module.runtime_models import tflite_layers
 
-    path.write_bytes(tflite_layers(weights(), ROWS))
+    path.write_bytes(tflite_layers(weights(), rows))
 
 
-def write_openvino(path: Path) -> None:
+def write_openvino(path: Path, rows: int = ROWS) -> None:
     import openvino as ov
     from openvino import opset13 as ops
 
-    x = node = ops.parameter([ROWS, WIDTH], np.float32)
+    x = node = ops.parameter([rows, WIDTH], np.float32)
     x.output(0).set_names({"x"})
     for layer in weights():
         node = ops.relu(ops.matmul(node, ops.constant(layer), False, False))
     ov.save_model(ov.Model([node], [x], "perceptron"), path, compress_to_fp16=False)
 
 
-def write_iree(path: Path) -> None:
+def write_iree(path: Path, rows: int = ROWS) -> None:
     from iree import compiler
 
-    kind, square = f"tensor<{ROWS}x{WIDTH}xf32>", f"tensor<{WIDTH}x{WIDTH}xf32>"
+    kind, square = f"tensor<{rows}x{WIDTH}xf32>", f"tensor<{WIDTH}x{WIDTH}xf32>"
     lines = [f"%z = arith.constant dense<0.0> : {kind}"]
     value = "%x"
     for number, layer in enumerate(weights()):
@@ -114,7 +114,7 @@ def write_iree(path: Path) -> None:
     path.write_bytes(compiler.compile_str(text, target_backends=["llvm-cpu"], extra_args=flags))
 
 
-CASES: dict[str, tuple[str, str, Callable[[Path], None], Callable[[bytes, bytes], Callable[[Any], Any]]]] = {
+CASES: dict[str, tuple[str, str, Callable[..., None], Callable[[bytes, bytes], Callable[[Any], Any]]]] = {
     "LiteRT": (".tflite", "ai_edge_litert", write_tflite, litert),
     "OpenVINO": (".xml", "openvino", write_openvino, openvino),
     "IREE": (".vmfb", "iree.compiler", write_iree, iree),

@@ -115,6 +115,21 @@ def test_on_the_command_line(lab: tuple[Daemon, Daemon], tmp_path: Path, capsys:
     assert json.loads(capsys.readouterr().out)["outputs"]["features"]["shape"] == [1, 6, 6, 2]
 
 
+def test_irees_benchmark_program_measures_on_the_board(daemons: Daemons, tmp_path: Path) -> None:
+    server = daemons.server("k", "--allow-exec")
+    import iree.runtime
+
+    program = Path(iree.runtime.__file__).parents[1] / "_runtime_libs" / "iree-benchmark-module"
+    with rpcsys.connect(*server.address, key="k") as session:
+        session.push(models.written("perceptron", ".vmfb", tmp_path), "model.vmfb")
+        words = ["--module=model.vmfb", "--function=main", "--input=2x4xf32=1", "--benchmark_format=json"]
+        ended = session.exec([str(program), *words, "--benchmark_min_time=10x"])
+    assert ended.returncode == 0, ended.stderr
+    (found,) = json.loads(ended.stdout)["benchmarks"]
+    assert found["iterations"] == 10
+    assert found["real_time"] > 0
+
+
 def test_a_board_without_the_package(daemons: Daemons, tmp_path: Path) -> None:
     server = daemons.server("bare", flavour="bare")
     with rpcsys.connect(*server.address, key="bare") as session:
