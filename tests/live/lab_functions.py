@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import resource
 import threading
 
 from rpcsys.server import register
@@ -49,6 +50,15 @@ def chatter(lines: int) -> None:
         open("done", "w").close()
 
     threading.Thread(target=run).start()
+
+
+@register("lab.page_faults")
+def page_faults() -> int:
+    """Fill and free 2 MB; the page faults of that."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    arrays = [bytearray(b"1") * (1 << 19) for _ in range(4)]
+    arrays.clear()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 @register("lab.hang")
