@@ -108,6 +108,7 @@ def _do(
         sys.stderr.write(f"rpcsys-server: no place for a session: {error}\n")
         return 1
     _restrict(job, settings)
+    limits.keep_freed_memory()
     outcome = _serve(descriptor, job, control)
     messages.send_json(control, outcome=outcome)  # at once, so that the zygote already makes the next child
     removed = ipc_cleanup.seen(settings) if namespace else []

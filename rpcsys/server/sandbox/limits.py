@@ -9,6 +9,7 @@ import contextlib
 import math
 import os
 import resource
+import sys
 from typing import AbstractSet, Sequence
 
 from rpcsys.server.sandbox import processes
@@ -18,6 +19,8 @@ NEARLY = 0.8  # a process that crashes above this share of its limit counts as o
 OOM_FIRST, OOM_LAST = 800, -900
 #: How Python, C++, onnxruntime, this package and the C library report exhausted memory.
 _NO_MEMORY = ("MemoryError", "bad_alloc", "allocate memory", "no memory", "Cannot allocate")
+#: A block just below glibc's largest M_MMAP_THRESHOLD, in bytes.
+LARGEST_BLOCK = (32 << 20 if sys.maxsize > 1 << 32 else 512 << 10) - (64 << 10)
 _allowed: int | None = None
 
 
@@ -28,6 +31,17 @@ def set_oom_score(score: int) -> None:
             if score > 0 or int(file.read()) > score:
                 file.seek(0)
                 file.write(str(score))
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep freed memory, at most 64 MiB, for the next call.
+
+    It returns memory above its M_TRIM_THRESHOLD to the kernel, 128 KiB in a new process, so that each call of a model
+    with larger arrays waits for new pages. glibc raises this to twice the size of a mapped block that is freed
+    (mallopt(3), M_MMAP_THRESHOLD). The pages of this block are never touched. Other C libraries ignore it.
+    """
+    with contextlib.suppress(MemoryError):
+        bytearray(LARGEST_BLOCK)
 
 
 def keep_on(roots: Sequence[int], cpus: AbstractSet[int]) -> bool:

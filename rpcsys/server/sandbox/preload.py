@@ -28,28 +28,14 @@ PACKAGES = {"onnxruntime": "rpcsys.module.kinds.onnx", "tvm": TVM}
 #: How the names of the libraries begin whose loading touches many pages.
 LIBRARIES = ("libtvm_", "libstdc++")
 REHEARSALS = 10  # Python 3.11 adapts code in its eighth run
-#: A block just below glibc's largest M_MMAP_THRESHOLD, in bytes.
-LARGEST_BLOCK = (32 << 20 if sys.maxsize > 1 << 32 else 512 << 10) - (64 << 10)
 _MADV_DONTNEED = 4
 
 
 def own(settings: dict[str, Any]) -> None:
     """Import the modules that every session uses; none of them is large."""
-    keep_freed_memory()
     library.use(settings["tvm_library"])
     for name in (*OWN, SECURE) if settings["secure"] else OWN:
         importlib.import_module(name)
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep freed memory, at most 64 MiB, for the next arrays; forked processes inherit this.
-
-    It returns memory above its M_TRIM_THRESHOLD to the kernel, 128 KiB in a new process, so that each call of a model
-    with larger arrays waits for new pages. glibc raises this to twice the size of a mapped block that is freed
-    (mallopt(3), M_MMAP_THRESHOLD). The pages of this block are never touched. Other C libraries ignore it.
-    """
-    with contextlib.suppress(MemoryError):
-        bytearray(LARGEST_BLOCK)
 
 
 def capable(settings: dict[str, Any]) -> None:
