@@ -67,7 +67,12 @@ try:
 except NativeError as error:
     found.append([error.kind, "what went wrong" in str(error)])
 print(json.dumps([said, before, found, "tvm" in sys.modules]))
-""") == [[["ModuleNotFoundError", "No module named 'not_there'"]] * 2, False, ["a:3", 42, True, ["ValueError", True]], True]
+""") == [
+        [["ModuleNotFoundError", "No module named 'not_there'"]] * 2,
+        False,
+        ["a:3", 42, True, ["ValueError", True]],
+        True,
+    ]
 
 
 @pytest.mark.parametrize("code", ["1 / 0", "import os; os._exit(3)", ""])
