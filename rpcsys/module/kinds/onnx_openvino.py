@@ -17,6 +17,7 @@ import openvino
 from rpcsys.errors import RemoteFunctionError
 from rpcsys.module.kinds.cpus import bound_to
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, head_of_weight
+from rpcsys.module.kinds.openvino_profile import OperatorCounters
 from rpcsys.module.kinds.runtime_model import OnePerCall
 from rpcsys.module.kinds.values import Value
 from rpcsys.module.layout import Buffer
@@ -50,6 +51,7 @@ class OpenVinoRunner:
         self.inputs = [_declared(port, f"input{place}") for place, port in enumerate(compiled.inputs)]
         self.outputs = [_declared(port, f"output{place}") for place, port in enumerate(compiled.outputs)]
         self.optional: List[Value] = []  # it makes constants of weights that a caller may override elsewhere
+        self.counters: Optional[OperatorCounters] = None  # where it was compiled with them
         self._taken = {value.name: place for place, value in enumerate(self.inputs)}
         self._given = {value.name: place for place, value in enumerate(self.outputs)}
 
@@ -67,6 +69,8 @@ class OpenVinoRunner:
                 request.infer(given, share_inputs=True, share_outputs=True)
             else:
                 self._stoppable(request, given)
+            if self.counters is not None:
+                self.counters.note(request.profiling_info)
             return [np.array(request.get_output_tensor(self._given[name]).data) for name in outputs]
 
     def _stoppable(self, request: Any, given: Dict[int, Any]) -> None:
@@ -144,8 +148,13 @@ def compiled(model: Any, options: Mapping[str, Any]) -> OpenVinoRunner:
         settings["INFERENCE_PRECISION_HINT"] = (
             "f32"  # by default some of them compute in fewer bits than the model says
         )
+    if "profile" in options:
+        settings["PERF_COUNT"] = True
     with bound_to(cpus):
-        return OpenVinoRunner(core().compile_model(model, device, settings), cpus)
+        runner = OpenVinoRunner(core().compile_model(model, device, settings), cpus)
+    if "profile" in options:
+        runner.counters = OperatorCounters(averages=device == "CPU")
+    return runner
 
 
 def core() -> Any:
