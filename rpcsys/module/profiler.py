@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any, Callable, List, NamedTuple
 
 
+#: Runs of operators in one profile: a model of 200 operators, 1,000 times.
+MAX_OPERATORS = 200_000
+
+
 class OperatorRun(NamedTuple):
     """One run of one operator; times are microseconds, ``begin`` since that of the call."""
 

@@ -150,7 +150,7 @@ class OnnxModule(Module):
             noted = ProfileFile(folder, lambda prefix: opener(profile=prefix))
             runner = noted.runner
         else:
-            runner = opener(profile=True)
+            runtime, runner = "OpenVINO", opener(profile=True)
             noted = runner.counters
         module = OnnxModule(self._model, runner=runner, name=self._name)
         return Profiler(runtime, module.function(name), noted.runs)

@@ -12,12 +12,10 @@ import tempfile
 from typing import IO, Any, Callable, Iterable, List, Optional
 
 from rpcsys.errors import ProfileNotSupported
-from rpcsys.module.profiler import OperatorRun
+from rpcsys.module.profiler import MAX_OPERATORS, OperatorRun
 
 _SUFFIX = "_kernel_time"  # behind a node's name
 _PROVIDER = "ExecutionProvider"
-#: Operators of one profile: onnxruntime itself notes no more.
-MAX_EVENTS = 1_000_000
 _MAX_LINE = 1 << 20
 
 
@@ -47,7 +45,7 @@ def calls_in(lines: Iterable[str]) -> Iterable[List[OperatorRun]]:
     """The operators of each call, from the lines of a profile: an event each, those of a call before the call itself.
 
     Lines that are no event are left out: before 1.32, names with quotes make such. Raises ValueError for more than
-    `MAX_EVENTS`.
+    `MAX_OPERATORS`.
     """
     nodes: List[Any] = []
     noted = 0
@@ -56,8 +54,8 @@ def calls_in(lines: Iterable[str]) -> Iterable[List[OperatorRun]]:
         if event.get("cat") == "Node" and str(event["name"]).endswith(_SUFFIX):
             nodes.append(event)
             noted += 1
-            if noted > MAX_EVENTS:
-                raise ValueError(f"the profile has more than {MAX_EVENTS} runs of operators")
+            if noted > MAX_OPERATORS:
+                raise ValueError(f"the profile has more than {MAX_OPERATORS} runs of operators")
         elif event.get("name") == "model_run":
             yield [_operator(node, event["ts"]) for node in nodes]
             nodes = []

@@ -24,7 +24,7 @@ class OperatorCounters:
     def note(self, told: Iterable[Any]) -> None:
         """Take the counters after a call."""
         ran = [each for each in told if each.status.name == "EXECUTED"]
-        thread = threading.get_ident()
+        thread = threading.get_native_id()
         self._noted.append(
             [OperatorRun(each.node_name, each.node_type, each.exec_type, "", thread, 0.0,
                          each.real_time.total_seconds() * 1e6) for each in ran]

@@ -64,7 +64,7 @@ class _Calls:
         name, began = self._under_way.pop()
         self._calls[-1].append(
             OperatorRun(name, _NUMBERED.sub("", name), self._device or "cpu:0", self._shapes[name],
-                        threading.get_ident(), (began - self._began) * 1e6, (now - began) * 1e6)
+                        threading.get_native_id(), (began - self._began) * 1e6, (now - began) * 1e6)
         )  # fmt: skip
 
     def runs(self, skip: int) -> List[List[OperatorRun]]:
