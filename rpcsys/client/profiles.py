@@ -82,7 +82,7 @@ class OperatorProfile:
         """``found``: what a device answers, checked (`unpacked`)."""
         self.runtime: str = found["runtime"]
         self.plain_s: float = found["plain_s"]
-        self.calls_s = tuple(duration / 1e6 for _, duration in found["calls"])
+        self.calls_s: tuple[float, ...] = tuple(duration / 1e6 for _, duration in found["calls"])
         self._calls: list[list[float]] = found["calls"]
         self._operators: list[list[str]] = found["operators"]
         self._runs = sorted((ProfiledOperator(*row) for row in found["runs"]), key=_order)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple
 
-
 #: Runs of operators in one profile: a model of 200 operators, 1,000 times.
 MAX_OPERATORS = 200_000
 
