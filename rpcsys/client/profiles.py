@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rpcsys.client import answers
 from rpcsys.errors import NotSupported, ProtocolError, UsageError, printable
-from rpcsys.wire import checks
-from rpcsys.wire.checks import integer, number, record, rows, sentence
+from rpcsys.wire.checks import number, record, rows, sentence
 
 if TYPE_CHECKING:
     from rpcsys.client.calls import CallFuture
-    from rpcsys.client.remote import RemoteModule
     from rpcsys.wire.frames import Frame
 
 #: Name, type, provider and shapes of an operator.
@@ -52,14 +50,14 @@ class ProfiledOperator(NamedTuple):
     duration: float
 
 
-def submit(module: RemoteModule, args: Sequence[Any], name: str, runs: int, warm_up: int) -> CallFuture:
-    """Have the device profile a module's function; does not wait. Raises `NotSupported` for an older server."""
-    session: Any = module._session
+def submit(module: Any, args: Sequence[Any], name: str, runs: int, warm_up: int) -> CallFuture:
+    """Have the device profile a function of a `RemoteModule`; does not wait. Raises `NotSupported`: an older server."""
+    session = module._session
     if session.info.get("capabilities", {}).get("profile") is not True:
         raise NotSupported("the server at {}:{} profiles no models; update rpcsys there".format(*session.address))
     target = [module._id, module[name].name]  # raises for a function that it lacks
     fields = {"f": "session.profile", "a": [target, list(args), {"runs": runs, "warm_up": warm_up}]}
-    return module._session._submit(fields, functools.partial(_told, session._result))
+    return session._submit(fields, functools.partial(_told, session._result))
 
 
 def _told(result: Callable[[Frame], Any], frame: Frame) -> OperatorProfile:
@@ -245,7 +243,6 @@ def _complete(name: str, category: str, thread: int, begin: float, duration: flo
 _FOUND = record(
     runtime=sentence, plain_s=number, calls=rows(rows(number)), operators=rows(rows(sentence)), runs=rows(rows(number))
 )
-_INDEX = integer(0, checks.MAX_ID)
 
 
 def unpacked(answer: Any) -> dict[str, Any]:
