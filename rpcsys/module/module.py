@@ -91,8 +91,7 @@ class Module:
 
     def own_profiler(self, name: str, folder: str) -> Profiler:
         """`profiler` of its own function ``name``. A kind whose runtime has a profiler overrides this."""
-        why = "load the models in it one by one, or time it whole (time_evaluator)"
-        raise ProfileNotSupported(f"a module of kind {self.kind} tells no times of operators; {why}")
+        raise ProfileNotSupported(f"a module of kind {self.kind} tells no times of operators; time it whole instead")
 
     def run(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
         """Run ``main`` by names; returns the wanted ``outputs`` (names, or one), all if None.

@@ -22,7 +22,7 @@ def test_the_module_with_the_function_is_profiled() -> None:
 
 
 def test_what_has_no_profiler_says_so() -> None:
-    with pytest.raises(ProfileNotSupported, match=r"kind plain tells no times of operators; load the models in it"):
+    with pytest.raises(ProfileNotSupported, match=r"kind plain tells no times of operators; time it whole"):
         Module("plain", {"main": abs}).profiler("main", "/folder")
     with pytest.raises(RemoteFunctionError, match="no function 'none'"):
         Module("plain", {"main": abs}).profiler("none", "/folder")

@@ -58,8 +58,8 @@ class NativeModule(Module):
 
     def own_profiler(self, name: str, folder: str) -> Profiler:
         if self._machine is None or name not in self._pure:
-            how = "its own profiler, such as perf, or time it whole (time_evaluator)"
-            raise ProfileNotSupported(f"the function {name!r} is native code, which tells no times of operators; {how}")
+            what = f"the function {name!r} is native code, which tells no times of operators"
+            raise ProfileNotSupported(f"{what}; time it whole instead")
         from rpcsys.module.kinds import relax_profile  # few sessions pay for it
 
         return relax_profile.profiler(self._machine(), name, self.device)
