@@ -52,12 +52,13 @@ class ProfiledOperator(NamedTuple):
 
 def submit(module: Any, args: Sequence[Any], name: str, runs: int, warm_up: int) -> CallFuture:
     """Have the device profile a function of a `RemoteModule`; does not wait. Raises `NotSupported`: an older server."""
-    session = module._session
+    session: Any = module._session
     if session.info.get("capabilities", {}).get("profile") is not True:
         raise NotSupported("the server at {}:{} profiles no models; update rpcsys there".format(*session.address))
     target = [module._id, module[name].name]  # raises for a function that it lacks
     fields = {"f": "session.profile", "a": [target, list(args), {"runs": runs, "warm_up": warm_up}]}
-    return session._submit(fields, functools.partial(_told, session._result))
+    future: CallFuture = session._submit(fields, functools.partial(_told, session._result))
+    return future
 
 
 def _told(result: Callable[[Frame], Any], frame: Frame) -> OperatorProfile:
