@@ -186,7 +186,7 @@ def test_an_older_server_is_named(session: Any, model_file: Path) -> None:  # no
 def test_an_interrupted_profile_leaves_no_file(device: Any, session: Any, tmp_path: Path) -> None:
     loop = session.load_module(deployed.endless_model(tmp_path / "loop.onnx"))
     future = profiles.submit(loop, [np.int64(1 << 62)], "main", 1, 0)
-    threading.Timer(1.0, future.cancel).start()
+    threading.Timer(0.5, future.cancel).start()
     with pytest.raises((Cancelled, CancelledError)):
         future.result(timeout=20)
     assert int(loop(np.int64(11))) == 11  # the session goes on
