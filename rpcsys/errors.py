@@ -207,6 +207,10 @@ class ModelError(RemoteError):
     """A model cannot be loaded on the device."""
 
 
+class ProfileNotSupported(RemoteError):
+    """What runs a module on the device tells no times of its operators."""
+
+
 class Busy(RemoteError):
     """A deployed module takes no more calls or clients now. Nothing was run; try again in a moment."""
 

@@ -135,7 +135,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # Arrays in a device's memory, and the queues of devices.
     "ffi.device_arrays": ("module.placement", "ffi"),
     "module.placement": ("module.module",),
-    "module.module": ("wire",),
+    "module.module": ("wire", "module.profiler"),
+    "module.profiler": (),
     # The readers of model files, with which a client checks what it sends.
     "module.container": ("module.elf", "module.layout", "ffi"),
     "module.external": ("module.elf", "errors"),

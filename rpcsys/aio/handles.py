@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from rpcsys.aio.calls import AsyncCalls
+from rpcsys.client import profiles
+from rpcsys.client.profiles import OperatorProfile
 from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator, TimingResult, told
 from rpcsys.wire.values import Ref
 
@@ -84,6 +86,12 @@ class AsyncRemoteModule:
     def time_evaluator(self, name: str = "main", number: int = 10, repeat: int = 1, **options: float) -> Measure:
         """Measure a function of this module on the device, as `AsyncRemoteFunction.time_evaluator`."""
         return _measuring(self._calls, self.blocking.time_evaluator(name, number, repeat, **options))  # type: ignore[arg-type]
+
+    async def profile(self, *args: Any, name: str = "main", runs: int = 10, warm_up: int = 2) -> OperatorProfile:
+        """Profile a function of this module, as `RemoteModule.profile`; the result's ``save_trace`` writes a trace."""
+        start = functools.partial(profiles.submit, self.blocking, args, name, runs, warm_up)
+        found: OperatorProfile = await self._calls.run(start)
+        return found
 
 
 class AsyncRemoteArray(RemoteArray):

@@ -37,6 +37,7 @@ A program on a device:    rpcsys exec --key rpi4 -t bash
 Its ports at this desk:   rpcsys forward --key rpi4 8080
 Models on all boards:     rpcsys bench model.onnx --save today.json
 Which one is faster:      rpcsys compare old.onnx new.onnx --key rpi4
+Where its time goes:      rpcsys profile model.onnx --key rpi4
 A model over several:     rpcsys split model.onnx --over cpu:0,cpu:1,key:edge
 A module for many:        rpcsys deploy head.so --to HOST:9090
 A model for any client:   rpcsys serve model.onnx, rpcsys gateway
@@ -65,6 +66,7 @@ _MODULES = {
     **dict.fromkeys(("login", "whoami"), "rpcsys.cli.login"),
     "man": "rpcsys.cli.manual",
     **dict.fromkeys(("pull", "push"), "rpcsys.cli.transfer"),
+    "profile": "rpcsys.cli.profile",
     "query": "rpcsys.query.__main__",
     "replicas": "rpcsys.cli.replicas",
     "run": "rpcsys.cli.run",

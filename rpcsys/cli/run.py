@@ -118,7 +118,7 @@ def run(
         options.check_key(key)
     given = load_inputs(arrays) if arrays is not None else None
     if model is not None and serve is None:
-        _check_inputs(model, given)
+        check_inputs(model, given)
     job = Run(given, repeat, as_json, output_files(output, count, arrays), device, threads or 0)
     if direct is not None:
         assert model is not None, "checked above"
@@ -153,7 +153,7 @@ def _direct(
     return lambda: connect(server, key=found, session_timeout=limit)
 
 
-def _check_inputs(model: Path, given: Arrays | None) -> None:
+def check_inputs(model: Path, given: Arrays | None) -> None:
     """Raise `UsageError` now, before a device is leased, for inputs that the model does not take."""
     if given is not None:
         declared.check_inputs(model, given)

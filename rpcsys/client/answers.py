@@ -150,7 +150,7 @@ _SESSION_ERRORS = {
 }
 _REMOTE_ERRORS = {
     *("RemoteFileError", "RemoteFunctionError", "RemoteArgumentError", "ModelError", "Busy"),
-    *("ProgramError", "ProgramNotFound", "ExecNotAllowed"),
+    *("ProgramError", "ProgramNotFound", "ExecNotAllowed", "ProfileNotSupported"),
 }
 #: Characters of a message or a traceback: our server sends no more.
 MAX_TEXT = 64000

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import statistics
 import warnings as python_warnings
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 from rpcsys.client import answers
 from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
@@ -20,6 +21,9 @@ from rpcsys.wire.checks import shown
 from rpcsys.wire.frames import Frame, HeadCache, Key, signature
 from rpcsys.wire.tensor import Tensor
 from rpcsys.wire.values import InOut, Ref
+
+if TYPE_CHECKING:
+    from rpcsys.client.profiles import OperatorProfile
 
 #: The function of a CALL: a name that every session has, an object's id, or an id and a name in that object.
 Target = Union[str, int, Tuple[int, str]]
@@ -336,6 +340,24 @@ class RemoteModule:
     ) -> TimeEvaluator:
         """Measure a function of this module on the device, as `RemoteFunction.time_evaluator`."""
         return self[name].time_evaluator(number, repeat, min_repeat_ms, cooldown_s, cache_flush_bytes)
+
+    def profile(
+        self, *args: Any, name: str = "main", runs: int = 10, warm_up: int = 2, trace: Optional[str] = None
+    ) -> OperatorProfile:
+        """Call ``name`` on the device ``runs`` times, after ``warm_up`` calls, with its runtime's own profiler.
+
+        The model is opened once more for that. The result has a row for each operator, and `OperatorProfile.table`;
+        ``trace``: a file to write for https://ui.perfetto.dev.
+
+        Raises `ProfileNotSupported` where what runs the module tells no times of operators, `NotSupported` for an older
+        server, `RemoteArgumentError`, `UsageError`.
+        """
+        from rpcsys.client import profiles  # not in the device tier
+
+        found: OperatorProfile = profiles.submit(self, args, name, runs, warm_up).result()
+        if trace is not None:
+            found.save_trace(trace)
+        return found
 
 
 class RemoteArray(Ref):

@@ -17,7 +17,7 @@ from rpcsys.link.link import Closeable
 from rpcsys.wire.values import Ref
 
 if TYPE_CHECKING:
-    from typing import BinaryIO, Mapping, Sequence
+    from typing import BinaryIO, Mapping, NoReturn, Sequence
 
     from rpcsys.client.byte_streams import SessionStreams
     from rpcsys.client.forwarding import Forward
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rpcsys.client.turns import TimedCall
 
 Result = TypeVar("Result")
+_NOT_TIMED = "a shared module is not timed on its server, where others use it too; lease a device for that"
 
 
 class Session(Caller, Closeable):
@@ -395,7 +396,11 @@ class ServedModule(RemoteModule, Closeable):
 
     def time_evaluator(self, *args: Any, **more: Any) -> TimeEvaluator:
         """Always raises `UsageError`: other clients use the device, too."""
-        raise UsageError("a shared module is not timed on its server, where others use it too; lease a device for that")
+        raise UsageError(_NOT_TIMED)
+
+    def profile(self, *args: Any, **more: Any) -> NoReturn:
+        """Always raises `UsageError`, as `time_evaluator`."""
+        raise UsageError(_NOT_TIMED)
 
     @property
     def closed(self) -> Optional[Exception]:

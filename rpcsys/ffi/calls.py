@@ -125,15 +125,21 @@ def register(name: str, function: Callable[..., Any]) -> None:
         raise _raised(name, -1)
 
 
-def wrap(function: Callable[..., Any]) -> Function:
+def wrap(function: Callable[..., Any], code: Any = None) -> Function:
     """Wrap a Python function for native code. It is kept until both native code and Python have released it."""
     number = next(_numbers)
     _callbacks[number] = function
     out = ctypes.c_void_p()
-    if library.api().TVMFFIFunctionCreate(number, _call_back, _release_callback, ctypes.byref(out)) or not out.value:
+    code = code or _call_back
+    if library.api().TVMFFIFunctionCreate(number, code, _release_callback, ctypes.byref(out)) or not out.value:
         _callbacks.pop(number, None)
         raise NativeError("native code takes no function")
     return Function(out.value, getattr(function, "__name__", ""))
+
+
+def watcher(function: Callable[[Any, int], None]) -> Function:
+    """`wrap` a function that gets the arguments as native code has them, an array of Any and a count: it is quick."""
+    return wrap(function, _watch)
 
 
 def symbol(function: Callable[..., Any]) -> Any:
@@ -168,6 +174,15 @@ def _answer(function: Callable[..., Any], args: Any, count: int, result: Any) ->
         return -1
 
 
+def _watched(function: Callable[[Any, int], None], args: Any, count: int) -> int:
+    try:
+        function(args, count)
+        return 0
+    except BaseException as error:  # noqa: BLE001 - an exception cannot cross C; each becomes an error
+        _set_raised(error)
+        return -1
+
+
 def _set_raised(error: BaseException) -> None:
     """Set ``error``, so that native code finds it after a status other than 0."""
     import traceback
@@ -183,6 +198,7 @@ def _set_raised(error: BaseException) -> None:
 
 
 _call_back = abi.SafeCall(lambda number, args, count, result: _answer(_callbacks[number], args, count, result))
+_watch = abi.SafeCall(lambda number, args, count, result: _watched(_callbacks[number], args, count))
 _release_callback = abi.Deleter(lambda number: _callbacks.pop(number, None) and None)
 _global = functools.lru_cache(maxsize=None)(get_global)  # looks a registered function of libtvm_ffi up once
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
-from rpcsys.ffi.calls import Device, Function, find_global, from_owned, get_global
+from rpcsys.ffi.calls import Device, Function, find_global, from_owned, from_view, get_global, watcher
 from rpcsys.ffi.library import Object
 
 EXECUTABLE = "relax.VMExecutable"  # the kind of a compiled Relax program
@@ -111,6 +111,20 @@ class VirtualMachine:
     def function(self, name: str) -> Function:
         """The function ``name``. Raises `NativeError` if there is none."""
         return self._machine.function(name)
+
+    def watch(self, enter: Callable[[str, Callable[[], List[Any]]], None], leave: Callable[[], None]) -> None:
+        """Have ``enter(name, arguments)`` called before each function that a program calls, and ``leave()`` behind it.
+
+        ``arguments()`` returns them, and is for ``enter`` alone. The functions must not hold this machine.
+        """
+
+        def seen(args: Any, count: int) -> None:
+            if args[2].int:  # of: the function, its name, whether it is to run, its result, and its arguments
+                enter(from_view(args[1]), lambda: [from_view(args[place]) for place in range(4, count)])
+            else:
+                leave()
+
+        self._machine.function("set_instrument")(watcher(seen))
 
     def _parameter(self, function: str, index: int, name: str) -> Parameter:
         place = rf"fn={re.escape(function)}, loc=param\[{index}\], "

@@ -6,7 +6,8 @@ import contextlib
 import threading
 from typing import Any, Callable, ClassVar, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError
+from rpcsys.errors import ModelError, ProfileNotSupported, RemoteArgumentError, RemoteFunctionError
+from rpcsys.module.profiler import Profiler
 from rpcsys.wire.by_name import inputs_by_name, output_names
 from rpcsys.wire.device_names import CPU, parse
 
@@ -80,6 +81,17 @@ class Module:
     def __call__(self, *args: Any) -> Any:
         """Run ``main``. It returns an array for one output, a tuple for several."""
         return self.function("main")(*args)
+
+    def profiler(self, name: str, folder: str) -> Profiler:
+        """The function ``name``, opened once more with its runtime's profiler, which may use a ``folder`` for files.
+
+        Raises `ProfileNotSupported`, and what opening a model raises.
+        """
+        return self._of(name).own_profiler(name, folder)
+
+    def own_profiler(self, name: str, folder: str) -> Profiler:
+        """`profiler` of its own function ``name``. A kind whose runtime has a profiler overrides this."""
+        raise ProfileNotSupported(f"a module of kind {self.kind} tells no times of operators; time it whole instead")
 
     def run(self, inputs: Mapping[str, Any], outputs: Optional[Sequence[str]] = None) -> Dict[str, Any]:
         """Run ``main`` by names; returns the wanted ``outputs`` (names, or one), all if None.

@@ -33,6 +33,7 @@ def capabilities(
         "deploy": deploy,
         "exec": execs,  # whether sessions start programs and forward ports
         "turns": True,  # whether sessions time functions in turns
+        "profile": True,  # `session.profile`
         "tvm_runtime": library.has_runtime(),  # whether TVM's libraries are there, with the package or without
         "loads": loads(),
         "kinds": kinds(pickle=pickle),  # of modules in those files

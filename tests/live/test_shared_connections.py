@@ -184,8 +184,9 @@ def test_a_shared_connection_only_calls_its_module(connect):
         client(X, keep=True)
     with pytest.raises(RemoteArgumentError, match="keeps nothing between calls"):
         client["keeps"]()
-    with pytest.raises(UsageError, match="is not timed on its server"):
-        client.time_evaluator()
+    for measured in (client.time_evaluator, client.profile):
+        with pytest.raises(UsageError, match="is not timed on its server"):
+            measured()
     assert np.array_equal(client(X), X * 2)
 
 

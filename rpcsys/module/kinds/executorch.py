@@ -64,7 +64,10 @@ def _value(name: str, about: Any) -> Value:
     return _UpTo(name, dtype, about.sizes())
 
 
-_RUNTIME = runtime_model.ModelRuntime(KIND, "ExecuTorch", _open, has_threads=False)
+_RUNTIME = runtime_model.ModelRuntime(
+    KIND, "ExecuTorch", _open, has_threads=False,
+    no_profile="a runner that is built with its event tracer writes them as ETDump, for its devtools",
+)  # fmt: skip
 save_to_bytes = runtime_model.save_to_bytes
 load_from_bytes = functools.partial(runtime_model.load_from_bytes, _RUNTIME)
 

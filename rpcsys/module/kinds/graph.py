@@ -33,6 +33,7 @@ from rpcsys.module.kinds.params import ParamsModule
 from rpcsys.module.kinds.params import params as params_module
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Function, Module, running_call, walk
+from rpcsys.module.profiler import Profiler
 from rpcsys.module.registry import Context
 from rpcsys.wire import dtypes
 from rpcsys.wire.memory import Pool
@@ -91,6 +92,20 @@ class GraphModule(Module):
 
     def own(self, name: str) -> Optional[Function]:
         return self._write if name == self.graph.get("writes") else super().own(name)
+
+    def own_profiler(self, name: str, folder: str) -> Profiler:
+        if name != "main":
+            return super().own_profiler(name, folder)
+        from rpcsys.module.kinds import graph_profile  # few sessions pay for it
+
+        twin = GraphModule(self.graph, self.imports)
+        twin.link()
+        stages = [
+            graph_profile.ProfiledStage(stage["name"], self.imports[stage["module"]], stage["function"], call, folder)
+            for stage, call, *_ in twin._steps
+        ]
+        twin._steps = [step._replace(call=stage) for step, stage in zip(twin._steps, stages)]
+        return graph_profile.profiler(stages, twin.function("main"))
 
     def save_graph_json(self, path: Union[str, os.PathLike[str]]) -> None:
         """Write the graph as JSON, without its modules. Raises `UsageError` if the file cannot be written."""

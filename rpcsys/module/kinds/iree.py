@@ -107,7 +107,9 @@ def _values(declared: str) -> Iterator[Value]:
             yield Value(name, _DTYPES[element], shape)
 
 
-_RUNTIME = runtime_model.ModelRuntime(KIND, "IREE", _open)
+_RUNTIME = runtime_model.ModelRuntime(
+    KIND, "IREE", _open, no_profile="its iree-run-module does, on the board: see --device_profiling_mode in its --help"
+)
 save_to_bytes = runtime_model.save_to_bytes
 load_from_bytes = functools.partial(runtime_model.load_from_bytes, _RUNTIME)
 

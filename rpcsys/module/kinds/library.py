@@ -16,6 +16,7 @@ from rpcsys.module.container import functions_of
 from rpcsys.module.kinds import compiled_devices
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Function, Module
+from rpcsys.module.profiler import Profiler
 from rpcsys.module.registry import Context
 
 KIND = "rpcsys.library"
@@ -82,6 +83,9 @@ class LibraryModule(Module):
         super().release()
         if self._inner is not None:
             self._inner.close()
+
+    def own_profiler(self, name: str, folder: str) -> Profiler:
+        return self._open().profiler(name, folder)
 
     def _open(self) -> Module:
         if self._inner is None:

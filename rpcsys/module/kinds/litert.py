@@ -104,7 +104,9 @@ def _value(name: str, details: Mapping[str, Any]) -> Value:
     return Value(name, dtype.name, [None if extent < 0 else int(extent) for extent in shape])
 
 
-_RUNTIME = runtime_model.ModelRuntime(KIND, "LiteRT", _open)
+_RUNTIME = runtime_model.ModelRuntime(
+    KIND, "LiteRT", _open, no_profile="its benchmark_model does, on the board: --graph=FILE --enable_op_profiling=true"
+)
 save_to_bytes = runtime_model.save_to_bytes
 load_from_bytes = functools.partial(runtime_model.load_from_bytes, _RUNTIME)
 

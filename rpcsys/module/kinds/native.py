@@ -7,11 +7,12 @@ listed here, and the client calls only listed functions.
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import re
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence
 
-from rpcsys.errors import ModelError, NativeError
+from rpcsys.errors import ModelError, NativeError, ProfileNotSupported
 from rpcsys.ffi import device_arrays, library
 from rpcsys.ffi.module import LIBRARY_BIN, PREFIX, Lacking, Library
 from rpcsys.module import elf, placement
@@ -20,6 +21,7 @@ from rpcsys.module.kinds import compiled_devices
 from rpcsys.module.kinds.native_call import adapted
 from rpcsys.module.layout import LIBRARY
 from rpcsys.module.module import Function, Module
+from rpcsys.module.profiler import Profiler
 
 Lookup = Callable[[str], Callable[..., Any]]
 
@@ -32,14 +34,15 @@ class NativeModule(Module):
     def __init__(
         self, kind: str, functions: List[str], lookup: Optional[Lookup] = None, *,
         inputs: Sequence[Dict[str, Any]] = (), device: str = "", pure: Sequence[str] = (),
-        undefined: Optional[Sequence[str]] = None,
+        undefined: Optional[Sequence[str]] = None, machine: Optional[Callable[[], Any]] = None,
     ) -> None:  # fmt: skip
         super().__init__(kind, inputs=inputs)
         self.device = device
         self._undefined = undefined  # symbols that a library without inner modules needs of others
         self._listed = functions
         self._lookup = lookup
-        self._pure = pure  # functions that do not write into their arguments
+        self._pure = pure  # functions that do not write into their arguments: those of a Relax program
+        self._machine = machine  # makes another machine for that
 
     def names(self) -> List[str]:
         return self._listed
@@ -52,6 +55,14 @@ class NativeModule(Module):
             except NativeError:
                 return None
         return found
+
+    def own_profiler(self, name: str, folder: str) -> Profiler:
+        if self._machine is None or name not in self._pure:
+            what = f"the function {name!r} is native code, which tells no times of operators"
+            raise ProfileNotSupported(f"{what}; time it whole instead")
+        from rpcsys.module.kinds import relax_profile  # few sessions pay for it
+
+        return relax_profile.profiler(self._machine(), name, self.device)
 
     def raw(self, name: str) -> Any:
         """The native function itself, which takes arrays as native code does. Raises `NativeError`: there is none."""
@@ -149,7 +160,8 @@ def _load_by_tvm(
     if module.kind != tvm.EXECUTABLE:
         own = None if kinds else undefined
         return NativeModule(LIBRARY, functions, module.function, device=_opened(device), undefined=own)
-    machine = tvm.VirtualMachine(module, device_arrays.device_of(device or placement.HOST))
+    new_machine = functools.partial(tvm.VirtualMachine, module, device_arrays.device_of(device or placement.HOST))
+    machine = new_machine()
     programs = machine.functions()
     # A library of a single kernel exports it as its entry, too; that is not the program's main.
     functions = [name for name in functions if name != "main" or "main" not in programs]
@@ -160,7 +172,10 @@ def _load_by_tvm(
 
     parameters = machine.parameters("main") if "main" in programs else []
     inputs = [{"name": name, "dtype": dtype or "unknown", "shape": shape or []} for name, dtype, shape in parameters]
-    return NativeModule(tvm.EXECUTABLE, programs + functions, lookup, inputs=inputs, device=device, pure=programs)
+    listed = programs + functions
+    return NativeModule(
+        tvm.EXECUTABLE, listed, lookup, inputs=inputs, device=device, pure=programs, machine=new_machine
+    )
 
 
 def _unknown(kind: str) -> str:

@@ -11,9 +11,10 @@ import zlib
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from rpcsys import part
-from rpcsys.errors import ModelError, RemoteArgumentError, UsageError
+from rpcsys.errors import ModelError, ProfileNotSupported, RemoteArgumentError, UsageError
 from rpcsys.module import packed
 from rpcsys.module.kinds import onnx_session
+from rpcsys.module.kinds.onnx_profile import ProfileFile
 from rpcsys.module.kinds.onnx_proto import NUMBERS
 from rpcsys.module.kinds.onnx_providers import MEMORIES, checked
 from rpcsys.module.kinds.onnx_session import Model, OnnxWeight, SessionRunner
@@ -22,6 +23,7 @@ from rpcsys.module.kinds.values import Value
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Module
 from rpcsys.module.placement import on_host
+from rpcsys.module.profiler import Profiler
 from rpcsys.module.registry import Context
 from rpcsys.wire.device_names import OPENVINO
 
@@ -42,13 +44,14 @@ class OnnxModule(Module):
 
     def __init__(
         self, model: Callable[[], Model], imports: Sequence[Module] = (), *, runner: Optional[SessionRunner] = None,
-        name: str = "the model", device: str = "", threads: int = 0,
+        name: str = "the model", device: str = "", threads: int = 0, opener: Optional[Callable[..., Any]] = None,
     ) -> None:  # fmt: skip
         super().__init__(KIND, imports=imports)
         self.device = device
         self._threads = threads  # of a call, 0 for as many as the model says
         self._model = model
         self._name = name
+        self._opener = opener  # opens the file that ``runner`` has open, with more options
         self._runner: Any = None
         self._opening = threading.Lock()
         if runner is not None:
@@ -72,13 +75,13 @@ class OnnxModule(Module):
     def place(self, device: str) -> None:
         """Run there; whether it can is known when it is linked."""
         if self.device != checked(device):
-            self.device, self._runner = checked(device), None
+            self.device, self._runner, self._opener = checked(device), None, None
 
     def use_threads(self, threads: int) -> bool:
         """Run each call in so many threads; onnx's reference evaluator has no such setting."""
         if self._model().options.get("runtime") == "reference":
             return False
-        self._threads, self._runner = threads, None
+        self._threads, self._runner, self._opener = threads, None, None
         return True
 
     def link(self) -> None:
@@ -138,7 +141,21 @@ class OnnxModule(Module):
                 self._take(self._open())
             return self._runner
 
-    def _open(self) -> Any:
+    def own_profiler(self, name: str, folder: str) -> Profiler:
+        runtime, opener = self.runtime, self._opener or self._open
+        if runtime == "reference":
+            raise ProfileNotSupported(f"{self._name} is run by onnx's reference evaluator; install onnxruntime there")
+        noted: Any
+        if runtime == SessionRunner.runtime:
+            noted = ProfileFile(folder, lambda prefix: opener(profile=prefix))
+            runner = noted.runner
+        else:
+            runtime, runner = "OpenVINO", opener(profile=True)
+            noted = runner.counters
+        module = OnnxModule(self._model, runner=runner, name=self._name)
+        return Profiler(runtime, module.function(name), noted.runs)
+
+    def _open(self, **more: Any) -> Any:
         model, name = self.model, self._name
         missing = self._missing(model)
         if missing:
@@ -153,9 +170,10 @@ class OnnxModule(Module):
 
         if model.options.get("runtime") == "reference":
             return _first(name, "", by_reference)
-        runtime = _runtime(model.options, name)
-        alone = self.device or self._threads  # onnx's reference evaluator has neither
-        makers = [lambda: runtime.of_bytes(proto, weights, model.options)] + [by_reference] * (not alone)
+        options = {**model.options, **more}
+        runtime = _runtime(options, name)
+        alone = self.device or self._threads or more  # onnx's reference evaluator has none of them
+        makers = [lambda: runtime.of_bytes(proto, weights, options)] + [by_reference] * (not alone)
         return _first(name, "", *makers)
 
     def _take(self, runner: Any) -> None:
@@ -186,9 +204,14 @@ def load(path: str, name: str, device: str = "", threads: int = 0) -> OnnxModule
     device = checked(device) if device else ""
     options = {key: value for key, value in (("device", device), ("threads", threads)) if value}
     runtime = _runtime(options, name)
-    makers = [lambda: runtime.of_file(path, options)] + [lambda: part(_REFERENCE).of_file(path)] * (not options)
-    runner = _first(name, path, *makers)
-    return OnnxModule(lambda: part(_MODEL).parts(path), runner=runner, name=name, device=device, threads=threads)
+
+    def opener(**more: Any) -> Any:
+        return runtime.of_file(path, {**options, **more})
+
+    runner = _first(name, path, *[opener] + [lambda: part(_REFERENCE).of_file(path)] * (not options))
+    return OnnxModule(
+        lambda: part(_MODEL).parts(path), runner=runner, name=name, device=device, threads=threads, opener=opener
+    )
 
 
 def _runtime(options: Mapping[str, Any], name: str) -> Any:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import tempfile
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ import openvino
 from rpcsys.errors import RemoteFunctionError
 from rpcsys.module.kinds.cpus import bound_to
 from rpcsys.module.kinds.onnx_proto import NUMBERS, external_weight, head_of_weight
+from rpcsys.module.kinds.openvino_profile import OperatorCounters
 from rpcsys.module.kinds.runtime_model import OnePerCall
 from rpcsys.module.kinds.values import Value
 from rpcsys.module.layout import Buffer
@@ -50,6 +52,7 @@ class OpenVinoRunner:
         self.inputs = [_declared(port, f"input{place}") for place, port in enumerate(compiled.inputs)]
         self.outputs = [_declared(port, f"output{place}") for place, port in enumerate(compiled.outputs)]
         self.optional: List[Value] = []  # it makes constants of weights that a caller may override elsewhere
+        self.counters: Optional[OperatorCounters] = None  # where it was compiled with them
         self._taken = {value.name: place for place, value in enumerate(self.inputs)}
         self._given = {value.name: place for place, value in enumerate(self.outputs)}
 
@@ -63,10 +66,13 @@ class OpenVinoRunner:
     def _run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         with self._requests.one() as request:
             given = {self._taken[name]: np.ascontiguousarray(feed) for name, feed in feeds.items()}
+            began = time.perf_counter()
             if running_call.stops is None:
                 request.infer(given, share_inputs=True, share_outputs=True)
             else:
                 self._stoppable(request, given)
+            if self.counters is not None:
+                self.counters.note(request.profiling_info, time.perf_counter() - began)
             return [np.array(request.get_output_tensor(self._given[name]).data) for name in outputs]
 
     def _stoppable(self, request: Any, given: Dict[int, Any]) -> None:
@@ -144,8 +150,13 @@ def compiled(model: Any, options: Mapping[str, Any]) -> OpenVinoRunner:
         settings["INFERENCE_PRECISION_HINT"] = (
             "f32"  # by default some of them compute in fewer bits than the model says
         )
+    if "profile" in options:
+        settings["PERF_COUNT"] = True
     with bound_to(cpus):
-        return OpenVinoRunner(core().compile_model(model, device, settings), cpus)
+        runner = OpenVinoRunner(core().compile_model(model, device, settings), cpus)
+    if "profile" in options:
+        runner.counters = OperatorCounters(averages=device == "CPU")
+    return runner
 
 
 def core() -> Any:

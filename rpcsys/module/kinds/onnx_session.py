@@ -80,6 +80,10 @@ class SessionRunner:
             what = "bfloat16, float8 or int4 beside strings, sequences or maps"
             raise ValueError(f"it gives {what}, and onnxruntime takes no such calls from Python")
 
+    def end_profiling(self) -> None:
+        """Write the profile, if it was opened with one."""
+        self._session.end_profiling()
+
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. Many threads may call it."""
         if self._cpus:
@@ -182,6 +186,8 @@ def _settings(options: Mapping[str, Any]) -> Any:
     settings.intra_op_num_threads = threads or len(cpus_here())
     settings.graph_optimization_level = _LEVELS[options.get("level", "all")]
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # it slows other work on a small machine
+    if "profile" in options:
+        settings.enable_profiling, settings.profile_file_prefix = True, options["profile"]
     return settings
 
 

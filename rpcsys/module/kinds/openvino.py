@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 import openvino
@@ -15,7 +15,7 @@ import openvino
 from rpcsys.errors import ModelError
 from rpcsys.module.kinds import onnx_openvino, runtime_model
 from rpcsys.module.kinds.onnx_openvino import OpenVinoRunner
-from rpcsys.module.kinds.runtime_model import ModelFiles, RuntimeFunction, RuntimeModule
+from rpcsys.module.kinds.runtime_model import ModelFiles, RuntimeFunction, RuntimeModule, RuntimeProfiler
 from rpcsys.wire.device_names import OPENVINO, parse
 
 KIND = "rpcsys.openvino"
@@ -23,17 +23,30 @@ _CPU = f"{OPENVINO}:CPU"
 
 
 def _open(files: ModelFiles, device: str, threads: int) -> Dict[str, RuntimeFunction]:
+    return {"main": _function(_compiled(files, device, threads))}
+
+
+def _profiler(files: ModelFiles, device: str, threads: int, name: str) -> RuntimeProfiler:
+    runner = _compiled(files, device, threads, profile=True)
+    assert runner.counters is not None
+    return RuntimeProfiler(_function(runner), runner.counters.runs)
+
+
+def _compiled(files: ModelFiles, device: str, threads: int, **more: Any) -> OpenVinoRunner:
     device = device or _CPU
     if parse(device).kind != OPENVINO:
         raise ModelError(f"is for {device}, and OpenVINO's devices are named like {OPENVINO}:CPU and {OPENVINO}:GPU")
     complaint = onnx_openvino.complaint(device)
     if complaint:
         raise ModelError(complaint)
-    options = {"device": device, "threads": threads} if threads else {"device": device}
-    runner = onnx_openvino.compiled(_read(files), options)
+    options = {"device": device, "threads": threads, **more} if threads else {"device": device, **more}
+    return onnx_openvino.compiled(_read(files), options)
+
+
+def _function(runner: OpenVinoRunner) -> RuntimeFunction:
     names = [value.name for value in runner.inputs]
     run = functools.partial(_run, runner, names, [value.name for value in runner.outputs])
-    return {"main": RuntimeFunction(runner.inputs, runner.outputs, run)}
+    return RuntimeFunction(runner.inputs, runner.outputs, run)
 
 
 def _read(files: ModelFiles) -> openvino.Model:
@@ -50,7 +63,7 @@ def _run(runner: OpenVinoRunner, inputs: Sequence[str], outputs: List[str], args
     return runner.run(outputs, dict(zip(inputs, args)))
 
 
-_RUNTIME = runtime_model.ModelRuntime(KIND, "OpenVINO", _open)
+_RUNTIME = runtime_model.ModelRuntime(KIND, "OpenVINO", _open, profiler=_profiler)
 save_to_bytes = runtime_model.save_to_bytes
 load_from_bytes = functools.partial(runtime_model.load_from_bytes, _RUNTIME)
 

@@ -10,12 +10,20 @@ import functools
 import os
 from typing import Any, Callable, Dict, Generic, Iterator, List, NamedTuple, Optional, Sequence, TypeVar
 
-from rpcsys.errors import ModelError, RemoteArgumentError, RemoteFunctionError, RpcsysError, one_line
+from rpcsys.errors import (
+    ModelError,
+    ProfileNotSupported,
+    RemoteArgumentError,
+    RemoteFunctionError,
+    RpcsysError,
+    one_line,
+)
 from rpcsys.module import elf, packed
 from rpcsys.module.kinds.values import Value
 from rpcsys.module.layout import Buffer, FormatError
 from rpcsys.module.module import Function, Module
 from rpcsys.module.placement import on_host
+from rpcsys.module.profiler import OperatorRun, Profiler
 from rpcsys.module.registry import Context
 from rpcsys.wire.device_names import CPU, check_threads, parse
 
@@ -46,6 +54,13 @@ class RuntimeFunction(NamedTuple):
     run: Callable[[List[Any]], Sequence[Any]]
 
 
+class RuntimeProfiler(NamedTuple):
+    """A function of a model that was opened to be profiled; ``runs`` as of `Profiler`."""
+
+    function: RuntimeFunction
+    runs: Callable[[int], List[List[OperatorRun]]]
+
+
 class ModelRuntime(NamedTuple):
     """What runs the models of one kind."""
 
@@ -55,6 +70,9 @@ class ModelRuntime(NamedTuple):
     #: the first one is ``main`` where none is called so. Raises anything.
     open: Callable[[ModelFiles, str, int], Dict[str, RuntimeFunction]]
     has_threads: bool = True  # whether a call has a number of threads
+    #: As `open`, to profile the function of that name. Without it, ``no_profile`` says what to do.
+    profiler: Optional[Callable[[ModelFiles, str, int, str], RuntimeProfiler]] = None
+    no_profile: str = ""
 
 
 class RuntimeModule(Module):
@@ -89,6 +107,13 @@ class RuntimeModule(Module):
     def use_threads(self, threads: int) -> bool:
         self.threads, self._opened = threads if self._runtime.has_threads else 0, {}
         return self._runtime.has_threads
+
+    def own_profiler(self, name: str, folder: str) -> Profiler:
+        title, make = self._runtime.title, self._runtime.profiler
+        if make is None:
+            raise ProfileNotSupported(f"{title}'s Python tells no times of operators; {self._runtime.no_profile}")
+        made = make(self.files, self.device, self.threads, name)
+        return Profiler(title, functools.partial(_called, title, made.function), made.runs)
 
     def link(self) -> None:
         """Open the model. Raises `ModelError`, in one line."""

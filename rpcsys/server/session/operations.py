@@ -13,6 +13,7 @@ from rpcsys.module.module import Module
 from rpcsys.module.placement import DeviceArray
 from rpcsys.server.session import registry
 from rpcsys.server.session.calls import Calls, Objects, ThreadMemory, keep_arrays
+from rpcsys.server.session.directory import file_errors
 from rpcsys.server.session.exec_calls import ExecCalls
 from rpcsys.server.session.files import Files
 from rpcsys.server.session.transfers import Transfers
@@ -64,6 +65,7 @@ class Operations(Calls):
         self._add("session.time", self._time, (str, int, list), (list, tuple), dict)
         self._add("session.board_state", self._board_state)
         self._add("session.time_turns", self._time_turns, list, list, list, (int, float))
+        self._add("session.profile", self._profile, list, list, dict)
         self._add("session.functions", registry.names)
         self._add("session.exec", programs.start, int, list, dict)
         self._add("session.forward", programs.forward, int, int, int)
@@ -105,7 +107,7 @@ class Operations(Calls):
         Raises `RemoteFunctionError` for an object that does not exist.
         """
         target, args = frame.parsed.head.get("f"), frame.parsed.head.get("a")
-        if target == "session.time" and type(args) is list and args:
+        if target in ("session.time", "session.profile") and type(args) is list and args:
             target = args[0]
         if target == "session.time_turns" and type(args) is list and args:
             return self._devices_of_turns(args[0])
@@ -138,6 +140,14 @@ class Operations(Calls):
         from rpcsys.server.session.turns import bound, time_turns
 
         return time_turns(bound(targets, self.resolve), *more)
+
+    def _profile(self, target: list[Any], args: list[Any], options: dict[str, Any]) -> bytes:
+        from rpcsys.server.session.profiling import profile
+
+        plain = self.resolve(target)  # of a module: checks the target, too
+        with file_errors("the profile"):
+            profiler = self.module(target[0]).profiler(target[1], self._directory.root)
+        return profile(profiler, plain, args, options)
 
     def _board_state(self) -> dict[str, Any]:
         from rpcsys.server.session.board_state import board_state, process_memory

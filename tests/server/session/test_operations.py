@@ -191,6 +191,7 @@ FUNCTIONS = (
     *("session.has_function", "session.load_module", "session.listdir", "session.remove", "session.offer"),
     *("session.memory", "session.put", "session.get", "session.run", "session.time", "session.functions"),
     *("testing.echo", "testing.nop", "testing.sleep", "session.time_turns", "session.measure"),
+    "session.profile",
 )
 plain = (
     st.none()
@@ -277,6 +278,10 @@ def test_calls_of_any_form_give_one_line(permissive, fields):
         ("session.time_turns", [[["testing.nop", 5]], [0], [1], 1.0]),
         ("session.time_turns", [[[{}, []]], [0], [1], 1.0]),
         ("session.time_turns", [5, [0], [1], 1.0]),
+        ("session.profile", [["testing.nop"], [], {}]),
+        ("session.profile", [[1, 2], [], {}]),
+        ("session.profile", [[99, "main"], [], {}]),
+        ("session.profile", ["testing.nop", [], {}]),
         ("session.listdir", [5]),
         ("session.remove", []),
         ("session.load_module", [None]),
@@ -310,7 +315,7 @@ FOR_GUESTS = {
         ("session.has_function", "session.functions", "session.memory", "session.devices", "session.time"), "as always"
     ),
     **dict.fromkeys(("session.listdir", "session.remove", "session.offer", "session.board_state"), "as always"),
-    "session.time_turns": "as always",
+    **dict.fromkeys(("session.time_turns", "session.profile"), "as always"),
     **dict.fromkeys(("session.tree", "session.make_folders", "session.write", "session.place"), "as always"),
     **dict.fromkeys(("session.upload", "session.download", "session.put", "session.get"), "as always"),
     **dict.fromkeys(("session.load_module", "session.run", "session.measure"), "no code"),
