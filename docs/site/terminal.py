@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,27 +54,19 @@ def record(commands: Sequence[str], folder: Path, environment: Mapping[str, str]
 
     Raises TimeoutError if one takes longer than `PATIENCE_S`.
     """
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    shell = subprocess.Popen(
-        ["sh", "-i"],
-        cwd=folder,
-        env={**environment, "PS1": PROMPT, "SHELL": "/bin/sh", "ENV": "", "TERM": "xterm", "COLUMNS": str(COLUMNS)},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    os.close(theirs)
+    shell, terminal = pty.fork()
+    if shell == 0:
+        os.chdir(folder)
+        os.execvpe("sh", ["sh", "-i"], {**environment, "PS1": PROMPT, "SHELL": "/bin/sh", "ENV": "", "TERM": "xterm"})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     try:
-        seen = _until_prompt(ours)
+        seen = _until_prompt(terminal)
         for command in commands:
-            os.write(ours, f"{command}\n".encode())
-            seen += _until_prompt(ours)
+            os.write(terminal, f"{command}\n".encode())
+            seen += _until_prompt(terminal)
     finally:
-        os.close(ours)  # the shell is hung up
-        shell.wait(PATIENCE_S)
+        os.close(terminal)  # the shell is hung up
+        os.waitpid(shell, 0)
     return lines(seen)
 
 
