@@ -23,9 +23,9 @@ MODULES = (
 )  # fmt: skip
 
 _UNDERLINE = re.compile(r"-{3,}")
-_ENTRY = re.compile(r"(\S.*?) : (.*)", re.DOTALL)
+_ENTRY = re.compile(r"(\S.*?) : (.*)")
 _ITEM = re.compile(r"[-*] ")
-_LITERAL = re.compile(r"(``.+?``|`[^`]+`)", re.DOTALL)
+_LITERAL = re.compile(r"(``.+?``|`[^`]+`)")
 _MARK = re.compile(r"([*|\\]|_\b)")
 _NAME = re.compile(r"([A-Za-z_]\w*)((?:\.\w+)*)")
 
@@ -84,8 +84,7 @@ def _entries(block: list[str]) -> Iterator[str]:
     """The lines ``name : meaning`` of a section, as a list."""
     for whole in _joined(block, lambda line: not line.startswith(" ")):
         entry = _ENTRY.fullmatch(whole)
-        text = f"``{entry[1]}``: {_inline(entry[2])}" if entry else _inline(whole)
-        yield f"* {' '.join(text.split())}"
+        yield f"* ``{entry[1]}``: {_inline(entry[2])}" if entry else f"* {_inline(whole)}"
 
 
 def _prose(block: list[str]) -> Iterator[str]:
@@ -93,11 +92,10 @@ def _prose(block: list[str]) -> Iterator[str]:
     listed = False
     for whole in _joined(block, lambda line: bool(_ITEM.match(line))):
         item = bool(_ITEM.match(whole))
-        text = _inline(whole[2:] if item else whole)
         if item and not listed:
             yield ""
         listed = item
-        yield f"* {' '.join(text.split())}" if item else text
+        yield f"* {_inline(whole[2:])}" if item else _inline(whole)
 
 
 def _joined(block: list[str], begins: Callable[[str], bool]) -> Iterator[str]:
@@ -105,10 +103,10 @@ def _joined(block: list[str], begins: Callable[[str], bool]) -> Iterator[str]:
     text: list[str] = []
     for line in block:
         if text and begins(line):
-            yield "\n".join(text)
+            yield " ".join(text)
             text = []
         text.append(line.strip())
-    yield "\n".join(text)
+    yield " ".join(text)
 
 
 def _inline(text: str) -> str:
@@ -120,7 +118,7 @@ def _inline(text: str) -> str:
 
 
 def _literal(text: str) -> str:
-    inner = " ".join(text.strip("`").split())
+    inner = text.strip("`")
     name = _NAME.fullmatch(inner)
     if name and name[1] in homes():
         return rf":py:obj:`{inner} <{homes()[name[1]]}{name[2]}>`\ "

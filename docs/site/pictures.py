@@ -5,9 +5,11 @@ python docs/site/pictures.py [terminal] [page]        both, without a name; `mak
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,12 +21,12 @@ import terminal  # noqa: E402
 from rpcsys.graph import samples  # noqa: E402
 from rpcsys.lab import Lab  # noqa: E402
 
+PAGE_SIZE = 1280, 900  # CSS pixels
 COMMANDS = (
-    "query_tracker",
-    "rpcsys compare model.onnx@threads=2 model.onnx@threads=1 --key desk",
     "rpcsys shell --key desk",
     "rpcsys exec uname -srm",
     "rpcsys run model.onnx",
+    "rpcsys compare model.onnx@threads=1 model.onnx@threads=2",
     "exit",
 )
 
@@ -39,3 +41,27 @@ def make_terminal() -> None:
             recorded = terminal.record(COMMANDS, Path(folder), environment)
     title = "A shell that leases a board, runs a model and a program on it, and gives it back"
     (PICTURES / "terminal.svg").write_text(terminal.svg(recorded, title), encoding="utf-8")
+
+
+def make_page() -> None:
+    """The page of a tracker that has sample boards, users and leases, in Chromium."""
+    from tests.live import browser, daemons, sample_lab
+
+    with tempfile.TemporaryDirectory(prefix="rpcsys-pictures-") as folder, contextlib.ExitStack() as open_things:
+        started = daemons.Daemons(Path(folder))
+        open_things.callback(started.stop)
+        lab = open_things.enter_context(sample_lab.sample_lab(started))
+        page = browser.Browser(Path(folder), PAGE_SIZE, ["--hide-scrollbars"])
+        open_things.callback(page.close)
+        page.go(lab.url)
+        page.await_text("shelf-1")
+        time.sleep(3)  # its figures are drawn after each other
+        page.screenshot(PICTURES / "page.png", whole=False)
+
+
+MAKERS = {"terminal": make_terminal, "page": make_page}
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or MAKERS:
+        MAKERS[name]()
+        print(f"pictures: {name}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-ROWS, COLUMNS = 60, 96
+ROWS, COLUMNS = 60, 100
 TYPED_S, MOST_S, LAST_S = 0.045, 1.5, 1.0  # a typed character; the longest pause that is shown; before a command
 PATIENCE_S = 120.0  # for a command
 
@@ -95,8 +95,13 @@ def lines(seen: Iterable[tuple[float, str]]) -> list[Line]:
             found.append(Line(text[prompt.end() :], clock, prompt[1]))
             clock += TYPED_S * len(text)
         else:
-            found.append(Line(text, clock))
+            found += [Line(part, clock) for part in _wrapped(text)]
     return found
+
+
+def _wrapped(text: str) -> list[str]:
+    """A line as a terminal of `COLUMNS` shows it."""
+    return [text[start : start + COLUMNS] for start in range(0, len(text), COLUMNS)] or [""]
 
 
 def _whole_lines(seen: Iterable[tuple[float, str]]) -> Iterator[tuple[float, str]]:
