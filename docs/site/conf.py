@@ -17,12 +17,13 @@ include_patterns = ["*.md", "docs/**.md"]
 exclude_patterns = [".*", "build", "dist", "rpcsys", "tests"]  # nothing is searched there
 extensions = ["myst_parser", "sphinx.ext.autodoc", "navigation", "docstrings", "linked_files", "command_reference"]
 
+smartquotes = False  # they would change "" in a text
 myst_heading_anchors = 4  # the anchors of a forge
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 #: What a class inherits from Python's own classes is not listed.
-autodoc_default_options = {"members": True, "show-inheritance": True, "inherited-members": "BaseException,Enum,tuple"}
+autodoc_default_options = {"members": True, "inherited-members": "BaseException,Enum,dict,int,list,str,tuple"}
 python_maximum_signature_line_length = 100
 toc_object_entries_show_parents = "hide"
 

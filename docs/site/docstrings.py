@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Iterator
+from enum import Enum
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -118,11 +119,13 @@ def _inline(text: str) -> str:
 
 
 def _literal(text: str) -> str:
+    """Code between two backticks; between one, a name, which leads to what it names near its place, or anywhere."""
     inner = text.strip("`")
     name = _NAME.fullmatch(inner)
-    if name and name[1] in homes():
-        return rf":py:obj:`{inner} <{homes()[name[1]]}{name[2]}>`\ "
-    return rf"``{inner}``\ "
+    if text.startswith("``") or not name:
+        return rf"``{inner}``\ "
+    home = homes().get(name[1]) if name[1][0].isupper() else None
+    return rf":py:obj:`{inner} <{home}{name[2]}>`\ " if home else rf":py:obj:`{inner}`\ "
 
 
 def process(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
@@ -130,7 +133,23 @@ def process(app: Sphinx, what: str, name: str, value: object, options: object, l
     lines[:] = restructured(lines)
 
 
+def readable(
+    app: Sphinx, what: str, name: str, value: object, options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """A signature in which defaults of dataclasses that are made anew are Python, too."""
+    return signature and signature.replace("<factory>", "..."), returned
+
+
+def skipped(app: Sphinx, what: str, name: str, value: object, skip: bool, options: object) -> bool | None:
+    """Leave out the fields of a named tuple, which its docstring describes; keep the members of an enumeration."""
+    if isinstance(value, Enum):
+        return False
+    return True if (getattr(value, "__doc__", None) or "").startswith("Alias for field") else None
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-process-signature", readable)
+    app.connect("autodoc-skip-member", skipped)
     return {"parallel_read_safe": True}

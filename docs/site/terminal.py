@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 
 ROWS, COLUMNS = 60, 100
-TYPED_S, MOST_S, LAST_S = 0.045, 1.5, 1.0  # a typed character; the longest pause that is shown; before a command
+TYPED_S, MOST_S, LAST_S = 0.04, 1.5, 0.6  # a typed character; the longest pause that is shown; before a command
 PATIENCE_S = 120.0  # for a command
 
 #: What the shell prints before each command, and how it is found again.

@@ -6,8 +6,8 @@ import inspect
 
 from docs.site import docstrings
 
-TEXT = """Do *this* to `Session`, ``x_`` and
-`nothing.known`.
+TEXT = """Look at `Session`, ``x_``, `near`
+and `not a name`.
 
     code = "with `marks`"
 
@@ -22,13 +22,13 @@ Attributes
 ----------
 name : what it is,
     with `Tracker.request` in it
-low, high : of |both|
+low, high : of |both|, *each*
 
 Raises
 ------
 UsageError : never
 """
-EXPECTED = r"""Do \*this\* to :py:obj:`Session <rpcsys.client.Session>`\ , ``x_``\  and ``nothing.known``\ .
+EXPECTED = r"""Look at :py:obj:`Session <rpcsys.client.Session>`\ , ``x_``\ , :py:obj:`near`\  and ``not a name``\ .
 
 ::
 
@@ -44,7 +44,7 @@ What there is:
 .. rubric:: Attributes
 
 * ``name``: what it is, with :py:obj:`Tracker.request <rpcsys.client.Tracker.request>`\  in it
-* ``low, high``: of \|both\|
+* ``low, high``: of \|both\|, \*each\*
 
 .. rubric:: Raises
 
