@@ -113,9 +113,9 @@ def _joined(block: list[str], begins: Callable[[str], bool]) -> Iterator[str]:
 def _inline(text: str) -> str:
     """Literals as links to what they name, or as code; all else without the meanings of reStructuredText's marks."""
     parts = _LITERAL.split(text)
-    return "".join(
-        _literal(part) if place % 2 else re.sub(r"([*|\\]|_\b)", r"\\\1", part) for place, part in enumerate(parts)
-    )
+    parts[::2] = [_MARK.sub(r"\\\1", part) for part in parts[::2]]
+    parts[1::2] = map(_literal, parts[1::2])
+    return "".join(parts)
 
 
 def _literal(text: str) -> str:
