@@ -21,7 +21,7 @@ import terminal  # noqa: E402
 from rpcsys.graph import samples  # noqa: E402
 from rpcsys.lab import Lab  # noqa: E402
 
-PAGE_SIZE = 1280, 900  # CSS pixels
+PAGE_SIZE = 1280, 1040  # CSS pixels
 COMMANDS = (
     "rpcsys shell --key desk",
     "rpcsys exec uname -srm",
