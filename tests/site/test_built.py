@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import subprocess
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -52,35 +52,31 @@ class Page(HTMLParser):
                 self.links.append(value)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("site") / "site"
+def test_the_site_is_whole(tmp_path: Path) -> None:
+    """One test, so that it is built once, whoever runs the tests of a file."""
+    site = built(tmp_path / "site")
+    pages = {path.resolve(): Page(path) for path in site.rglob("*.html")}
+    every_link_has_a_target(pages)
+    nothing_is_fetched_from_elsewhere(site, pages)
+    each_public_name_and_command_has_its_place(site, pages)
+    with contextlib.closing(Browser(tmp_path)) as browser:
+        the_search_works_from_a_folder(site, browser)
+        its_colours_follow_the_system(site, browser)
+
+
+def built(folder: Path) -> Path:
     command = ["make", "--no-print-directory", "site", f"SITE={folder}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=BUILD_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
-@pytest.fixture(scope="module")
-def pages(site: Path) -> dict[Path, Page]:
-    return {path.resolve(): Page(path) for path in site.rglob("*.html")}
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    opened = Browser(tmp_path_factory.mktemp("browser"))
-    yield opened
-    opened.close()
-
-
-def test_every_link_has_a_target_and_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+def every_link_has_a_target(pages: dict[Path, Page]) -> None:
     broken = []
     for path, page in pages.items():
         for target in [*page.links, *page.fetched]:
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
-                if target in page.fetched:
-                    broken.append(f"{path.name} fetches {target}")
                 continue
             other = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             known = pages.get(other)
@@ -88,11 +84,16 @@ def test_every_link_has_a_target_and_nothing_is_fetched_from_elsewhere(site: Pat
                 broken.append(f"{path.name} links to {target}")
     assert broken == []
     assert len(pages) > 150
+
+
+def nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    targets = [(path.name, target) for path, page in pages.items() for target in page.fetched]
+    assert [each for each in targets if urlsplit(each[1]).netloc] == []
     styles = "\n".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
     assert re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)]*", styles) == []
 
 
-def test_each_public_name_and_command_has_its_place(site: Path, pages: dict[Path, Page]) -> None:
+def each_public_name_and_command_has_its_place(site: Path, pages: dict[Path, Page]) -> None:
     for name in docstrings.MODULES:
         anchors = pages[(site / "docs" / "api" / f"{name}.html").resolve()].anchors
         public = docstrings.public_names(importlib.import_module(name))
@@ -105,7 +106,7 @@ def shown(browser: Browser, script: str) -> Any:
     return wait_until(lambda: browser.run(script), 30.0, script, 0.2)
 
 
-def test_the_search_works_from_a_folder(site: Path, browser: Browser) -> None:
+def the_search_works_from_a_folder(site: Path, browser: Browser) -> None:
     for words, result in (("lease", "Who gets a board"), ("load_module", "rpcsys.client.Session.load_module")):
         browser.go((site / "index.html").as_uri())
         browser.run(
@@ -121,7 +122,7 @@ def test_the_search_works_from_a_folder(site: Path, browser: Browser) -> None:
     assert browser.console() == []
 
 
-def test_its_colours_follow_the_system(site: Path, browser: Browser) -> None:
+def its_colours_follow_the_system(site: Path, browser: Browser) -> None:
     back = "return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).slice(0, 3).map(Number)"
     for dark in (False, True):
         browser.resize(1280, 900, dark)
