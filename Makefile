@@ -8,12 +8,15 @@
 # make native    compile native/ into the tree again, with CC and CFLAGS from the environment
 # make wheels    what is published, into dist/: sources, wheels with the compiled library, and one without it
 # make docs      check that what the documents say still works
+# make site      the documents as a web site, into build/site
+# make pictures  the pictures of README.md, anew
 # Each target sets up .venv by itself; PYTHON=... chooses another Python (3.10 or later).
 
 SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build/deb
 WHEELS := build/wheels
+SITE := build/site
 DIST := dist
 DEVICE := $(BIN)/python tests/device_files.py
 PYTEST := $(BIN)/pytest -q --dist worksteal
@@ -23,13 +26,16 @@ CHECK := $(shell echo $$(( $(CORES) * 3 / 2 )))
 LIVE := $(shell echo $$(( $(CORES) * 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-slow lint fix bench native deb wheels docs clean
+.PHONY: help demo check test test-slow lint fix bench native deb wheels docs site pictures clean
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
 
 .venv/.ready-graph: pyproject.toml
 	@.ci/setup graph
+
+.venv/.ready-site: pyproject.toml
+	@.ci/setup site
 
 .venv/.ready-dev: pyproject.toml
 	@.ci/setup dev
@@ -100,6 +106,16 @@ wheels: .venv/.ready-dev
 
 docs: .venv/.ready-dev
 	$(BIN)/python docs/check.py
+
+# Each warning is an error.
+site: .venv/.ready-site
+	rm -rf $(SITE)
+	$(BIN)/python -m sphinx --quiet --builder html --fresh-env --fail-on-warning --keep-going --conf-dir docs/site \
+	    --doctree-dir $(SITE)-doctrees . $(SITE)
+	@echo "site: $(SITE)/index.html"
+
+pictures: .venv/.ready-dev
+	$(BIN)/python docs/site/pictures.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis rpcsys/speedups.*.so

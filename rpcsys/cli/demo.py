@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rpcsys.cli.timings import time_model
-from rpcsys.client import Session, Tracker
+from rpcsys.client import Session, Tracker, connect_tracker
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.graph import samples
 from rpcsys.lab import Lab
@@ -44,11 +44,11 @@ def demo() -> None:
         terminal.print_heading("A lab on this machine")
         with Lab({KEY: SERVERS}) as lab:
             terminal.print_pairs([(each.name, f"127.0.0.1:{each.port}  pid {each.pid}") for each in lab.daemons])
-            with lab.connect() as tracker:
+            with lab.connect() as tracker, connect_tracker(lab.tracker_address, user="another") as another:
                 _queue(tracker, "before: every device is free")
                 with tracker.request(KEY) as session:
                     _use(session, path)
-                    _compete(tracker)
+                    _compete(tracker, another)
                 _settle(tracker)
                 _queue(tracker, "after: every device is free again")
     click.echo(f"\ndone in {time.monotonic() - began:.1f} s; nothing is left running")
@@ -100,14 +100,14 @@ def _difference(outputs: Arrays, expected: Arrays) -> float:
     return worst
 
 
-def _compete(tracker: Tracker) -> None:
-    """Lease the other device, show a third user's waiting request, and then serve it."""
+def _compete(tracker: Tracker, another: Tracker) -> None:
+    """Lease the other device, show the waiting request of another user, and then serve it."""
     waiting = threading.Event()
-    with ThreadPoolExecutor(1) as third_user:
+    with ThreadPoolExecutor(1) as thread:
         with tracker.request(KEY, wait_timeout=SETTLE_S):
-            turn = third_user.submit(tracker.request, KEY, wait_timeout=SETTLE_S, on_queued=lambda _: waiting.set())
+            turn = thread.submit(another.request, KEY, wait_timeout=SETTLE_S, on_queued=lambda _: waiting.set())
             waiting.wait(SETTLE_S)
-            _queue(tracker, "meanwhile: both devices are leased, a third user waits")
+            _queue(tracker, "meanwhile: both devices are leased, another user waits")
         turn.result().close()
 
 

@@ -43,13 +43,20 @@ def _roff(line: str) -> str:
 
 def pages(group: click.Group, name: str) -> Iterator[tuple[str, str]]:
     """The name and the text of a page for ``group``, called ``name``, and for each command below it."""
+    for words, summary, text in helps(group, name):
+        page_name = words.replace(" ", "-")
+        yield page_name, page(page_name, summary, text)
+
+
+def helps(group: click.Group, name: str) -> Iterator[tuple[str, str, str]]:
+    """What is typed, the summary and the help of ``group``, called ``name``, and of each command below it."""
     for words, command in _commands(group, (name,)):
+        typed = " ".join(words)
         if isinstance(command, Program):
-            text = help_of(command.program).replace("-".join(words), " ".join(words), 1)  # as it is typed
+            text = help_of(command.program).replace("-".join(words), typed, 1)  # as it is typed
         else:
-            text = command.get_help(click.Context(command, info_name=" ".join(words), terminal_width=COLUMNS))
-        summary = command.get_short_help_str(limit=100)
-        yield "-".join(words), page("-".join(words), summary, text)
+            text = command.get_help(click.Context(command, info_name=typed, terminal_width=COLUMNS))
+        yield typed, command.get_short_help_str(limit=100), text
 
 
 def _commands(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -21,6 +21,7 @@ def test_the_demo_shows_the_queue_a_run_and_its_time(rpcsys: Command, tmp_path: 
     pytest.importorskip("onnxruntime")
     done = rpcsys("demo")
     assert done.returncode == 0, done.stderr
+    assert "yourself" not in done.stderr  # it is another user who waits
     moments = [done.stdout.index(f"The queue, {moment}") for moment in ("before", "meanwhile", "after")]
     assert moments == sorted(moments)
     queues = re.findall(r"^ +cpu +(\d+) +(\d+) +(\d+)", done.stdout, re.MULTILINE)  # total, free, pending

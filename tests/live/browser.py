@@ -98,9 +98,9 @@ class Browser:
         """The console's messages since the last call."""
         return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
 
-    def screenshot(self, path: Path) -> None:
-        """The page from top to bottom, as PNG."""
-        image = self._command("Page.captureScreenshot", captureBeyondViewport=True)
+    def screenshot(self, path: Path, whole: bool = True) -> None:
+        """The page from top to bottom, or what of it fits on the screen, as PNG."""
+        image = self._command("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(image["data"]))
 
     def _command(self, name: str, **params: Any) -> Any:
