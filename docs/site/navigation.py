@@ -24,7 +24,7 @@ SECTIONS = {
     "Sessions": ["docs/sessions", "docs/hold", "docs/exec", "docs/pytest", "docs/connect"],
     "Models": ["docs/modules", "docs/runtimes", "docs/serving", "docs/inference"],
     "Graphs": ["docs/graphs"],
-    "Measuring": ["docs/measuring", "docs/bench", "docs/canaries", "docs/tuning", "docs/benchmarks"],
+    "Measuring": ["docs/measuring", "docs/bench", "docs/profiles", "docs/canaries", "docs/tuning", "docs/benchmarks"],
     "Operating": ["docs/monitoring", "docs/replicas", "docs/security"],
     "Reference": [
         "docs/api/README", "docs/commands", "docs/wire", "docs/native", "docs/architecture", "docs/glossary",
