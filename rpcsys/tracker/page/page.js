@@ -2,7 +2,7 @@
 // since the last update comes as HTML by group and ID, and takes the place of what was there.
 
 import { picture } from "/picture.js";
-import { trace } from "/speed.js";
+import { range, trace } from "/speed.js";
 
 const REFRESH_MS = 2000; // between two updates
 const DAY_MS = 20000; // between two requests for the data of the keys' pictures
@@ -67,7 +67,9 @@ function drawDay(figure) {
 }
 
 function drawTrace(figure) {
-  figure.replaceChildren(trace(figure.dataset.name, JSON.parse(figure.dataset.trace)));
+  const board = JSON.parse(figure.dataset.trace);
+  figure.replaceChildren(trace(figure.dataset.name, board));
+  if (figure.classList.contains("wide")) figure.append(scale(...range(board)));
 }
 
 function pictures() {

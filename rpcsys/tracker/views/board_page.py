@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rpcsys.tracker.views.past import Past
 
 SHOWN = 20  # past leases, and events
-GROUP = "parts"  # the one group of pages without long tables
+GROUP, ASIDE = "parts", "aside"  # the groups of pages without long tables
 _KNOWN_BY_PAST = "only the history knows it"
 _WORDS = {
     "joined": "registered", "gone": "left", "set_aside": "set aside", "trusted": "trusted again",
@@ -35,7 +35,7 @@ def board_fragments(records: Records, at: float, name: str, past: Past) -> Itera
         if not past:
             return
         row = _of_the_past(name, past)
-    yield Fragment(GROUP, "state", "board_state.html", {**row, "address": _address(peer)})
+    yield Fragment(GROUP, "state", "board_state.html", {**row, "trace": None, "address": _address(peer)})
     speed = records.speeds.get(name)
     if speed is not None:
         found = speeds.of_board(speed)
@@ -43,10 +43,10 @@ def board_fragments(records: Records, at: float, name: str, past: Past) -> Itera
     running = [(lease["since"], None) for lease in row["leases"]]
     yield Fragment(GROUP, "day", "day.html", day_strip(at, past, running, out=row["state"] not in rows.IN_USE))
     if peer is not None:
-        yield Fragment(GROUP, "facts", "board_facts.html", _facts(peer))
+        yield Fragment(ASIDE, "facts", "board_facts.html", _facts(peer))
     yield Fragment(GROUP, "past", "past_leases.html", {"leases": past.leases[:SHOWN], "problem": past.problem})
     events = [_event(entry) for entry in past.events[:SHOWN]]
-    yield Fragment(GROUP, "events", "events.html", {"events": events, "problem": past.problem})
+    yield Fragment(ASIDE, "events", "events.html", {"events": events, "problem": past.problem})
 
 
 def _of_the_past(name: str, past: Past) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-SLICE = 50  # fragments that are drawn between two turns of the event loop: 2 ms
+SLICE_S = 0.002  # how long fragments are drawn between two turns of the event loop
 
 
 class Fragment(NamedTuple):
@@ -48,15 +49,16 @@ class DrawnPage:
 
     async def update(self, fragments: Iterable[Fragment]) -> None:
         """Draw what is new or has changed. The event loop runs between slices: ``fragments`` may change meanwhile."""
-        change = self._change + 1
+        change, until = self._change + 1, time.monotonic() + SLICE_S
         groups: dict[str, dict[str, _Drawn]] = {group: {} for group in self._groups}
-        for number, fragment in enumerate(fragments, 1):
+        for fragment in fragments:
             before = self._groups.get(fragment.group, {}).get(fragment.id)
             known = before is not None and before.fragment == fragment
             drawn = before if before is not None and known else _Drawn(fragment, self._draw(fragment), change)
             groups.setdefault(fragment.group, {})[fragment.id] = drawn
-            if number % SLICE == 0:
+            if time.monotonic() > until:
                 await asyncio.sleep(0)
+                until = time.monotonic() + SLICE_S
         for group, drawn_now in groups.items():
             if list(drawn_now) != list(self._groups.get(group, ())):
                 self._ordered[group] = change

@@ -30,7 +30,7 @@ FRESH_S = 1.0  # how long a page that was made is served again
 #: How long a page that is no more is served again: a lease that is over is in the history within a second.
 LATE_S = 5.0
 MAX_KEPT = 32  # pages that are kept, with what they have shown
-_DOCUMENTS = {LAB: "lab.html", KEY: "key.html", BOARD: "parts.html", LEASE: "parts.html"}
+_DOCUMENTS = {LAB: "lab.html", KEY: "key.html", BOARD: "board.html", LEASE: "parts.html"}
 _NONE = "no {kind} {name!r} is here, and {past}; see / for what is here"
 
 
