@@ -74,6 +74,10 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._command("Emulation.setEmulatedMedia", features=[scheme])
 
+    def scripts(self, on: bool) -> None:
+        """Whether pages that are opened from now on may run scripts; `run` can do so in any case."""
+        self._command("Emulation.setScriptExecutionDisabled", value=not on)
+
     def go(self, url: str) -> None:
         self._post("/url", {"url": url})
 

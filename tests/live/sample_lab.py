@@ -37,11 +37,13 @@ _CANARY_S = 0.042
 
 
 class ProbedLab:
-    """A tracker with a page, and its raw servers and clients. Without a ``tracker`` it starts one."""
+    """A tracker with a page and a history, and its raw servers and clients. ``state``: of an earlier tracker."""
 
-    def __init__(self, daemons: Daemons, *flags: str, port: int = 0) -> None:
+    def __init__(self, daemons: Daemons, *flags: str, state: Path | None = None, port: int = 0) -> None:
         self.port = port or free_port()
-        self.tracker: Daemon = daemons.tracker("--http-port", str(self.port), *flags)
+        self.state = state or daemons.folder / "state"
+        flags = ("--http-port", str(self.port), "--state-dir", str(self.state), *flags)
+        self.tracker: Daemon = daemons.tracker(*flags)
         self.url = f"http://127.0.0.1:{self.port}/"
         self.probes: list[TrackerProbe] = []
 
@@ -57,7 +59,7 @@ class ProbedLab:
         asked = {"op": "register", "id": 1, "key": key, "name": name, "port": 9090, "slots": slots}
         assert probe.ask({**asked, "labels": labels, "devices": devices})["ok"]
         for slot in range(slots):
-            assert probe.ask([3, key, [9090, f"{key}:{name}-{slot}"], None]) == 0
+            assert probe.ask([3, key, [9090, f"{key}:{len(self.probes)}-{slot}"], None]) == 0
         return probe
 
     def request(self, user: str, key: str, **fields: Any) -> TrackerProbe:
@@ -93,7 +95,7 @@ def sample_lab(daemons: Daemons, *, port: int = 0) -> Iterator[ProbedLab]:
     """
     state = daemons.folder / "sample"
     _past(state, time.time())
-    lab = ProbedLab(daemons, "--state-dir", str(state), port=port)
+    lab = ProbedLab(daemons, state=state, port=port)
     try:
         _present(lab)
         yield lab
@@ -148,12 +150,12 @@ def _past(state: Path, now: float) -> None:
     for name, kind, ago, details in (
         (DRAINED, "drained", 5400, {"by": "bo"}), (DRAINED, "enabled", 3000, {"by": "bo"}),
         ("orin-2", "unhealthy", 30_000, {"reason": "its health check failed: no answer of the camera"}),
-        ("orin-2", "healthy", 26_000, {}), (SLOW, "slow", 7000, {"reason": _slow(now)[1]}),
+        ("orin-2", "healthy", 26_000, {}), (SLOW, "slow", 7000, {"reason": slow_speed(now)[1]}),
         (GONE, "gone", 50_000, {"reason": "its connection ended"}), (GONE, "joined", 41_000, {"key": "pixel-8"}),
     ):  # fmt: skip
         store.note(HistoryEntry(now - ago, kind, {"server": name, **details}))
     for name in ("shelf-1", SLOW):
-        text, reason = _slow(now) if name == SLOW else (_speed(now, slow=False).to_text(), "")
+        text, reason = slow_speed(now) if name == SLOW else (_speed(now, slow=False).to_text(), "")
         details = {"server": name, "key": "rpi4", "test": text, "reason": reason, "over": False, "apart": False}
         store.note(HistoryEntry(now - 60, "canary", details))
     last = int(now) // STEP_S
@@ -205,7 +207,8 @@ def _speed(now: float, *, slow: bool) -> SpeedTest:
     return test
 
 
-def _slow(now: float) -> tuple[str, str]:
+def slow_speed(now: float) -> tuple[str, str]:
+    """What a canary has learnt of a board that became slow: the speed test's text, and the reason."""
     test = _speed(now, slow=True)
     assert test.slow
     return test.to_text(), f"its canary takes 18.1% longer than its own {1000 * _CANARY_S:.3g} ms"

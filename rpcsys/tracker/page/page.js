@@ -12,6 +12,7 @@ const at = (id) => document.getElementById(id);
 const title = document.title;
 let version = document.body.dataset.version;
 let ahead = document.body.dataset.now - Date.now() / 1000; // seconds by which the tracker's clock is ahead of ours
+let started = Number(document.body.dataset.started); // the tracker, in seconds since 1970
 let reachedAt = new Date();
 let day = null;
 let dayAt = -Infinity;
@@ -41,8 +42,10 @@ const ages = (parent = document) => parent.querySelectorAll("time[data-at]").for
 
 // Pictures. Their elements are empty until they are drawn here.
 
-function words(begin, now) {
-  const minutes = Math.max(1, Math.round((now - begin) / 60));
+/** The time that the keys' pictures show; a young lab's begins with its tracker. */
+function shownTime() {
+  const begin = day.begin + day.step_s > started ? Math.max(day.begin, started) : day.begin;
+  const minutes = Math.max(1, Math.round((Date.now() / 1000 + ahead - begin) / 60));
   return minutes < 60 ? `${minutes} min` : `${Math.round(minutes / 60)} h`;
 }
 
@@ -59,7 +62,7 @@ function scale(...texts) {
 function drawDay(figure) {
   const { key } = figure.dataset;
   if (!day || !Object.hasOwn(day.keys, key)) return; // a key may be called __proto__
-  const time = words(day.begin, Date.now() / 1000 + ahead);
+  const time = shownTime();
   const { svg, top } = picture(key, day.keys[key], time);
   const legend = part("figcaption", "legend");
   for (const name of ["leased", "slots", "waiting"]) legend.append(part("i", name), name);
@@ -114,14 +117,16 @@ function update(group, { fragments, order }) {
 }
 
 function show(changes) {
-  for (const [name, change] of Object.entries(changes.groups)) {
-    const group = document.querySelector(`[data-group="${name}"]`);
-    if (group) update(group, change);
+  for (const group of document.querySelectorAll("[data-group]")) {
+    const change = changes.groups[group.dataset.group];
+    if (change) update(group, change);
+    else if (changes.whole) group.replaceChildren();
   }
   version = changes.version;
+  started = changes.started;
   ahead = changes.now - Date.now() / 1000;
   document.title = changes.title;
-  if (changes.groups.boards) filter();
+  if (at("filter")) filter();
   pictures();
 }
 

@@ -69,8 +69,10 @@ class DrawnPage:
         return {group: "".join(drawn.html for drawn in fragments.values()) for group, fragments in self._groups.items()}
 
     def since(self, version: str) -> dict[str, Any]:
-        """By group: the ``fragments`` that a viewer of ``version`` has not seen, as HTML by ID, and the ``order`` of
-        all IDs, None if it has not changed. Groups without a change are left out. Who has seen another page gets all.
+        """``groups``: by group the ``fragments`` that a viewer of ``version`` has not seen, as HTML by ID, and the
+        ``order`` of all IDs, None if it has not changed. Groups without a change are left out.
+
+        ``whole``: the viewer has seen another page, or another run's: the groups are all there is.
         """
         page, _, number = version.rpartition("-")
         known = page == self._name and number.isascii() and number.isdigit() and len(number) < 16
@@ -81,4 +83,4 @@ class DrawnPage:
             order = list(fragments) if self._ordered.get(group, 0) > seen else None
             if fresh or order is not None:
                 changed[group] = {"fragments": fresh, "order": order}
-        return changed
+        return {"whole": not known, "groups": changed}

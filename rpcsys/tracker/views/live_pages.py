@@ -85,7 +85,13 @@ class LivePages:
     async def _changes(self, page: PagePath, version: str) -> Content:
         kept = await self._fresh(page)
         drawn = kept.drawn
-        found = {"title": kept.title, "version": drawn.version, "now": self._now(), "groups": drawn.since(version)}
+        found = {
+            "title": kept.title,
+            "version": drawn.version,
+            "now": self._now(),
+            "started": self._records.started_at,
+            **drawn.since(version),
+        }
         return "application/json", json.dumps(found, separators=(",", ":")).encode()
 
     async def _fresh(self, page: PagePath) -> _Kept:

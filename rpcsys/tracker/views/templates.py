@@ -32,15 +32,20 @@ class Templates:
         folder = resources.files("rpcsys.tracker").joinpath("page")
         texts = {each.name: each.read_text("utf-8") for each in folder.iterdir() if each.name.endswith(".html")}
         helpers = {"when": when, "link": link, "look": look, "bar": bar, "span": span, "quote": shlex.quote}
+        self.names = tuple(texts)
         self._loader = DictLoader(texts, namespace={**helpers, "dense": dense}, whitespace="oneline")
         self._loaded: dict[str, Template] = {}
 
     def draw(self, name: str, data: dict[str, Any]) -> str:
         """A template with its data."""
+        return self.load(name).generate(**data).decode()
+
+    def load(self, name: str) -> Template:
+        """A template, compiled."""
         template = self._loaded.get(name)
         if template is None:
             template = self._loaded[name] = self._loader.load(name)
-        return template.generate(**data).decode()
+        return template
 
     def fragment(self, fragment: Fragment) -> str:
         """The HTML of a fragment."""
