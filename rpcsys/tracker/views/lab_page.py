@@ -133,10 +133,12 @@ def boards(
     records: Records, at: float, peers: Iterable[Peer], left: dict[str, dict[str, Any]], most: int
 ) -> Iterator[Fragment]:
     """The heading of a list of boards, and its rows by key and name: of those here, and of those that have ``left``."""
-    here = [((tuple(peer.serves), peer.name), peer) for peer in peers]
-    places = [*here, *(((row["keys"], name), row) for name, row in left.items())]
+    places: list[tuple[tuple[tuple[str, ...], str], Peer | dict[str, Any]]]
+    places = [((tuple(peer.serves), peer.name), peer) for peer in peers]
+    here = len(places)
+    places += [((row["keys"], name), row) for name, row in left.items()]
     places.sort(key=lambda place: place[0])
-    yield head("boards", "Boards", len(here), len(places) - most, "" if places else "No board is here.")
+    yield head("boards", "Boards", here, len(places) - most, "" if places else "No board is here.")
     for (_, name), board in places[:most]:
         if isinstance(board, dict):
             yield Fragment("boards", f"gone {name}", "board_row.html", board)

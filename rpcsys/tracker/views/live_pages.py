@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rpcsys import __version__
@@ -35,7 +36,7 @@ _NONE = "no {kind} {name!r} is here, and {past}; see / for what is here"
 
 
 @dataclass
-class _Kept:
+class KeptPage:
     """A page that was made. ``at``: when; ``found``: when there was something to show."""
 
     drawn: DrawnPage
@@ -54,16 +55,16 @@ class LivePages:
         self._past = past
         self._now = now
         self._templates = Templates()
-        self._kept: dict[PagePath, _Kept] = {}  # the last used last
+        self._kept: dict[PagePath, KeptPage] = {}  # the last used last
 
     def at(self, path: str) -> Page | None:
         """The page at a path, None if there is none. It may raise `NoPage`: nobody knows such a board, key or lease."""
         if not path.startswith(LIVE):
             page = page_at(path)
-            return None if page is None else lambda: self._document(page)
+            return None if page is None else partial(self._document, page)
         version, slash, rest = path[len(LIVE) :].partition("/")
         page = page_at(slash + rest)
-        return None if page is None else lambda: self._changes(page, version)
+        return None if page is None else partial(self._changes, page, version)
 
     async def _document(self, page: PagePath) -> Content:
         kept = await self._fresh(page)
@@ -94,9 +95,9 @@ class LivePages:
         }
         return "application/json", json.dumps(found, separators=(",", ":")).encode()
 
-    async def _fresh(self, page: PagePath) -> _Kept:
+    async def _fresh(self, page: PagePath) -> KeptPage:
         """A page that is at most `FRESH_S` old. Raises `NoPage`."""
-        kept = self._kept.pop(page, None) or _Kept(DrawnPage(self._templates.fragment))
+        kept = self._kept.pop(page, None) or KeptPage(DrawnPage(self._templates.fragment))
         self._kept[page] = kept
         if len(self._kept) > MAX_KEPT:
             del self._kept[next(iter(self._kept))]
@@ -108,7 +109,7 @@ class LivePages:
             raise NoPage(404, kept.why)
         return kept
 
-    async def _make(self, page: PagePath, kept: _Kept) -> None:
+    async def _make(self, page: PagePath, kept: KeptPage) -> None:
         past = None if page.kind is LAB else await self._read(page)
         at = self._now()
         fragments = self._fragments(page, at, past)
