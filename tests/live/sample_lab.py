@@ -5,11 +5,13 @@ python -m tests.live.sample_lab [PORT]      serve it at a port until Ctrl-C
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.speed import SpeedTest
 from rpcsys.tracker.store import HistoryStore
 from rpcsys.tracker.views.utilisation import STEP_S, STEPS
-from tests.live.daemons import Daemon, Daemons, free_port
+from tests.live.daemons import Daemon, Daemons, free_port, wait_until
 from tests.live.probe import TrackerProbe
 
 #: Keys, and for each of their boards its name and slots.
@@ -30,10 +32,24 @@ BOARDS: dict[str, list[tuple[str, int]]] = {
     "x86-server": [("tower", 4)],
 }
 USERS = ("ann", "bo", "carol", "dmitri", "eun-ji", "farah")
+#: By board: the users of sessions that run, since how many seconds, and their limits.
+RUNNING: dict[str, list[tuple[str, int, float | None]]] = {
+    "shelf-1": [("ann", 1260, 1800.0)], "shelf-2": [("carol", 310, 900.0)], "shelf-3": [("dmitri", 95, 600.0)],
+    "shelf-4": [("ann", 2410, None)], "orin-1": [("eun-ji", 3905, 7200.0), ("bo", 730, None)],
+    "phone-1": [("farah", 1550, 3600.0)], "tower": [("eun-ji", 200, 3600.0)],
+}  # fmt: skip
+#: Keys, users, for how many seconds they wait, and what they want.
+WAITING: list[tuple[str, str, int, dict[str, Any]]] = [
+    ("rpi4", "bo", 640, {}), ("rpi4", "eun-ji", 45, {"priority": 2}), ("rpi4", "farah", 380, {}),
+    ("rpi4", "dmitri", 80, {}), ("rpi4", "carol", 300, {"labels": {"rack": "2"}}), ("rpi4", "bo", 21, {}),
+    ("pixel-8", "ann", 130, {}),
+]  # fmt: skip
 SLOW, DRAINED, GONE = "shelf-4", "shelf-5", "phone-2"
+HERE = "127.0.0.1"
 CLEANED = {"processes": ["python3 (4711)", "sleep (4713)"], "removed": ["/tmp/model.onnx", "/dev/shm/sem.lab"]}
 _VERSIONS = {"python": "3.11.2", "numpy": "1.26.4", "onnxruntime": "1.19.2", "libc": "2.36", "kernel": "6.6.31"}
 _CANARY_S = 0.042
+_RUN = "5a3e0c11"  # the tracker that ran before
 
 
 class ProbedLab:
@@ -53,12 +69,20 @@ class ProbedLab:
         assert probe.ask([1, {"op": "hello", "version": "0", "user": user}])["ok"]
         return probe
 
-    def server(self, key: str, name: str, slots: int = 1, devices: Sequence[str] = (), **labels: str) -> TrackerProbe:
-        """A server that offers all its slots."""
+    def server(
+        self,
+        key: str,
+        name: str,
+        slots: int = 1,
+        devices: Sequence[str] = (),
+        running: Sequence[Any] = (),
+        **labels: str,
+    ) -> TrackerProbe:
+        """A server that offers all its slots, but for sessions that are ``running`` there."""
         probe = self.hello("")
         asked = {"op": "register", "id": 1, "key": key, "name": name, "port": 9090, "slots": slots}
-        assert probe.ask({**asked, "labels": labels, "devices": devices})["ok"]
-        for slot in range(slots):
+        assert probe.ask({**asked, "labels": labels, "devices": devices, "running": running})["ok"]
+        for slot in range(slots - len(running)):
             assert probe.ask([3, key, [9090, f"{key}:{len(self.probes)}-{slot}"], None]) == 0
         return probe
 
@@ -82,6 +106,11 @@ class ProbedLab:
         """End a lease as its server does."""
         assert server.ask({"op": "lease_ended", "id": 8, **lease, "outcome": "closed", **more})["ok"]
 
+    def get(self, path: str) -> Any:
+        """The JSON at a path."""
+        with urllib.request.urlopen(self.url + path, timeout=30) as reply:
+            return json.load(reply)
+
     def close(self) -> None:
         for probe in self.probes:
             probe.close()
@@ -93,41 +122,39 @@ def sample_lab(daemons: Daemons, *, port: int = 0) -> Iterator[ProbedLab]:
 
     The same at each start, but for the time.
     """
-    state = daemons.folder / "sample"
-    _past(state, time.time())
+    state, now = daemons.folder / "sample", time.time()
+    _past(state, now)
     lab = ProbedLab(daemons, state=state, port=port)
     try:
-        _present(lab)
+        _present(lab, now)
         yield lab
     finally:
         lab.close()
 
 
-def _present(lab: ProbedLab) -> None:
-    servers: dict[str, list[TrackerProbe]] = {}
+def _lease_of(since: float) -> dict[str, Any]:
+    """The lease that was granted at a time, and its epoch."""
+    return {"lease": f"{_RUN}-{int(1000 * since)}", "epoch": int(1000 * since)}
+
+
+def _ticket_of(since: float) -> str:
+    return f"{int(1000 * since)}@{_RUN}"
+
+
+def _present(lab: ProbedLab, now: float) -> None:
+    """Connect servers and clients; they have what they had ``now``, before the tracker started again."""
+    servers: dict[str, TrackerProbe] = {}
     for key, boards in BOARDS.items():
         for number, (name, slots) in enumerate(boards):
             devices = ("cpu:0", "cuda:0") if key == "jetson-orin" else ("cpu:0",)
             facts = {"arch": "x86_64" if key == "x86-server" else "aarch64", "rack": str(1 + number % 3)}
-            servers.setdefault(key, []).append(lab.server(key, name, slots, devices, **facts, **_VERSIONS))
-    servers["pixel-8"][1].close()
+            running = [{**_lease_of(now - ago), "since_s": float(ago)} for _, ago, _ in RUNNING.get(name, ())]
+            servers[name] = lab.server(key, name, slots, devices, running, **facts, **_VERSIONS)
+    servers[GONE].close()
     assert lab.hello("bo").ask({"op": "drain", "id": 1, "server": DRAINED})["ok"]
-    for user, key, fields in (
-        ("ann", "rpi4", {"session_timeout": 1800}), ("carol", "rpi4", {"session_timeout": 900}),
-        ("dmitri", "rpi4", {"session_timeout": 600}), ("ann", "rpi4", {}),
-        ("eun-ji", "jetson-orin", {"session_timeout": 7200}), ("bo", "jetson-orin", {}),
-        ("farah", "pixel-8", {"session_timeout": 3600}), ("eun-ji", "x86-server", {"session_timeout": 3600}),
-    ):  # fmt: skip
-        lab.request(user, key, **fields)
-    shelves, orins = servers["rpi4"], servers["jetson-orin"]
-    for server in (*shelves[:4], servers["pixel-8"][0], servers["x86-server"][0]):
-        lab.begin(server)
-    lab.begin(orins[0], 2)
-    for user, key, fields in (
-        ("bo", "rpi4", {}), ("eun-ji", "rpi4", {"priority": 2}), ("farah", "rpi4", {}), ("dmitri", "rpi4", {}),
-        ("carol", "rpi4", {"labels": {"rack": "2"}}), ("bo", "rpi4", {}), ("ann", "pixel-8", {}),
-    ):  # fmt: skip
-        lab.request(user, key, **fields)
+    for key, user, ago, fields in WAITING:
+        lab.request(user, key, ticket=_ticket_of(now - ago), **fields)
+    wait_until(lambda: not lab.get("api/lab")["settling"], 30, "all are back")
 
 
 def _past(state: Path, now: float) -> None:
@@ -140,12 +167,12 @@ def _past(state: Path, now: float) -> None:
             HistoryEntry(now - 90_000, "joined", {"server": name, "key": key, "address": "10.0.0.8", "port": 9090})
         )
     began = now - 86_400
-    for number, (key, name) in enumerate(places):
+    for key, name in places:
         at = began + chance.uniform(0, 4000)
         while at < now - 4000:
             held = 60 + chance.lognormvariate(6.8, 0.8) * (1 + math.sin((at - began) / 86_400 * math.tau))
             at += 60 + held
-            _lease(store, f"5a3e0c11-{int(1000 * at) + number}", key, name, chance.choice(USERS), at - held, at, chance)
+            _lease(store, key, name, chance.choice(USERS), at - held, at, chance.random() < 0.06)
             at += chance.expovariate(1 / 1500)
     for name, kind, ago, details in (
         (DRAINED, "drained", 5400, {"by": "bo"}), (DRAINED, "enabled", 3000, {"by": "bo"}),
@@ -158,29 +185,35 @@ def _past(state: Path, now: float) -> None:
         text, reason = slow_speed(now) if name == SLOW else (_speed(now, slow=False).to_text(), "")
         details = {"server": name, "key": "rpi4", "test": text, "reason": reason, "over": False, "apart": False}
         store.note(HistoryEntry(now - 60, "canary", details))
+    for key, boards in BOARDS.items():
+        for name, _ in boards:
+            for user, ago, limit_s in RUNNING.get(name, ()):
+                _granted(store, key, name, user, now - ago, limit_s)
+    for key, user, ago, fields in WAITING:
+        ticket = _ticket_of(now - ago)
+        details = {"ticket": ticket, "arrival": int(1000 * (now - ago)), "key": key, "user": user}
+        about = {"labels": fields.get("labels", {}), "count": 1, "priority": fields.get("priority", 1)}
+        store.note(HistoryEntry(now - ago, "waiting", {**details, **about, "address": HERE, "since": now - ago}))
     last = int(now) // STEP_S
     for step in range(last - STEPS + 1, last + 1):
         store.note_levels(_levels(step, chance))
     store.close()
 
 
-def _lease(
-    store: HistoryStore, lease: str, key: str, server: str, user: str, since: float, ended: float, chance: random.Random
-) -> None:
-    about = {
-        "lease": lease,
-        "epoch": int(1000 * since),
-        "key": key,
-        "server": server,
-        "user": user,
-        "address": "10.0.0.5",
-    }
-    waited = chance.expovariate(1 / 90)
-    more = {"limit_s": 3600.0, "waited_s": waited, "priority": 1.0, "arrival": 1, "how": "ours"}
-    store.note(
-        HistoryEntry(since, "granted", {**about, **more}), HistoryEntry(since, "begun", {"lease": lease, "peer": ""})
-    )
-    crashed = chance.random() < 0.06
+def _granted(
+    store: HistoryStore, key: str, server: str, user: str, since: float, limit_s: float | None
+) -> dict[str, Any]:
+    """Write the beginning of a lease; what its end has, too."""
+    lease = _lease_of(since)
+    about = {**lease, "key": key, "server": server, "user": user, "address": HERE}
+    more = {"limit_s": limit_s, "waited_s": since % 120, "priority": 1.0, "arrival": lease["epoch"], "how": "ours"}
+    begun = {"lease": lease["lease"], "peer": ""}
+    store.note(HistoryEntry(since, "granted", {**about, **more}), HistoryEntry(since, "begun", begun))
+    return about
+
+
+def _lease(store: HistoryStore, key: str, server: str, user: str, since: float, ended: float, crashed: bool) -> None:
+    about = _granted(store, key, server, user, since, 3600.0)
     outcome, reason = ("crashed", "its session's process died") if crashed else ("closed", "its client closed it")
     end = {"since": since, "held_s": ended - since, "outcome": outcome, "reason": reason, "fault": ""}
     store.note(HistoryEntry(ended, "over", {**about, **end, "cleaned": CLEANED if crashed else {}}))

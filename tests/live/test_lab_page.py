@@ -1,6 +1,5 @@
 """The tracker's web page in a real Chromium."""
 
-import json
 import re
 import resource
 import time
@@ -241,8 +240,7 @@ def sample(daemons):
 
 def paths(lab):
     """The pages of the lab, a drained and a slow board, a key, a lease that runs, and one that is over."""
-    with urllib.request.urlopen(f"{lab.url}api/lab", timeout=30) as reply:
-        running = next(lease["lease"] for server in json.load(reply)["servers"] for lease in server["leases"])
+    running = next(lease["lease"] for server in lab.get("api/lab")["servers"] for lease in server["leases"])
     ((over,),) = rows(lab.state, "SELECT lease FROM leases WHERE outcome = 'crashed' LIMIT 1")
     return ["", f"board/{DRAINED}", f"board/{SLOW}", "key/rpi4", f"lease/{running}", f"lease/{over}"]
 

@@ -32,7 +32,7 @@ function age(element) {
   const then = Number(element.dataset.at);
   const seconds = Date.now() / 1000 + ahead - then;
   const second = element.previousElementSibling?.tagName === "TIME"; // of two: "in 2 min to 5 min"
-  const past = element.closest(".for") ? span(seconds) : `${span(seconds)} ago`;
+  const past = element.closest(".for, .boards") ? span(seconds) : `${span(seconds)} ago`;
   const text = seconds < 0 ? `${second ? "" : "in "}${span(-seconds)}` : past;
   if (element.textContent !== text) element.textContent = text;
   if (!element.title) element.title = new Date(1000 * then).toLocaleString();
