@@ -15,8 +15,8 @@ from rpcsys.wire.control import Answer
 
 LEASES, EVENTS, USERS = 100, 100, 20  # read at most
 USAGE_S = 7 * 86400.0
-#: Past leases among which one is looked for, from a day before it began on: some 50 ms. There is no index of names.
-LOOKED_AT = 200_000
+#: Past leases among which one is looked for, from a day before it began on: up to 0.1 s. There is no index of names.
+LOOKED_AT = 100_000
 NO_HISTORY = "this tracker keeps no history: start it with --state-dir DIR"
 
 
