@@ -42,6 +42,9 @@ class DrawnPage:
         self._groups: dict[str, dict[str, _Drawn]] = {}
         self._ordered: dict[str, int] = {}  # by group: the change of its order
 
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
     @property
     def version(self) -> str:
         """What a viewer of this page as it is now has seen."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from rpcsys import __version__
@@ -30,7 +31,8 @@ LIVE = "/live/"  # before the version that a viewer has seen, and the page's own
 FRESH_S = 1.0  # how long a page that was made is served again
 #: How long a page that is no more is served again: a lease that is over is in the history within a second.
 LATE_S = 5.0
-MAX_KEPT = 32  # pages that are kept, with what they have shown
+#: Pages that are kept with what they have shown, so that their viewers get only what changes; 50 MB.
+MAX_KEPT, MAX_FRAGMENTS = 256, 20_000
 _DOCUMENTS = {LAB: "lab.html", KEY: "key.html", BOARD: "board.html", LEASE: "parts.html"}
 _NONE = "no {kind} {name!r} is here, and {past}; see / for what is here"
 
@@ -99,8 +101,7 @@ class LivePages:
         """A page that is at most `FRESH_S` old. Raises `NoPage`."""
         kept = self._kept.pop(page, None) or KeptPage(DrawnPage(self._templates.fragment))
         self._kept[page] = kept
-        if len(self._kept) > MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
+        self._make_room()
         if kept.making is None or (kept.making.done() and self._now() - kept.at >= FRESH_S):
             kept.making = asyncio.ensure_future(self._make(page, kept))
         await asyncio.shield(kept.making)
@@ -109,13 +110,19 @@ class LivePages:
             raise NoPage(404, kept.why)
         return kept
 
+    def _make_room(self) -> None:
+        """Drop the pages that nobody has asked for for longest, while there are too many; the last one stays."""
+        size = sum(len(kept.drawn) for kept in self._kept.values())
+        while len(self._kept) > MAX_KEPT or (size > MAX_FRAGMENTS and len(self._kept) > 1):
+            size -= len(self._kept.pop(next(iter(self._kept))).drawn)
+
     async def _make(self, page: PagePath, kept: KeptPage) -> None:
         past = None if page.kind is LAB else await self._read(page)
         at = self._now()
         fragments = self._fragments(page, at, past)
-        first = next(iter(fragments), None)
+        first = next(fragments, None)
         if first is not None:
-            await kept.drawn.update(_chained(first, fragments))
+            await kept.drawn.update(chain((first,), fragments))
             kept.title, kept.found = self._title(page), at
         else:
             problem = past.problem if past is not None else ""
@@ -129,7 +136,7 @@ class LivePages:
             return await self._past.of_key(page.name, self._now())
         return await self._past.of_lease(page.name)
 
-    def _fragments(self, page: PagePath, at: float, past: Past | None) -> Iterable[Fragment]:
+    def _fragments(self, page: PagePath, at: float, past: Past | None) -> Iterator[Fragment]:
         if past is None:
             return lab_fragments(self._records, at)
         if page.kind is BOARD:
@@ -142,8 +149,3 @@ class LivePages:
         if page.kind is LAB:
             return f"Device lab: {len(self._records.waiting)} waiting"
         return f"{page.name} · {page.kind.value} · Device lab"
-
-
-def _chained(first: Fragment, rest: Iterable[Fragment]) -> Iterable[Fragment]:
-    yield first
-    yield from rest

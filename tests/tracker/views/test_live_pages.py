@@ -147,8 +147,10 @@ def test_a_lease_that_ends_is_shown_until_the_history_has_it(scene) -> None:
     asyncio.run(read_soon())
 
 
-def test_few_pages_are_kept(scene, monkeypatch) -> None:
-    monkeypatch.setattr(live_pages, "MAX_KEPT", 3)
+@pytest.mark.parametrize(("most", "fragments", "kept"), [(3, 20_000, 3), (256, 15, 4), (256, 1, 1)])
+def test_pages_that_are_kept_are_bounded(scene, monkeypatch, most, fragments, kept) -> None:
+    monkeypatch.setattr(live_pages, "MAX_KEPT", most)
+    monkeypatch.setattr(live_pages, "MAX_FRAGMENTS", fragments)
     for number in range(6):
         scene.server("rpi4", f"board{number}", port=number + 1)
 
@@ -156,7 +158,7 @@ def test_few_pages_are_kept(scene, monkeypatch) -> None:
         made = pages(scene)
         for number in range(6):
             await get(made, f"/board/board{number}")
-        assert [page.name for page in made._kept] == ["board3", "board4", "board5"]
+        assert [page.name for page in made._kept] == [f"board{number}" for number in range(6 - kept, 6)]
 
     asyncio.run(read())
 
