@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ class Browser:
 
     def resize(self, width: int, height: int, dark: bool = False) -> None:
         """Set the size of the screen, in CSS pixels, and its colour scheme."""
+        self._size = width, height, dark
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._command("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -102,10 +104,20 @@ class Browser:
         """The console's messages since the last call."""
         return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
 
+    def roles(self) -> Counter[str]:
+        """What screen readers find in the page: how many elements of each role."""
+        nodes = self._command("Accessibility.getFullAXTree")["nodes"]
+        return Counter(node["role"]["value"] for node in nodes if not node["ignored"])
+
     def screenshot(self, path: Path) -> None:
-        """The page from top to bottom, as PNG."""
-        image = self._command("Page.captureScreenshot", captureBeyondViewport=True)
+        """The page from top to bottom, as PNG: on a screen of its height, as what is out of sight is not drawn."""
+        width, height, dark = self._size
+        for _ in range(3):  # rows that come in sight have other heights than those that were guessed
+            self.resize(width, max(height, self.run("return document.documentElement.scrollHeight")), dark)
+        self.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        image = self._command("Page.captureScreenshot")
         path.write_bytes(base64.b64decode(image["data"]))
+        self.resize(width, height, dark)
 
     def _command(self, name: str, **params: Any) -> Any:
         return self._post("/goog/cdp/execute", {"cmd": name, "params": params})

@@ -254,6 +254,10 @@ def test_every_page_is_readable_on_a_phone_in_light_and_in_dark(sample, page):
             assert page.run(WIDTHS) == [PHONE[0], PHONE[0]], path
             assert page.run(LOW_CONTRAST, 4.5) == [], path
             assert (max(page.run(GROUND)) < 60) is dark
+        roles = page.roles()
+        assert (
+            bool(roles["columnheader"]) is bool(roles["table"]) is bool(page.run("return document.querySelector('td')"))
+        )
     assert page.console() == []
 
 
