@@ -59,7 +59,7 @@ def test_carries_code_data_and_licence_and_nothing_else(wheel: Path) -> None:
     assert {"rpcsys/_data/systemd/rpcsys-tracker.service", "rpcsys/_data/systemd/tracker.environment"} <= set(names)
     for name in ("prometheus-rules.yml", "grafana-dashboard.json"):
         assert f"rpcsys/_data/docs/monitoring/{name}" in names
-    assert {"rpcsys/tracker/page/index.html", "rpcsys/tracker/page/page.js"} <= set(names)
+    assert {"rpcsys/tracker/page/lab.html", "rpcsys/tracker/page/page.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

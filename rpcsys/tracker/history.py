@@ -12,6 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ MAX_USAGE = 4000  # rows of usage in one answer, the largest ones
 MAX_WAITING = 64  # questions that wait for the thread; further ones are refused with "try again"
 MAX_S = 5.0  # the longest time for one question
 _HOUR = 3600
+#: Reads the file: the fields of an answer.
+Ask = Callable[[sqlite3.Connection], dict[str, Any]]
 _STEPS = 20_000  # SQLite's instructions between two checks of the clock: a few milliseconds
 
 
@@ -38,12 +41,17 @@ class HistoryReader:
 
     async def answer(self, question: control.History | control.Usage) -> Answer:
         """Answer a client's question. Called on the event loop."""
+        if isinstance(question, control.History):
+            return await self.read(question.id, partial(self._leases, question=question))
+        return await self.read(question.id, partial(self._usage, question=question))
+
+    async def read(self, number: int, ask: Ask) -> Answer:
+        """Answer the question ``number`` with the fields that ``ask`` finds in the file. Called on the event loop."""
         if self._waiting >= MAX_WAITING:
-            return Answer(question.id, False, "Busy", "too many other questions about the history wait: try again")
+            return Answer(number, False, "Busy", "too many other questions about the history wait: try again")
         self._waiting += 1
         try:
-            ask = self._leases if isinstance(question, control.History) else self._usage
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._asked, ask, question)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._asked, number, ask)
         finally:
             self._waiting -= 1
 
@@ -51,19 +59,17 @@ class HistoryReader:
         """Stop the thread; questions that wait are cancelled."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _asked(self, ask: Any, question: Any) -> Answer:
+    def _asked(self, number: int, ask: Ask) -> Answer:
         end = time.monotonic() + MAX_S
         try:
             with contextlib.closing(tables.open_for_reading(self._path)) as file:
                 file.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
-                return Answer(question.id, True, fields=ask(file, question))
+                return Answer(number, True, fields=ask(file))
         except sqlite3.Error as error:
             if time.monotonic() > end:
-                return Answer(
-                    question.id, False, "TooLong", f"not found within {MAX_S:g} s: ask for less, with `since`"
-                )
+                return Answer(number, False, "TooLong", f"not found within {MAX_S:g} s: ask for less, with `since`")
             self._on_error(error)
-            return Answer(question.id, False, "HistoryUnreadable", f"the tracker cannot read its history: {error}")
+            return Answer(number, False, "HistoryUnreadable", f"the tracker cannot read its history: {error}")
 
     def _leases(self, file: sqlite3.Connection, question: control.History) -> dict[str, Any]:
         where, values = _where(
@@ -74,7 +80,7 @@ class HistoryReader:
                 "id < ?": question.before,
                 "ended < ?": question.until,
                 "ended >= ?": question.since,
-                "id >= ?": None if question.since is None else _first_since(file, question.since),
+                "id >= ?": None if question.since is None else first_since(file, question.since),
             }
         )
         found = file.execute(f"SELECT * FROM leases {where} ORDER BY id DESC LIMIT ?", (*values, question.limit + 1))
@@ -117,7 +123,7 @@ def _fitting(found: Iterable[sqlite3.Row], limit: int) -> tuple[list[dict[str, A
     return rows, False
 
 
-def _first_since(file: sqlite3.Connection, since: float) -> int:
+def first_since(file: sqlite3.Connection, since: float) -> int:
     """The lowest id of a lease that ended at ``since`` or later, from the index: clocks that jump mix the order."""
     (first,) = file.execute("SELECT min(+id) FROM leases INDEXED BY leases_ended WHERE ended >= ?", (since,)).fetchone()
     return 1 << 62 if first is None else int(first)

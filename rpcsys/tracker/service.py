@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rpcsys.daemon.acceptor import raise_descriptor_limit
 from rpcsys.daemon.guard import Guard
+from rpcsys.daemon.http import NoPage
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.link.admission import ANY, Admission
 from rpcsys.tracker import accepting, events
@@ -26,12 +27,13 @@ from rpcsys.tracker.lab_service import LabService
 from rpcsys.tracker.leading import Leading
 from rpcsys.tracker.message_cache import MessageCache
 from rpcsys.tracker.observer import Observer
+from rpcsys.tracker.page_past import PagePast
 from rpcsys.tracker.peer_limit import PeerLimit
 from rpcsys.tracker.results import Question, SharedResults
 from rpcsys.tracker.state import TrackerState
 from rpcsys.tracker.tables import Position
 from rpcsys.tracker.views.metrics import FrameCounts
-from rpcsys.tracker.views.pages import pages
+from rpcsys.tracker.views.pages import TrackerPages
 from rpcsys.tracker.views.summary import SummaryText
 from rpcsys.wire import control, membership, page_body, results, tracker
 from rpcsys.wire.control import Answer
@@ -93,7 +95,8 @@ class TrackerService:
         self._note: Callable[[HistoryEntry], object] = observer.note if self.lab is None else self._note_in_lab
         if leading is not None:
             self._note = leading.note
-        self.pages = pages(self.state.records, observer.metrics, observer.utilisation, self.now)  # by path
+        past = PagePast(observer.history)
+        self.pages = TrackerPages(self.state.records, observer.metrics, observer.utilisation, past, self.now)
         most = min(config.max_connections_per_address, raise_descriptor_limit() // 2)
         self.served = Admission((ANY,) if config.lab else config.admit)
         records = self.state.records
@@ -248,8 +251,12 @@ class TrackerService:
         if question.path not in self.pages:
             self._tell(connection, Answer(question.id, False, "UnknownPage", f"there are: {' '.join(self.pages)}"))
             return
-        content = self.pages[question.path]()
-        kind, body = content if isinstance(content, tuple) else await content
+        try:
+            content = self.pages[question.path]()
+            kind, body = content if isinstance(content, tuple) else await content
+        except NoPage as problem:
+            self._tell(connection, Answer(question.id, False, "UnknownPage", problem.args[1]))
+            return
         packed = await self.loop.run_in_executor(None, page_body.pack, body)
         self._tell(connection, Answer(question.id, True, fields={"kind": kind, "body": packed}))
 

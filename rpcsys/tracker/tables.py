@@ -241,6 +241,14 @@ def lease(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return kept
 
 
+def event(row: Mapping[str, Any]) -> HistoryEntry | None:
+    """The entry in a row of ``events``; None if it is invalid."""
+    try:
+        return HistoryEntry(_at(row["at"], "at"), _text(row["kind"], "kind"), _object(row["details"]))
+    except (ProtocolError, ValueError):
+        return None
+
+
 def present(kind: Any, about: Any, at: Any, details: Any) -> HistoryEntry | None:
     """The record in a row of ``present``; None if it is invalid."""
     try:

@@ -144,7 +144,7 @@ class ReadPage(Ask, op="page"):
     `rpcsys.wire.page_body` packs.
     """
 
-    path: str = field(checks.text)
+    path: str = field(checks.sentence)  # names in it are percent-encoded: up to twelve characters for one
 
 
 MESSAGES = (WhoAmI, ListMembers, Invite, Enrol, Revoke, RenewToken, ReplaceToken, Rotate, SetOpen, Audit)

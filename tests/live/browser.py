@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,15 @@ class Browser:
 
     def resize(self, width: int, height: int, dark: bool = False) -> None:
         """Set the size of the screen, in CSS pixels, and its colour scheme."""
+        self._size = width, height, dark
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._command("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._command("Emulation.setEmulatedMedia", features=[scheme])
+
+    def scripts(self, on: bool) -> None:
+        """Whether pages that are opened from now on may run scripts; `run` can do so in any case."""
+        self._command("Emulation.setScriptExecutionDisabled", value=not on)
 
     def go(self, url: str) -> None:
         self._post("/url", {"url": url})
@@ -98,10 +104,20 @@ class Browser:
         """The console's messages since the last call."""
         return [entry["message"] for entry in self._post("/se/log", {"type": "browser"})]
 
+    def roles(self) -> Counter[str]:
+        """What screen readers find in the page: how many elements of each role."""
+        nodes = self._command("Accessibility.getFullAXTree")["nodes"]
+        return Counter(node["role"]["value"] for node in nodes if not node["ignored"])
+
     def screenshot(self, path: Path, whole: bool = True) -> None:
-        """The page from top to bottom, or what of it fits on the screen, as PNG."""
-        image = self._command("Page.captureScreenshot", captureBeyondViewport=whole)
+        """The page from top to bottom, on a screen of its height, or what of it fits on the screen, as PNG."""
+        width, height, dark = self._size
+        for _ in range(3 if whole else 0):  # rows that come in sight have other heights than those that were guessed
+            self.resize(width, max(height, self.run("return document.documentElement.scrollHeight")), dark)
+        self.run("return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        image = self._command("Page.captureScreenshot")
         path.write_bytes(base64.b64decode(image["data"]))
+        self.resize(width, height, dark)
 
     def _command(self, name: str, **params: Any) -> Any:
         return self._post("/goog/cdp/execute", {"cmd": name, "params": params})

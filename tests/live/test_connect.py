@@ -261,7 +261,10 @@ def test_the_labs_page_is_on_the_desk(closed: Closed, module_daemons) -> None:
     assert KEY in {row["key"] for row in json.loads(page(desk, "/api/lab")[1])["keys"]}
     assert page(desk, "/")[1].startswith("<!doctype html>")
     assert "rpcsys_" in page(desk, "/metrics")[1]
-    assert page(desk, "/nowhere")[0] == 404
+    assert f"<h1>{KEY}</h1>" in page(desk, f"/key/{KEY}")[1]
+    assert '"groups"' in page(desk, f"/live/x-1/key/{KEY}")[1]
+    for path in ("/nowhere", "/board/nowhere"):
+        assert page(desk, path)[0] == 404
     unseeing = daemons.desk(closed.tracker, closed.unseeing, "--page", str(free_port()))
     status, why = page(unseeing, "/")
     assert status == 403

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from rpcsys.daemon.http import Content, NoPage, Page, health_page
 from rpcsys.link.address import address_text
 from rpcsys.tracker.replicas.engine import Leader
+from rpcsys.tracker.views.pages import FILES
 
 LEADER, REPLICAS = "/leader", "/api/replicas"
-STATE = "/api/"  # pages below it show the tracker's state
 HELD_S = 3.0  # how long a page waits for what it shows to be written; a browser with ours waits 5 s
 #: Holds back what is to be sent to a `AnswerReceiver`; False: it may be sent.
 Hold = Callable[["AnswerReceiver", bytes], bool]
@@ -82,7 +82,7 @@ class ReplicaPages(Mapping[str, Page]):
         if led is None:
             raise NoPage(503, self._elsewhere())
         hold = self._hold()
-        return led[path] if hold is None or not path.startswith(STATE) else written(led[path], hold, self._engine)
+        return led[path] if hold is None or path in FILES else written(led[path], hold, self._engine)
 
     def __contains__(self, path: object) -> bool:
         led = self._led()

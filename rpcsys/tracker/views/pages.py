@@ -13,20 +13,22 @@ from rpcsys import __version__
 from rpcsys.daemon.http import Content, Page, health_page, metrics_page, shared
 from rpcsys.tracker.entities import Peer, Queue, WaitingRequest
 from rpcsys.tracker.transitions import AWAY
-from rpcsys.tracker.views import eta, rows, speeds, summary
+from rpcsys.tracker.views import eta, lab_page, rows, speeds, summary
+from rpcsys.tracker.views.live_pages import LivePages
 
 if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
     from rpcsys.tracker.views.metrics import Metrics
+    from rpcsys.tracker.views.past import PastReader
     from rpcsys.tracker.views.utilisation import Utilisation
 
 #: The peer for which addresses are shown: HTTP clients see the same as a client on the tracker's machine.
 VIEWER = Peer(0, "127.0.0.1", "127.0.0.1")
 FRESH_S = 1.0  # how long a rendered page is served again
-MAX_SERVERS, MAX_KEYS, MAX_WAITING = 1000, 200, 20  # listed at most, for phones; the others are counted
+MAX_SERVERS, MAX_KEYS, MAX_WAITING = 1000, 200, 20  # listed at most; the others are counted
 
-_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
+#: Files that show nothing of the lab.
+FILES = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/picture.js": ("picture.js", "text/javascript; charset=utf-8"),
@@ -35,17 +37,33 @@ _FILES = {
 }
 
 
-def pages(records: Records, metrics: Metrics, utilisation: Utilisation, now: Callable[[], float]) -> dict[str, Page]:
-    """All pages of a tracker, by path."""
-    return {
-        "/healthz": health_page,
-        "/metrics": metrics_page(metrics),
-        "/api/summary": shared(lambda: _summary(records, now)),
-        "/api/lab": _fresh_enough(lambda: lab(records, now()), now),
-        "/api/speeds": _fresh_enough(lambda: speeds.speeds(records, now()), now),
-        "/api/day": _fresh_enough(lambda: utilisation.day(now()), now),
-        **{path: _file(name, kind) for path, (name, kind) in _FILES.items()},
-    }
+class TrackerPages(dict[str, Page]):
+    """All pages of a tracker, by path. Those of boards, keys and leases are found when they are asked for."""
+
+    def __init__(
+        self, records: Records, metrics: Metrics, utilisation: Utilisation, past: PastReader, now: Callable[[], float]
+    ) -> None:
+        self._live = LivePages(records, past, now)
+        super().__init__(
+            {
+                "/healthz": health_page,
+                "/metrics": metrics_page(metrics),
+                "/api/summary": shared(lambda: _summary(records, now)),
+                "/api/lab": _fresh_enough(lambda: lab(records, now()), now),
+                "/api/speeds": _fresh_enough(lambda: speeds.speeds(records, now()), now),
+                "/api/day": _fresh_enough(lambda: utilisation.day(now()), now),
+                **{path: _file(name, kind) for path, (name, kind) in FILES.items()},
+            }
+        )
+
+    def __contains__(self, path: object) -> bool:
+        return super().__contains__(path) or (isinstance(path, str) and self._live.at(path) is not None)
+
+    def __missing__(self, path: str) -> Page:
+        page = self._live.at(path)
+        if page is None:
+            raise KeyError(path)
+        return page
 
 
 async def _summary(records: Records, now: Callable[[], float]) -> Content:
@@ -102,7 +120,7 @@ def lab(records: Records, at: float) -> dict[str, Any]:
         "settling": records.settling is not None,
         "replicas": records.replicas_text,
         "sites": records.sites_text,
-        "totals": _totals(records),
+        "totals": lab_page.totals(records),
         "keys": [_queue(records, at, queue) for queue in queues[:MAX_KEYS]],
         "servers": [rows.server_on_page(records, at, peer) for peer in peers[:MAX_SERVERS]],
         "away": [{"server": lease.server_name, **rows.lease_on_page(lease)} for lease in away[:MAX_SERVERS]],
@@ -112,28 +130,9 @@ def lab(records: Records, at: float) -> dict[str, Any]:
     }
 
 
-def _totals(records: Records) -> dict[str, int]:
-    """Slots in all, free, leased and out of use (those not leased of a server that is not offered), and requests."""
-    totals = {"slots": 0, "free": 0, "leased": 0, "out_of_use": 0, "waiting": len(records.waiting)}
-    for peer in records.peers.values():
-        if peer.serves:
-            slots, leased = peer.slots, len(peer.serving)
-            totals["slots"] += slots
-            totals["leased"] += leased
-            totals["free"] += sum(offer.free for offer in peer.offers.values())
-            condition = records.condition(peer)
-            if condition is not None and not condition.open:
-                totals["out_of_use"] += max(0, slots - leased)
-    return totals
-
-
 def _queue(records: Records, at: float, queue: Queue) -> dict[str, Any]:
     return {
-        "key": queue.key,
-        "slots": sum(records.peers[conn].slots for conn in queue.servers),
-        "free": records.free(queue.key),
-        "leased": len(queue.leases),
-        "waiting": len(queue.waiting),
+        **lab_page.counts(records, queue),
         "queue": [_waiting(request) for request in islice(eta.in_order(records, at, queue), MAX_WAITING)],
     }
 

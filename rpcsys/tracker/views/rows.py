@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rpcsys.tracker.records import Records
 
 MAX_HOLDERS = 8  # holders in a position event; the summary has all
+IN_USE = frozenset(("free", "busy", "partly busy", "preparing"))  # what `state_word` says of servers that are offered
 MAX_MODULES = 2000  # in one answer, of some 200 bytes each: a frame holds 1 MiB
 
 # Leases.
@@ -168,7 +169,7 @@ def gone_on_page(name: str, gone: GoneServer) -> dict[str, Any]:
 def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
     """A server with its leases on the page; times are seconds since 1970."""
     known = health(records, at, peer)
-    until_s = known["until_s"]
+    condition = records.condition(peer)
     return {
         "name": peer.name,
         "key": ",".join(peer.serves),
@@ -176,7 +177,7 @@ def server_on_page(records: Records, at: float, peer: Peer) -> dict[str, Any]:
         "reason": known["reason"],
         **speed(records, peer),
         "since": _since(records, peer),
-        "until": None if until_s is None else at + until_s,
+        "until": None if condition is None else condition.until,
         "slots": peer.slots,
         "address": peer.address if peer.server is None else peer.server.host,
         "labels": {} if peer.server is None else peer.server.labels,

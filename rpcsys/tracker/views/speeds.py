@@ -24,10 +24,11 @@ def speeds(records: Records, at: float) -> dict[str, Any]:
     """
     found = [(name, records.speeds[name]) for name in records.server_names if name in records.speeds]
     found.sort(key=lambda item: (item[1].state is not SLOW, item[0]))
-    return {"now": at, "boards": {name: _board(board) for name, board in islice(found, MAX_BOARDS)}}
+    return {"now": at, "boards": {name: of_board(board) for name, board in islice(found, MAX_BOARDS)}}
 
 
-def _board(board: BoardSpeed) -> dict[str, Any]:
+def of_board(board: BoardSpeed) -> dict[str, Any]:
+    """A board's row of `speeds`."""
     test = board.test
     return {
         "canary": test.canary,

@@ -14,6 +14,7 @@ from rpcsys.tracker.replicas.pages import AnswerReceiver, Hold, ReplicaPages
 
 LED = {
     "/": lambda: ("text/html", b"page"),
+    "/page.css": lambda: ("text/css", b"style"),
     "/api/lab": lambda: ("application/json", b"{}"),
     "/metrics": lambda: ("text/plain", b"of the tracker alone"),
 }
@@ -33,7 +34,7 @@ def body(made: ReplicaPages, path: str) -> bytes:
 
 def test_a_leader_has_the_pages_of_the_tracker_and_its_own() -> None:
     made = pages(led=True)
-    assert body(made, "/") == b"page"
+    assert body(made, "/page.css") == b"style"
     assert body(made, "/metrics") == b"all"
     assert b"leads" in body(made, "/leader")
     assert json.loads(body(made, "/api/replicas")) == {"term": 4}
@@ -60,8 +61,11 @@ def test_a_standby_says_who_leads(path: str, leader: Leader | None, words: str) 
     assert body(made, "/metrics") == b"all"
 
 
+@pytest.mark.parametrize("path", ["/", "/api/lab"])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_page_with_the_state_waits_until_it_is_written(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_with_the_state_waits_until_it_is_written(
+    path: str, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pages_module, "HELD_S", 1.0 if late else 60.0)
     held: list[AnswerReceiver] = []
 
@@ -70,7 +74,7 @@ def test_a_page_with_the_state_waits_until_it_is_written(late: bool, monkeypatch
         return True
 
     async def ask() -> object:
-        page = asyncio.ensure_future(pages(led=True, hold=hold)["/api/lab"]())
+        page = asyncio.ensure_future(pages(led=True, hold=hold)[path]())
         await asyncio.sleep(0.1)
         assert not page.done()
         if not late:
@@ -81,8 +85,8 @@ def test_a_page_with_the_state_waits_until_it_is_written(late: bool, monkeypatch
         with pytest.raises(NoPage, match="it is full"):
             asyncio.run(ask())
     else:
-        assert asyncio.run(ask()) == ("application/json", b"{}")
-    assert body(pages(led=True, hold=hold), "/") == b"page"  # it has none of the state
+        assert asyncio.run(ask()) == LED[path]()
+    assert body(pages(led=True, hold=hold), "/page.css") == b"style"  # it has none of the state
 
 
 def test_a_page_that_need_not_wait_does_not() -> None:
