@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -43,9 +44,9 @@ class Recorded:
         self._exporter.clear()
 
 
-@pytest.fixture(scope="session")
+@functools.lru_cache(1)
 def exporter() -> Any:
-    """The exporter of this process's only provider: a process can set one once."""
+    """The exporter of this process's provider: a process can set one once."""
     trace = pytest.importorskip("opentelemetry.trace")
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -59,13 +60,14 @@ def exporter() -> Any:
 
 
 @pytest.fixture
-def recorded(exporter: Any) -> Iterator[Recorded]:
+def recorded() -> Iterator[Recorded]:
     """What is recorded while tracing is on."""
     import rpcsys
 
-    exporter.clear()
+    made = Recorded(exporter())
+    made.clear()
     rpcsys.tracing.enable()
     try:
-        yield Recorded(exporter)
+        yield made
     finally:
         rpcsys.tracing.disable()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from concurrent.futures import Future
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rpcsys import graph
 from rpcsys.tracing import BegunSpan, OtelRecorder, function_name
 from rpcsys.wire import frames
+from tests.live.daemons import wait_until
 from tests.spans import Recorded, recorded  # noqa: F401 (a fixture)
 from tests.tracker.hook_receivers import HookReceiver
 
@@ -70,6 +72,18 @@ def test_a_span_ends_as_its_future(recorded: Recorded, outcome: str) -> None:  #
     assert frame.status.description == expected[outcome]
 
 
+def test_a_frame_of_a_pipeline_that_fails_has_its_error(recorded: Recorded) -> None:  # noqa: F811
+    def fails(x: object) -> object:
+        raise ValueError("no such shape")
+
+    with graph.Pipeline([("bad", fails, ["x"], ["y"])]) as pipeline:
+        (outcome,) = pipeline.run([np.zeros(1)])
+    assert "no such shape" in str(outcome)
+    wait_until(lambda: recorded.counts["frame"] == 1, 30, "the frame's span")
+    assert recorded.one("stage bad").status.description == "ValueError: no such shape"
+    assert recorded.one("frame").status.description.startswith("FrameError: frame 0 failed in stage 'bad'")
+
+
 def test_a_program_is_traced_by_its_environment() -> None:
     """It sets no provider: OpenTelemetry's variables say where its spans go."""
     code = (
@@ -87,4 +101,3 @@ def test_a_program_is_traced_by_its_environment() -> None:
     assert told.path == "/v1/traces"
     assert b"session.open" in told.body
     assert b"no device server at 127.0.0.1:1" in told.body
-    assert json.dumps(told.headers)
