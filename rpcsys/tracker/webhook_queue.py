@@ -16,7 +16,7 @@ GIVE_UP_S = 3600.0  # how long after it happened an event is sent again
 _LATER = frozenset((408, 425, 429))
 
 
-class Verdict(str, Enum):
+class AttemptResult(str, Enum):
     """What an attempt has come to."""
 
     ACCEPTED = "accepted"
@@ -24,11 +24,11 @@ class Verdict(str, Enum):
     REFUSED = "it is not accepted, whenever it is sent"
 
 
-def verdict(status: int) -> Verdict:
+def result_of(status: int) -> AttemptResult:
     """What an answer's status says of an event; 0 for no answer. A redirect is refused: the URL is the operator's."""
     if 200 <= status < 300:
-        return Verdict.ACCEPTED
-    return Verdict.REFUSED if 300 <= status < 500 and status not in _LATER else Verdict.LATER
+        return AttemptResult.ACCEPTED
+    return AttemptResult.REFUSED if 300 <= status < 500 and status not in _LATER else AttemptResult.LATER
 
 
 @dataclass(slots=True, eq=False)
@@ -66,16 +66,16 @@ class DeliveryQueue:
         """The event that is due first."""
         return min(self._waiting, key=lambda delivery: delivery.due, default=None)
 
-    def attempted(self, delivery: Delivery, outcome: Verdict, now: float, jitter: float) -> bool:
+    def attempted(self, delivery: Delivery, outcome: AttemptResult, now: float, jitter: float) -> bool:
         """Note an attempt. True: the event is not sent again, and was not accepted."""
-        if outcome is Verdict.LATER and now - delivery.event.at < GIVE_UP_S:
+        if outcome is AttemptResult.LATER and now - delivery.event.at < GIVE_UP_S:
             delivery.due = now + delivery.backoff.pause(jitter)
             return False
         if delivery not in self._waiting:  # it was dropped meanwhile
             return False
         del self._waiting[delivery]
         self._counts.waiting -= 1
-        if outcome is Verdict.ACCEPTED:
+        if outcome is AttemptResult.ACCEPTED:
             self._counts.sent += 1
             return False
         self._counts.failed += 1

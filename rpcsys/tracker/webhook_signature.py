@@ -26,7 +26,7 @@ def read_secrets(path: str) -> tuple[bytes, ...]:
         with Path(path).open("rb") as file:
             lines = file.read(MAX_FILE).decode("ascii", "replace").split()
     except OSError as error:
-        raise ConfigError(f"--webhook-secret {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"--webhook-secret {path} cannot be read ({error.strerror}): check the path") from None
     if not 0 < len(lines) <= MAX_SECRETS:
         raise ConfigError(
             f"--webhook-secret {path} has {len(lines)} lines: it needs one secret, or up to {MAX_SECRETS}"

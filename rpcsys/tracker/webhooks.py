@@ -23,7 +23,7 @@ from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.records import Records
 from rpcsys.tracker.views.metrics import WebhookCounts
 from rpcsys.tracker.webhook_events import WebhookEvent, WebhookEvents
-from rpcsys.tracker.webhook_queue import Delivery, DeliveryQueue, Verdict, verdict
+from rpcsys.tracker.webhook_queue import AttemptResult, Delivery, DeliveryQueue, result_of
 from rpcsys.tracker.webhook_signature import read_secrets, signed
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ class WebhookReceiver:
 
     async def _send(self, delivery: Delivery) -> None:
         status, problem = await self._post(delivery.event)
-        outcome = verdict(status)
+        outcome = result_of(status)
         lost = self._queue.attempted(delivery, outcome, time.time(), jitter())
-        failing = outcome is not Verdict.ACCEPTED
+        failing = outcome is not AttemptResult.ACCEPTED
         if lost or failing is not self._failing:
             what = "webhook_failed" if lost else "webhooks_wait" if failing else "webhooks_accepted"
             level = logging.WARNING if failing else logging.INFO

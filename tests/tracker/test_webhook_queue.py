@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rpcsys.tracker.views.metrics import WebhookCounts
 from rpcsys.tracker.webhook_events import WebhookEvent, WebhookKind
-from rpcsys.tracker.webhook_queue import GIVE_UP_S, MAX_WAITING, PAUSES_S, DeliveryQueue, Verdict, verdict
+from rpcsys.tracker.webhook_queue import GIVE_UP_S, MAX_WAITING, PAUSES_S, AttemptResult, DeliveryQueue, result_of
 
 
 def event(number, at=0.0):
@@ -16,13 +16,13 @@ def event(number, at=0.0):
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
-        ((200, 202, 204), Verdict.ACCEPTED),
-        ((301, 307, 400, 401, 404, 410), Verdict.REFUSED),
-        ((0, 101, 408, 425, 429, 500, 503, 599), Verdict.LATER),
+        ((200, 202, 204), AttemptResult.ACCEPTED),
+        ((301, 307, 400, 401, 404, 410), AttemptResult.REFUSED),
+        ((0, 101, 408, 425, 429, 500, 503, 599), AttemptResult.LATER),
     ],
 )
 def test_what_a_status_says(statuses, expected):
-    assert {verdict(status) for status in statuses} == {expected}
+    assert {result_of(status) for status in statuses} == {expected}
 
 
 def test_an_event_that_fails_holds_no_other_back_and_is_given_up_at_last():
@@ -32,14 +32,14 @@ def test_an_event_that_fails_holds_no_other_back_and_is_given_up_at_last():
     queue.add(event(2), 0.0)
     first = queue.next()
     assert first.event.id == "msg_1"
-    assert not queue.attempted(first, Verdict.LATER, 0.0, 0.0)
+    assert not queue.attempted(first, AttemptResult.LATER, 0.0, 0.0)
     assert first.due == PAUSES_S[0]
     second = queue.next()
     assert second.event.id == "msg_2"
-    assert not queue.attempted(second, Verdict.ACCEPTED, 0.0, 0.0)
+    assert not queue.attempted(second, AttemptResult.ACCEPTED, 0.0, 0.0)
     assert queue.next() is first
     now, attempts = 0.0, 1
-    while not queue.attempted(first, Verdict.LATER, now, 0.0):
+    while not queue.attempted(first, AttemptResult.LATER, now, 0.0):
         assert 0 < first.due - now <= PAUSES_S[1]
         now, attempts = first.due, attempts + 1
     assert now >= GIVE_UP_S
@@ -56,7 +56,7 @@ def test_the_oldest_of_too_many_is_dropped_even_while_it_is_sent():
         queue.add(event(number + 1), 0.0)
     assert (counts.dropped, counts.waiting) == (1, MAX_WAITING)
     assert queue.next().event.id == "msg_1"
-    assert not queue.attempted(sending, Verdict.ACCEPTED, 0.0, 0.0)
+    assert not queue.attempted(sending, AttemptResult.ACCEPTED, 0.0, 0.0)
     assert counts.waiting == MAX_WAITING
     assert queue.drop_all() == MAX_WAITING
     assert counts == WebhookCounts(dropped=MAX_WAITING + 1)
@@ -76,7 +76,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.added += 1
         self.queue.add(event(self.added, self.now), self.now)
 
-    @rule(outcome=st.sampled_from(Verdict), jitter=st.floats(0, 0.99))
+    @rule(outcome=st.sampled_from(AttemptResult), jitter=st.floats(0, 0.99))
     def attempt(self, outcome, jitter):
         delivery = self.queue.next()
         if delivery is not None:
