@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import rpcsys
-from rpcsys.errors import RemoteFunctionError, RpcsysError
+from rpcsys.errors import RemoteFunctionError, RpcsysError, UnknownKey
 from tests.live.daemons import wait_free, wait_until
 from tests.spans import Recorded, recorded  # noqa: F401 (a fixture)
 
@@ -93,6 +93,14 @@ def test_without_a_users_span_lease_session_and_calls_are_one_trace(tracker, rec
         sleeping.result()
     (ended,) = recorded.spans("call testing.sleep")
     assert ended.status.description.startswith("SessionClosed: ")
+
+
+def test_a_request_that_fails_has_its_error(tracker, recorded):  # noqa: F811
+    with pytest.raises(UnknownKey):
+        tracker.request("bord")
+    for name in ("lease", "queue"):
+        assert recorded.one(name).status.description.startswith("UnknownKey: ")
+        assert recorded.one(name).attributes["rpcsys.key"] == "bord"
 
 
 def test_tasks_have_their_own_spans(tracker, tracer, recorded):  # noqa: F811
