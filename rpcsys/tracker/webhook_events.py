@@ -48,8 +48,6 @@ class WebhookEvent(NamedTuple):
     """An event as it is sent. ``id``: the same for the same entry of the history, whichever tracker sends it."""
 
     id: str
-    kind: WebhookKind
-    at: float  # seconds since 1970
     body: bytes
 
 
@@ -69,7 +67,7 @@ class WebhookEvents:
             return None
         kind, about, fields = found
         body = {"type": kind.value, "timestamp": _iso(entry.at), "data": fields}
-        return WebhookEvent(_id(kind, about, entry.at), kind, entry.at, json.dumps(body).encode())
+        return WebhookEvent(_id(kind, about, entry.at), json.dumps(body).encode())
 
     def _lease(self, entry: HistoryEntry, records: Records) -> _Found | None:
         details = entry.details

@@ -11,7 +11,7 @@ from rpcsys.tracker.webhook_events import WebhookEvent
 
 MAX_WAITING = 1000  # events; beyond, the oldest is dropped
 PAUSES_S = (1.0, 60.0)  # first and longest pause before an event is sent again
-GIVE_UP_S = 3600.0  # how long after it happened an event is sent again
+GIVE_UP_S = 3600.0  # how long an event is sent again
 #: Statuses below 500 that say that a later attempt may succeed: a timeout, too early, too many.
 _LATER = frozenset((408, 425, 429))
 
@@ -33,10 +33,11 @@ def result_of(status: int) -> AttemptResult:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """An event for one receiver, which is sent when ``due`` has come."""
+    """An event for one receiver, which is sent when ``due`` has come. Times are of a clock that never jumps."""
 
     event: WebhookEvent
-    due: float  # seconds since 1970
+    since: float
+    due: float
     backoff: Backoff = field(default_factory=lambda: Backoff(*PAUSES_S))
 
 
@@ -55,7 +56,7 @@ class DeliveryQueue:
 
     def add(self, event: WebhookEvent, now: float) -> None:
         """Add an event. The oldest one goes for it where too many wait."""
-        self._waiting[Delivery(event, now)] = None
+        self._waiting[Delivery(event, now, now)] = None
         self._counts.waiting += 1
         if len(self._waiting) > MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
@@ -68,7 +69,7 @@ class DeliveryQueue:
 
     def attempted(self, delivery: Delivery, outcome: AttemptResult, now: float, jitter: float) -> bool:
         """Note an attempt. True: the event is not sent again, and was not accepted."""
-        if outcome is AttemptResult.LATER and now - delivery.event.at < GIVE_UP_S:
+        if outcome is AttemptResult.LATER and now - delivery.since < GIVE_UP_S:
             delivery.due = now + delivery.backoff.pause(jitter)
             return False
         if delivery not in self._waiting:  # it was dropped meanwhile

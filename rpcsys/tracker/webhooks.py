@@ -54,13 +54,13 @@ class WebhookReceiver:
 
     def add(self, event: WebhookEvent) -> None:
         """Have an event sent."""
-        self._queue.add(event, time.time())
+        self._queue.add(event, time.monotonic())
         self._emptied.clear()
         self._added.set()
 
     async def close(self) -> None:
         """Send what waits, for `FLUSH_S` at most, and drop the rest."""
-        self._queue.hurry(time.time())
+        self._queue.hurry(time.monotonic())
         self._added.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._emptied.wait(), FLUSH_S)
@@ -78,16 +78,16 @@ class WebhookReceiver:
             if delivery is None:
                 self._emptied.set()
                 await self._added.wait()
-            elif delivery.due <= time.time():
+            elif delivery.due <= time.monotonic():
                 await self._send(delivery)
             else:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._added.wait(), delivery.due - time.time())
+                    await asyncio.wait_for(self._added.wait(), delivery.due - time.monotonic())
 
     async def _send(self, delivery: Delivery) -> None:
         status, problem = await self._post(delivery.event)
         outcome = result_of(status)
-        lost = self._queue.attempted(delivery, outcome, time.time(), jitter())
+        lost = self._queue.attempted(delivery, outcome, time.monotonic(), jitter())
         failing = outcome is not AttemptResult.ACCEPTED
         if lost or failing is not self._failing:
             what = "webhook_failed" if lost else "webhooks_wait" if failing else "webhooks_accepted"

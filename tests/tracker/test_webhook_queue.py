@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from rpcsys.tracker.views.metrics import WebhookCounts
-from rpcsys.tracker.webhook_events import WebhookEvent, WebhookKind
+from rpcsys.tracker.webhook_events import WebhookEvent
 from rpcsys.tracker.webhook_queue import GIVE_UP_S, MAX_WAITING, PAUSES_S, AttemptResult, DeliveryQueue, result_of
 
 
-def event(number, at=0.0):
-    return WebhookEvent(f"msg_{number}", WebhookKind.BOARD_GONE, at, b"{}")
+def event(number):
+    return WebhookEvent(f"msg_{number}", b"{}")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def add(self):
         self.added += 1
-        self.queue.add(event(self.added, self.now), self.now)
+        self.queue.add(event(self.added), self.now)
 
     @rule(outcome=st.sampled_from(AttemptResult), jitter=st.floats(0, 0.99))
     def attempt(self, outcome, jitter):

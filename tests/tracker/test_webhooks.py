@@ -11,7 +11,7 @@ from rpcsys.errors import ConfigError
 from rpcsys.link import identity
 from rpcsys.tracker import webhook_queue, webhooks
 from rpcsys.tracker.config import TrackerConfig
-from rpcsys.tracker.webhook_events import WebhookEvent, WebhookKind
+from rpcsys.tracker.webhook_events import WebhookEvent
 from rpcsys.tracker.webhook_signature import signed
 from rpcsys.tracker.webhooks import Webhooks, page_address
 from tests.tracker.hook_receivers import CLOSE, ENDLESS, HANG, REDIRECT, HookReceiver
@@ -27,7 +27,7 @@ def soon(monkeypatch):
 
 
 def event(number: int) -> WebhookEvent:
-    return WebhookEvent(f"msg_{number}", WebhookKind.BOARD_GONE, time.time(), b'{"type": "board.gone"}')
+    return WebhookEvent(f"msg_{number}", b'{"type": "board.gone"}')
 
 
 class Sender:
