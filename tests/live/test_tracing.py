@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import rpcsys
+from rpcsys import compiled
+from rpcsys.client.calls import Channel
 from rpcsys.errors import RemoteFunctionError, RpcsysError, UnknownKey
 from tests.live.daemons import wait_free, wait_until
 from tests.spans import Recorded, recorded  # noqa: F401 (a fixture)
@@ -101,6 +103,16 @@ def test_a_request_that_fails_has_its_error(tracker, recorded):  # noqa: F811
     for name in ("lease", "queue"):
         assert recorded.one(name).status.description.startswith("UnknownKey: ")
         assert recorded.one(name).attributes["rpcsys.key"] == "bord"
+
+
+def test_without_tracing_a_session_is_what_it_was(tracker, recorded):  # noqa: F811
+    rpcsys.tracing.disable()
+    with tracker.request(KEY) as session:
+        assert session.get_function("testing.echo")(1) == 1
+        assert session.run(rpcsys.server.traceparent) == ""
+        assert type(session._channel) is Channel
+        assert (session._exchange is None) is (compiled.speedups is None)
+    assert not recorded.counts
 
 
 def test_tasks_have_their_own_spans(tracker, tracer, recorded):  # noqa: F811
