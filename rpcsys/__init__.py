@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rpcsys import aio, client, errors, graph, lab, measure, module, server
+    from rpcsys import aio, client, errors, graph, lab, measure, module, server, tracing
     from rpcsys.client import connect, connect_tracker, empty, hold, inout
     from rpcsys.errors import RpcsysError
 
@@ -39,14 +39,15 @@ __all__ = [
     "measure",
     "module",
     "server",
+    "tracing",
 ]
 
 _HOMES = {
     "RpcsysError": "rpcsys.errors",
     **dict.fromkeys(("connect", "connect_tracker", "empty", "hold", "inout"), "rpcsys.client"),
 }
-_PACKAGES = ("aio", "client", "errors", "graph", "lab", "measure", "module", "server")
-_HOST_ONLY = ("aio", "graph", "lab", "measure")
+_PACKAGES = ("aio", "client", "errors", "graph", "lab", "measure", "module", "server", "tracing")
+_HOST_ONLY = ("aio", "graph", "lab", "measure", "tracing")
 _HOST_PYTHON, _DEVICE_PYTHON = (3, 10), (3, 8)
 
 if sys.version_info < _DEVICE_PYTHON:

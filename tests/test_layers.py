@@ -24,6 +24,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "pytest_plugin": (EVERYTHING,),
     "measure": ("client", "graph.samples", "intervals", "module"),
     "aio": ("client",),
+    "tracing": ("client",),
     "graph": ("graph._plan",),
     # The topics of graph, from the top down.
     "graph._plan": ("graph._pipeline", "graph._show", "graph.samples"),
@@ -180,6 +181,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 OUTSIDE: dict[str, tuple[str, ...]] = {
     "click": ("cli", "query", "graph._pipeline.stats"),
     "onnx": ("graph", "module.kinds"),
+    "opentelemetry": ("tracing",),
     "onnx_ir": ("graph", "module.kinds"),
     "onnxruntime": ("graph", "module.kinds"),
     "pytest": ("pytest_plugin",),

@@ -25,7 +25,7 @@ SECTIONS = {
     "Models": ["docs/modules", "docs/runtimes", "docs/serving", "docs/inference"],
     "Graphs": ["docs/graphs"],
     "Measuring": ["docs/measuring", "docs/bench", "docs/profiles", "docs/canaries", "docs/tuning", "docs/benchmarks"],
-    "Operating": ["docs/monitoring", "docs/page", "docs/replicas", "docs/security"],
+    "Operating": ["docs/monitoring", "docs/page", "docs/webhooks", "docs/tracing", "docs/replicas", "docs/security"],
     "Reference": [
         "docs/api/README", "docs/commands", "docs/wire", "docs/native", "docs/architecture", "docs/glossary",
         "CONTRIBUTING", "CHANGELOG",

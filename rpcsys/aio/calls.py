@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -38,6 +39,7 @@ class AsyncCalls:
         self._sender = OrderedThread("rpcsys-aio-send")
         self._reader = OrderedThread("rpcsys-aio-read")
         self._closing = False
+        self._traced = session._channel.traced
 
     async def run(self, start: Start) -> Any:
         """Make a call and wait for its result. Raises what the call raises, or a `SessionError`."""
@@ -70,6 +72,8 @@ class AsyncCalls:
 
     async def _begin(self, start: Start, sent: asyncio.Future[None] | None) -> AsyncCall:
         """Have a call sent. An error before that is for ``sent``, if there is one."""
+        if self._traced:
+            start = functools.partial(contextvars.copy_context().run, start)
         await self._space.acquire()
         answer = AsyncCall(loop=asyncio.get_running_loop())
         answer.add_done_callback(self._done)

@@ -7,6 +7,7 @@ very upload from running after which a device is free.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import queue
 import threading
@@ -95,7 +96,9 @@ def _settle(future: asyncio.Future[Any], value: object, error: BaseException | N
 async def in_thread(
     function: Callable[[], Result], *, stop: Function | None = None, drop: Callable[[Result], object] | None = None
 ) -> Result:
-    """The result of ``function``, which runs in a thread of its own. A cancelled task does not wait for its end.
+    """The result of ``function``, which runs in a thread of its own, with the task's context variables.
+
+    A cancelled task does not wait for its end.
 
     ``stop`` is called when the task is cancelled, and must not block. ``drop`` is called in a thread with a result
     that comes nevertheless.
@@ -120,7 +123,7 @@ async def in_thread(
         if not tell(done, kept, error) or done.cancelled():
             leave()
 
-    start_thread(run)
+    start_thread(functools.partial(contextvars.copy_context().run, run))
     try:
         return (await done).pop()
     except asyncio.CancelledError:

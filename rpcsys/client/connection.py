@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, Literal, Optional, Tuple, Union, overload
 
 from rpcsys import stream as streams
-from rpcsys.client import answers
-from rpcsys.client.calls import Channel
+from rpcsys.client import answers, spans
 from rpcsys.client.session import ServedModule, Session
 from rpcsys.errors import NotSupported, ProtocolError, ServerRefused, ServerUnreachable, UsageError
 from rpcsys.link.address import host_and_port, parse_address
@@ -93,17 +92,26 @@ def open_session(
         first = handshake.encode_greeting(handshake.Greeting(handshake.CLIENT, match_key, options))
     else:
         first = opening.first
-    sock = _dial(address, timeout)
-    try:
-        tune(sock)
-        shown = pinned_keys.shown(match_key)
-        _check(_answer(sock, first, address, shown, deadline), where, shown)
-        stream = streams.open(sock, limits) if opening is None else opening.finish(sock, serve, deadline, limits)
-        hello = _exchange_hello(stream, where, deadline, session_timeout, hold)
-        return Session(Channel(stream, where, hello["window"]), hello, lease or {}, address)
-    except BaseException:
-        sock.close()
-        raise
+    recorder, about = spans.recorder(), _about(address, lease or {})
+    with recorder.span("session.open", about):
+        sock = _dial(address, timeout)
+        try:
+            tune(sock)
+            shown = pinned_keys.shown(match_key)
+            _check(_answer(sock, first, address, shown, deadline), where, shown)
+            stream = streams.open(sock, limits) if opening is None else opening.finish(sock, serve, deadline, limits)
+            hello = _exchange_hello(stream, where, deadline, session_timeout, hold)
+            return Session(recorder.channel(stream, where, hello["window"], about), hello, lease or {}, address)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def _about(address: Tuple[str, int], lease: Dict[str, Any]) -> Dict[str, Any]:
+    """The attributes of a session's spans."""
+    about = {"rpc.system": "rpcsys", "server.address": address[0], "server.port": address[1]}
+    named = {"rpcsys.lease": lease.get("lease"), "rpcsys.board": lease.get("server"), "rpcsys.key": lease.get("key")}
+    return {**about, **{name: value for name, value in named.items() if value}}
 
 
 def _secure_opening(match_key: str, where: str) -> Optional[SecureOpening]:

@@ -24,7 +24,7 @@ from typing import (
 )
 
 from rpcsys import errors
-from rpcsys.client import answers
+from rpcsys.client import answers, spans
 from rpcsys.client.waiting import REPLY_S, OnQueued, Wanted, give_back, wait
 from rpcsys.link.address import Addresses, parse_tracker, tracker_defaults, tracker_text
 from rpcsys.link.link import Closeable, Link
@@ -245,14 +245,15 @@ class Tracker(Closeable):
                 return attached
         deadline = None if wait_timeout is None else time.monotonic() + wait_timeout
         # The link stays open until the sessions are open: the tracker notices at once if this process dies meanwhile.
-        link = self._take()
+        recorder, link = spans.recorder(), self._take()
         try:
-            for attempt in range(_TRIES):
-                with self._watcher(on_queued) as watcher:
-                    link, leases = wait(link, wanted, deadline, watcher, self._open)
-                sessions = self._open_sessions(link, wanted, leases, last=attempt == _TRIES - 1)
-                if sessions is not None:
-                    break
+            with recorder.span("lease", {"rpcsys.key": key or "", "rpcsys.count": count, "rpcsys.user": self.user}):
+                for attempt in range(_TRIES):
+                    with self._watcher(on_queued) as watcher, recorder.span("queue", {"rpcsys.key": key or ""}):
+                        link, leases = wait(link, wanted, deadline, watcher, self._open)
+                    sessions = self._open_sessions(link, wanted, leases, last=attempt == _TRIES - 1)
+                    if sessions is not None:
+                        break
         except BaseException:
             link.close()  # which ends the leases
             raise

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Any
+from urllib.parse import urlsplit
 
 from rpcsys.errors import ConfigError
 from rpcsys.link import admission
 from rpcsys.link.address import DEFAULT_TRACKER, host_and_port, parse_tracker
 from rpcsys.logs import FORMATS
 from rpcsys.serve import Parser, end_of_ports, not_empty, number_of, port_end, port_number
+from rpcsys.tracker.webhook_events import WebhookKind
 from rpcsys.wire.keys import is_key
 
 NAME = "rpcsys-tracker"
@@ -49,6 +51,9 @@ class TrackerConfig:
     advertise: str | None = None  # this tracker's HOST or HOST:PORT for its replicas and their peers
     site: str | None = None  # the name of this tracker's site; None: it knows no others
     peers: tuple[tuple[str, tuple[str, int]], ...] = ()  # the other sites, with the addresses of their trackers
+    webhooks: tuple[str, ...] = ()  # URLs that are told of what happens
+    webhook_secret: str | None = None  # the file with what signs these messages; None: they are not signed
+    webhook_events: tuple[str, ...] = ()  # what they are told of (`rpcsys.tracker.webhook_events`); empty: all
 
 
 def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
@@ -92,9 +97,14 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
         "what becomes of a board that its canary finds slow: it has a label, or is not offered (default: %(default)s)"
     )
     add("--canary-action", choices=("mark", "aside"), help=slow)
+    told = "POST what goes wrong with leases and boards to this URL (docs/webhooks.md); repeatable"
+    add("--webhook", dest="webhooks", action="append", type=_webhook, metavar="URL", help=told)
+    add("--webhook-secret", **files, help="sign these messages with the secret in this file (Standard Webhooks)")
+    kinds = f"send these alone, with commas between: {', '.join(WebhookKind)} (default: all)"
+    add("--webhook-events", type=_webhook_events, metavar="NAMES", help=kinds)
     add("--silent", action="store_true", help="log warnings and errors only")
     add("--log-format", choices=FORMATS, help="lines for people or JSON")
-    several: dict[str, Any] = {"limits": [], "proxy_from": [], "peers": []}
+    several: dict[str, Any] = {"limits": [], "proxy_from": [], "peers": [], "webhooks": []}
     parser.set_defaults(**{**vars(TrackerConfig()), "port": None, "port_end": None, **several})
     flags = vars(parser.parse_args(arguments))
     default = TrackerConfig()
@@ -107,6 +117,9 @@ def parse(arguments: Sequence[str] | None = None) -> TrackerConfig:
         parser.error("--http-key is that of a certificate: give --http-cert FILE, too")
     if flags["http_cert"] is not None and not flags["http_port"]:
         parser.error("--http-cert is for the page: give --http-port N, too")
+    flags["webhooks"] = tuple(dict.fromkeys(flags["webhooks"]))
+    if not flags["webhooks"] and (flags["webhook_secret"] is not None or flags["webhook_events"]):
+        parser.error("--webhook-secret and --webhook-events are for webhooks: give --webhook URL, too")
     _check_replicas(parser, flags)
     _check_sites(parser, flags)
     if flags["port_end"] is None:
@@ -152,6 +165,28 @@ def _peer(text: str) -> tuple[str, tuple[str, int]]:
         return _site(name), parse_tracker(addresses, DEFAULT_TRACKER[1])
     except ConfigError as error:
         raise argparse.ArgumentTypeError(f"{error} (NAME=HOST:PORT)") from None
+
+
+def _webhook(text: str) -> str:
+    problem = "write it as in https://chat.example/hook"
+    try:
+        url = urlsplit(text)
+        known = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:  # a port that is no number, or brackets that do not end
+        known = ""
+    if known and url.username is not None:
+        known, problem = "", "leave out user and password: the process list shows them"
+    if not known or url.fragment or not (text.isascii() and text.isprintable()) or " " in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no URL of a webhook: {problem}")
+    return text
+
+
+def _webhook_events(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in set(WebhookKind):
+            raise argparse.ArgumentTypeError(f"{name!r} is no event: there are {', '.join(WebhookKind)}")
+    return names
 
 
 def _network(text: str) -> str:

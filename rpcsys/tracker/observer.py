@@ -1,4 +1,4 @@
-"""The tracker's log, metrics and history. Nothing here decides anything, and nothing blocks the loop."""
+"""The tracker's log, metrics, history and webhooks. Nothing here decides anything, and nothing blocks the loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rpcsys import logs
 from rpcsys.daemon.log_handler import BatchLogHandler
@@ -23,6 +23,9 @@ from rpcsys.tracker.views.metrics import FrameCounts, Metrics
 from rpcsys.tracker.views.utilisation import SAMPLE_S, STEP_S, STEPS, Utilisation
 from rpcsys.wire import control
 from rpcsys.wire.control import Answer
+
+if TYPE_CHECKING:
+    from rpcsys.tracker.webhooks import Webhooks
 
 LAG_S = 0.5  # how often the loop's lag is measured
 PASS_ON_S = 0.01  # how long entries gather: one by one, they would cost more than the lease
@@ -65,9 +68,10 @@ class Observer:
 
     def __init__(
         self, config: TrackerConfig, records: Records, now: Callable[[], float], counts: FrameCounts,
-        leading: Leading | None = None,
+        leading: Leading | None = None, webhooks: Webhooks | None = None,
     ) -> None:  # fmt: skip
         self._records = records
+        self._webhooks = webhooks
         self._now = now
         self._loop = asyncio.get_running_loop()
         self._started_at = records.started_at
@@ -114,12 +118,14 @@ class Observer:
         self._fresh.append(entry)
 
     def pass_on(self) -> None:
-        """Give the gathered entries to the log, the metrics and the history."""
+        """Give the gathered entries to the log, the metrics, the webhooks and the history."""
         entries, self._fresh = self._fresh, []
         self._log_handler.note_all(
             [(entry.at, _level(entry), entry.kind, entry.details) for entry in entries if entry.kind not in _UNLOGGED]
         )
         self.metrics.note(*entries)
+        if self._webhooks is not None:
+            self._webhooks.note(entries, self._records)
         if self.store is not None and self._leading is None:
             self.store.note(*entries)
 

@@ -41,6 +41,7 @@ from rpcsys.wire.tracker import Put
 
 if TYPE_CHECKING:
     from rpcsys.tracker.sites.service import SitesService
+    from rpcsys.tracker.webhooks import Webhooks
 
 log = logging.getLogger(__name__)
 SWEEP_S = 1.0  # how often connections are checked for silence
@@ -52,12 +53,15 @@ REFUSED = -1  # the number of connections that the state does not know
 
 
 class TrackerService:
-    """A running tracker, made inside its event loop. ``leading``: of a leader of replicas."""
+    """A running tracker, made inside its event loop.
+
+    ``leading``: of a leader of replicas; ``webhooks``: who is told of what happens, also after this has ended.
+    """
 
     max_frame = tracker.MAX_FRAME
     failed = False  # a replica may end by an error of its own
 
-    def __init__(self, config: TrackerConfig, leading: Leading | None = None) -> None:
+    def __init__(self, config: TrackerConfig, leading: Leading | None = None, webhooks: Webhooks | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self._leading = leading
         self.holds: Callable[[PeerConnection, bytes], bool] | None = None if leading is None else leading.hold
@@ -67,7 +71,7 @@ class TrackerService:
         self.open_connections: dict[PeerConnection, None] = {}  # also before the magic, and while closing
         self.sockets = Sockets(self._turn)
         self._messages = MessageCache()
-        self.counts = FrameCounts(self.connections)
+        self.counts = FrameCounts(self.connections, webhooks=None if webhooks is None else webhooks.counts)
         self.stopped = asyncio.Event()
         self._numbers = 0
         self.heard: tuple[list[PeerConnection], list[PeerConnection]] = ([], [])
@@ -90,7 +94,7 @@ class TrackerService:
         )  # fmt: skip
         self.state = TrackerState(started)
         self._deadlines = self.state.records.deadlines
-        self.observer = observer = Observer(config, self.state.records, self.now, self.counts, leading)
+        self.observer = observer = Observer(config, self.state.records, self.now, self.counts, leading, webhooks)
         self.results = SharedResults(config.state_dir)
         self._note: Callable[[HistoryEntry], object] = observer.note if self.lab is None else self._note_in_lab
         if leading is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from rpcsys.daemon.loop import until_signal
 from rpcsys.serve import Signals, announce, bind, notify
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.service import TrackerService
+from rpcsys.tracker.webhooks import Webhooks, webhooks
 
 if TYPE_CHECKING:
     from rpcsys.tracker.replicas.service import ReplicaService
@@ -31,15 +33,8 @@ async def serve(config: TrackerConfig) -> int:
     listener = bind(config.host, config.port, config.port_end)
     web = bind(config.host, config.http_port, config.http_port + 1, "--http-port") if config.http_port else None
     certificate = Certificate(config.http_cert, config.http_key) if config.http_cert else None
-    running: contextlib.AbstractAsyncContextManager[TrackerService | ReplicaService]
-    if config.replicate is None:
-        running = _alone(config)
-    else:
-        from rpcsys.tracker.replicas import serving  # a tracker without replicas loads nothing of it
-
-        running = serving.replica(config, listener, web)
     with contextlib.closing(Signals()) as signals:
-        async with running as service:
+        async with webhooks(config) as told, _running(config, listener, web, told) as service:
             acceptors = [Acceptor(listener, service.accept)]
             if web is not None:
                 acceptors.append(serve_pages(web, service.pages, service.guard(), certificate))
@@ -54,9 +49,19 @@ async def serve(config: TrackerConfig) -> int:
     return int(service.failed)
 
 
+def _running(
+    config: TrackerConfig, listener: socket.socket, web: socket.socket | None, told: Webhooks | None
+) -> contextlib.AbstractAsyncContextManager[TrackerService | ReplicaService]:
+    if config.replicate is None:
+        return _alone(config, told)
+    from rpcsys.tracker.replicas import serving  # a tracker without replicas loads nothing of it
+
+    return serving.replica(config, listener, web, told)
+
+
 @contextlib.asynccontextmanager
-async def _alone(config: TrackerConfig) -> AsyncIterator[TrackerService]:
-    service = TrackerService(config)
+async def _alone(config: TrackerConfig, told: Webhooks | None) -> AsyncIterator[TrackerService]:
+    service = TrackerService(config, webhooks=told)
     try:
         yield service
     finally:

@@ -38,6 +38,8 @@ _log = logging.getLogger("rpcsys.session")
 class Channel:
     """Calls and their replies over a `Stream`. For any number of threads."""
 
+    traced = False  # whether each call has a span (`rpcsys.tracing`)
+
     def __init__(self, stream: Stream, peer: str, window: Dict[str, Any]) -> None:
         self._stream = stream
         self._peer = peer

@@ -62,6 +62,8 @@ class CallFuture(PendingCall, concurrent.futures.Future):  # type: ignore[type-a
 
     def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
         """Set the call's reply. An error in its conversion becomes the call's error."""
+        if self.span is not None:
+            self.span.end(frame, error)
         result = None
         if error is None:
             try:

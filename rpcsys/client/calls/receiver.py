@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, List, Optional
+from typing import Any, Callable, Deque, Dict, List, Optional
 
 from rpcsys.client import answers
 from rpcsys.errors import DeadlineExceeded, ProtocolError, RpcsysError, SessionLost, printable
@@ -47,9 +47,12 @@ class PendingCall:
     runs_since: Optional[float] = None  # when it became the oldest, if it has a deadline
     stop_by = float("inf")  # when to hang up, once its CANCEL is sent
     sleeper: Optional[threading.Lock] = None  # held while a thread sleeps until it is answered
+    span: Any = None  # what records it, where `rpcsys.tracing` is on
 
     def complete(self, frame: Optional[Frame], error: Optional[BaseException] = None) -> None:
         """Set its reply, or the error in its place."""
+        if self.span is not None:
+            self.span.end(frame, error)
         self.frame = frame
         self.error = error
         self.answered = True  # last: a thread that reads it takes the result at once

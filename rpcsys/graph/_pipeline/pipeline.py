@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
 
+from rpcsys.client import spans
+from rpcsys.client.spans import FutureSpan
 from rpcsys.errors import FrameError, UsageError, one_line
 from rpcsys.graph._build.leased_module import LeasedModule
 from rpcsys.graph._ir.stage import Stages
@@ -37,6 +39,7 @@ _END_TIMEOUT_S = 5.0  # seconds for a thread to end after its device's session w
 class _Job(NamedTuple):
     start: StartStage
     args: Sequence[Any]
+    span: FutureSpan
 
 
 @dataclass
@@ -47,6 +50,7 @@ class _FrameInFlight:
     values: dict[str, Any]
     uses: Counter[str]
     by_name: bool
+    span: FutureSpan
 
     def take(self, names: Iterable[str]) -> list[Any]:
         """The tensors of those names; a tensor that no stage needs any more is released."""
@@ -105,6 +109,7 @@ class Pipeline:
             raise
         self.inputs, self.outputs = self._topology.inputs, self._topology.outputs
         self._stats = PipelineStats({node.name: node.replicas for node in self._topology.nodes})
+        self._recorder = spans.recorder()
         self._boards = BoardReports(self._topology.stages)
         self._failed_inside = Counter[str]()  # frames that failed, by the stage inside a call
         self._scheduler = FrameScheduler(self._topology.nodes, queue)
@@ -145,14 +150,14 @@ class Pipeline:
         ``stop_on_error`` raises it. Ending the loop early cancels the frames under way. ``progress`` shows a bar if
         standard error is a terminal.
         """
-        outcomes = results(self.submit, frames, self.limit, stop_on_error)
+        outcomes = results(self._recorder.bound(self.submit), frames, self.limit, stop_on_error)
         return with_progress(outcomes, frames, self._stats.now) if progress else outcomes
 
     def run_async(
         self, frames: Iterable[Frame] | AsyncIterable[Frame], *, stop_on_error: bool = False
     ) -> AsyncIterator[Any]:
         """`run` for an event loop, without blocking it; ``frames`` may be an asynchronous iterable."""
-        return results_async(self.submit, self._submit_async, frames, self.limit, stop_on_error)
+        return results_async(self._recorder.bound(self.submit), self._submit_async, frames, self.limit, stop_on_error)
 
     async def _submit_async(self, frame: Frame) -> Future:
         feeds = self._topology.feeds(frame)
@@ -169,7 +174,8 @@ class Pipeline:
         self._count += 1
         future: Future = concurrent.futures.Future()
         future.add_done_callback(functools.partial(self._dropped, number))
-        self._frames[number] = _FrameInFlight(future, feeds, Counter(self._topology.uses), by_name)
+        span = self._recorder.of_future("frame", {"rpcsys.frame": number}, future)
+        self._frames[number] = _FrameInFlight(future, feeds, Counter(self._topology.uses), by_name, span)
         self._act(self._scheduler.admit(number))
         return future
 
@@ -196,7 +202,8 @@ class Pipeline:
                 if cpus:
                     os.sched_setaffinity(0, cpus)  # of this thread only
                     cpus = ()
-                made = named_results(stage, function(*job.args))
+                with job.span.inside(f"stage {stage.name}"):
+                    made = named_results(stage, function(*job.args))
             except BaseException as problem:  # noqa: BLE001 - it becomes the frame's error
                 error = problem
             ended = time.perf_counter()
@@ -240,8 +247,9 @@ class Pipeline:
         finished = []
         for action in () if self._closed else actions:
             if isinstance(action, StartStage):
-                args = self._frames[action.frame].take(self._stages[action.stage].inputs)
-                self._jobs[action.stage, action.replica].put(_Job(action, args))
+                frame = self._frames[action.frame]
+                args = frame.take(self._stages[action.stage].inputs)
+                self._jobs[action.stage, action.replica].put(_Job(action, args, frame.span))
             else:
                 finished.append(self._frames.pop(action.frame))
         self._changed.notify_all()

@@ -16,6 +16,7 @@ from rpcsys.errors import ProtocolError, RemoteArgumentError, RemoteFunctionErro
 from rpcsys.module import placement
 from rpcsys.module.module import Module
 from rpcsys.module.placement import DeviceArray
+from rpcsys.server.session import trace_context
 from rpcsys.wire import dtypes, frames, values
 from rpcsys.wire.checks import shown
 from rpcsys.wire.encoding import encoded
@@ -163,17 +164,18 @@ class Calls:
     def bound(self, frame: Frame) -> BoundCall:
         """A call's function and arguments. Raises as `resolve` does, and `ProtocolError`."""
         head, objects, pool = frame.parsed.head, self.objects, self._memory.pool
-        target, keep = head.get("f"), head.get("keep") is True
+        target, keep, trace = head.get("f"), head.get("keep") is True, head.get("trace")
         written: list[Any] = []
         if "k" in head:
             if type(target) is not list or len(target) != 2 or target[1] != "main":
                 raise ProtocolError("only a module's main is run by names")
             named = to_function(frame.get("k"), objects, pool, written)
             by_name = functools.partial(_run_by_name, self.module(target[0]), outputs=frame.get("outputs"))
-            return BoundCall(by_name, [named], written, None, keep)
+            return BoundCall(trace_context.within(trace, by_name), [named], written, None, keep)
         args = listed(head.get("a", ()))
         made = [to_function(values.build(arg, frame.buffers), objects, pool, written) for arg in args]
-        return BoundCall(self.resolve(target), made, written, frame.get("encode"), keep)
+        function = trace_context.within(trace, self.resolve(target))
+        return BoundCall(function, made, written, frame.get("encode"), keep)
 
     def packed(self, frame: Frame, bound: BoundCall, result: Any, took: int) -> list[Buffer]:
         """The RESULT of a call that has run, in ``took`` microseconds."""

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prometheus_client.registry import Collector
 
@@ -41,6 +41,9 @@ from rpcsys.tracker.store import HistoryStore
 from rpcsys.tracker.tables import Position
 from rpcsys.wire.tracker import encode
 
+if TYPE_CHECKING:
+    from rpcsys.tracker.webhooks import Webhooks
+
 log = logging.getLogger(__name__)
 CANCEL_AGAIN_S = 0.1  # until a task that goes on is cancelled again
 ANNOUNCE_S = 2.0  # how often a replica says that it is there
@@ -60,7 +63,7 @@ class ReplicaService:
     Raises `ConfigError`: the state directory cannot be used.
     """
 
-    def __init__(self, config: TrackerConfig, engine: Engine, me: Leader) -> None:
+    def __init__(self, config: TrackerConfig, engine: Engine, me: Leader, webhooks: Webhooks | None = None) -> None:
         assert config.state_dir is not None, "a replica keeps what its journal says"
         self.loop = asyncio.get_running_loop()
         self.stopped = asyncio.Event()
@@ -71,7 +74,7 @@ class ReplicaService:
         self.standby = Standby(config)
         self.counts = ReplicaCounts()
         self.listing = ReplicaListing(self._begin, self._tell_replicas)
-        self._config = config
+        self._config, self._webhooks = config, webhooks
         self._engine = engine
         self._me = me
         self._told: tuple[tuple[str, ...], str] | None = None  # the state of the tracker
@@ -315,7 +318,7 @@ class ReplicaService:
         if not self.store.position.through:  # it begins the journal, so no other has more of the past
             self.store.note(position=self.replica.fold.position)
             leading.note(*self.store.live_state.values())  # of a tracker that becomes the first replica
-        self.tracker, self._term = TrackerService(self._config, leading), leading
+        self.tracker, self._term = TrackerService(self._config, leading, self._webhooks), leading
         self.tracker.stopped = self.stopped
         self.tracker.pages[REPLICAS] = self.pages[REPLICAS]
         self._told = None

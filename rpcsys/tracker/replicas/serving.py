@@ -12,20 +12,21 @@ from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.replicas.config import EngineTls, engine_user, parse_place
 from rpcsys.tracker.replicas.etcd import EtcdEngine
 from rpcsys.tracker.replicas.service import ReplicaService, new_leader
+from rpcsys.tracker.webhooks import Webhooks
 
 _ANY = ("0.0.0.0", "::", "")
 
 
 @contextlib.asynccontextmanager
 async def replica(
-    config: TrackerConfig, listener: socket.socket, web: socket.socket | None
+    config: TrackerConfig, listener: socket.socket, web: socket.socket | None, webhooks: Webhooks | None = None
 ) -> AsyncIterator[ReplicaService]:
     """A replica that is reached at ``listener``, with pages at ``web``. Raises `ConfigError`."""
     engine = _engine(config)
     port = listener.getsockname()[1]
     host, port = parse_address(config.advertise, port) if config.advertise else (_host(config), port)
     me = new_leader(host, port, 0 if web is None else web.getsockname()[1])
-    service = ReplicaService(config, engine, me)
+    service = ReplicaService(config, engine, me, webhooks)
     try:
         yield service
     finally:

@@ -37,6 +37,7 @@ STATES = ("free", "busy", "partly busy", "preparing", "drained", "set aside", "u
 #: Why a lab's tracker does not let a peer in: no valid credential, no credential in the clear, no TLS, nothing said.
 UNAUTHORIZED = ("credential", "clear", "tls", "silent")
 HANDSHAKES = ("done", "failed")
+WEBHOOK_OUTCOMES = ("sent", "failed", "dropped")
 _FIRST = 32  # requests searched for the oldest one: they are nearly in the order of their arrival
 
 
@@ -78,6 +79,16 @@ class SiteCounts:
 
 
 @dataclass(slots=True)
+class WebhookCounts:
+    """Counts of the events for one receiver of webhooks."""
+
+    sent: int = 0
+    failed: int = 0  # refused, or not accepted in time
+    dropped: int = 0  # too many waited, or the tracker ended
+    waiting: int = 0  # now
+
+
+@dataclass(slots=True)
 class FrameCounts:
     """Counts of frames, and the open connections."""
 
@@ -86,6 +97,7 @@ class FrameCounts:
     frames_out: int = 0
     lab: LabCounts | None = None
     sites: SiteCounts | None = None
+    webhooks: Mapping[str, WebhookCounts] | None = None  # by receiver
 
 
 class Metrics(Collector):
@@ -165,6 +177,8 @@ class Metrics(Collector):
             yield from _of_lab(counts.lab)
         if counts.sites is not None:
             yield from _of_sites(counts.sites)
+        if counts.webhooks is not None:
+            yield from _of_webhooks(counts.webhooks)
         text = "How late the event loop runs a timer, measured twice a second."
         lag = HistogramMetricFamily("rpcsys_tracker_loop_lag_seconds", text)
         lag.add_metric([], self.lag.buckets(), self.lag.sum)
@@ -244,6 +258,17 @@ def _of_sites(counts: SiteCounts) -> Iterator[Metric]:
     lent, borrowed = ({(site,): each[site] for site in counts.reached} for each in (counts.lent, counts.borrowed))
     yield _counter("site_lent", "Leases of this site that a peer site's clients were granted.", ["site"], lent)
     yield _counter("site_borrowed", "Leases of a peer site that clients were granted.", ["site"], borrowed)
+
+
+def _of_webhooks(receivers: Mapping[str, WebhookCounts]) -> Iterator[Metric]:
+    ended = {(name, each): getattr(receivers[name], each) for name, each in product(receivers, WEBHOOK_OUTCOMES)}
+    text = "Events for receivers of webhooks, by what has become of them."
+    yield _counter("webhook_events", text, ["receiver", "outcome"], ended)
+    text = "Events that wait for a receiver of webhooks."
+    family = GaugeMetricFamily("rpcsys_tracker_webhook_waiting", text, labels=["receiver"])
+    for name, counts in receivers.items():
+        family.add_metric([name], counts.waiting)
+    yield family
 
 
 def _by_key(name: str, text: str, table: dict[str, Histogram]) -> Metric:

@@ -12,6 +12,7 @@ from rpcsys.daemon.acceptor import Acceptor
 from rpcsys.serve import bind
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.replicas.service import ReplicaService, new_leader
+from rpcsys.tracker.webhooks import Webhooks
 from rpcsys.wire.tracker import MAGIC_BYTES, encode
 from tests.tracker.replicas.memory_engine import MemoryEngine
 from tests.tracker.replicas.simulation import SimulatedEngine
@@ -31,12 +32,14 @@ async def until(true: Callable[[], object]) -> None:
 class Running:
     """A replica that accepts connections."""
 
-    def __init__(self, folder: Path, stored: SimulatedEngine, **flags: object) -> None:
+    def __init__(
+        self, folder: Path, stored: SimulatedEngine, webhooks: Webhooks | None = None, **flags: object
+    ) -> None:
         listener = bind("127.0.0.1", 0, 1)
         self.address = listener.getsockname()[:2]
         self.engine, self.folder = MemoryEngine(stored), folder
         config = TrackerConfig(state_dir=str(folder), **flags)  # type: ignore[arg-type]
-        self.service = ReplicaService(config, self.engine, new_leader(*self.address, 0))
+        self.service = ReplicaService(config, self.engine, new_leader(*self.address, 0), webhooks)
         self.acceptor = Acceptor(listener, self.service.accept)
 
     async def close(self) -> None:

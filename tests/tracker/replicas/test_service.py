@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 
 from rpcsys.client.tracker import connect_tracker
+from rpcsys.tracker.config import TrackerConfig
+from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.replicas import journal, listing
 from rpcsys.tracker.replicas.engine import EngineLost, EngineRefused
 from rpcsys.tracker.replicas.role import CONTACT_S
 from rpcsys.tracker.replicas.service import ReplicaService
+from rpcsys.tracker.webhooks import Webhooks
 from rpcsys.wire.tracker import MAGIC_BYTES, TrackerFrameReader, decode_json, encode
 from tests.tracker import entries
+from tests.tracker.hook_receivers import HookReceiver
 from tests.tracker.replicas.running import PUT, REQUEST, SOON_S, Running, run, until
 from tests.tracker.replicas.simulation import SimulatedEngine
 
@@ -376,3 +380,34 @@ def test_replicas_are_told_through_each_of_them(tmp_path: Path) -> None:
             assert told == ("{}:{}".format(*leader.address), ["follows", "leads"])
 
     run(act, tmp_path, 2)
+
+
+def test_the_leader_of_replicas_alone_sends_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = SimulatedEngine()
+        hooks = [Webhooks(TrackerConfig(webhooks=(each.url,))) for each in receivers]
+        running = [Running(tmp_path / str(number), engine, hooks[number]) for number in range(2)]
+        await until(lambda: running[0].leads or running[1].leads)
+        first = 0 if running[0].leads else 1
+        note(running[first], "one")
+        await until(lambda: receivers[first].types == ["board.drained"])
+        await running[first].close()
+        await until(lambda: running[1 - first].leads)
+        note(running[1 - first], "two")
+        await until(lambda: receivers[1 - first].types == ["board.drained"])
+        await running[1 - first].close()
+        for each in hooks:
+            await each.close()
+        told = [receivers[number].told[0].event["data"]["board"] for number in (first, 1 - first)]
+        assert told == ["one", "two"]
+
+    def note(replica: Running, board: str) -> None:
+        tracker = replica.service.tracker
+        assert tracker is not None
+        tracker._note(HistoryEntry(time.time(), "drained", {"server": board, "by": "mo"}))
+        tracker.flush()
+
+    with HookReceiver() as one, HookReceiver() as other:
+        receivers = [one, other]
+        asyncio.run(main())
+    assert len(one.told) + len(other.told) == 2
