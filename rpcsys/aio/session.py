@@ -6,17 +6,22 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, BinaryIO, Literal, TypeVar, overload
 
+from rpcsys.aio import processes
 from rpcsys.aio.calls import AsyncCalls
 from rpcsys.aio.handles import AsyncRemoteArray, AsyncRemoteFunction, AsyncRemoteModule, for_tasks
+from rpcsys.aio.processes import AsyncForward, AsyncRemoteProcess
 from rpcsys.aio.threads import AsyncCloseable, in_loop, in_thread, threaded
 from rpcsys.client import answers, capabilities, connection
 from rpcsys.client.files import Progress, Source
+from rpcsys.client.forwarding import Forward
+from rpcsys.client.processes import Argument, CompletedProgram, RemoteProcess
 from rpcsys.client.rows import DeviceReport
 from rpcsys.client.session import ServedModule, Session
+from rpcsys.client.transfers import TransferReport
 
 Result = TypeVar("Result")
 #: Seconds between two looks for new lines of a session's output.
@@ -148,6 +153,53 @@ class AsyncSession(AsyncCloseable):
         The rest of a cancelled download still arrives, and is dropped.
         """
         return await self._transfer(Session.download, name, target, progress=progress, resume=resume)
+
+    async def push(
+        self, local: str | os.PathLike[str], remote: str = "", *, progress: Progress | None = None
+    ) -> TransferReport:
+        """Copy a local file or folder into the session's directory, as `Session.push`. The loop calls ``progress``.
+
+        A cancelled push ends with its current megabyte, or message of small files; the next one goes on there.
+        """
+        return await self._transfer(Session.push, local, remote, progress=progress)
+
+    async def pull(
+        self, remote: str, local: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
+    ) -> TransferReport:
+        """Copy a file or folder of the session's directory here, as `Session.pull`. The loop calls ``progress``."""
+        return await self._transfer(Session.pull, remote, local, progress=progress)
+
+    async def popen(
+        self,
+        args: Sequence[Argument],
+        *,
+        terminal: bool | tuple[int, int] = False,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncRemoteProcess:
+        """Start a program on the device, as `Session.popen`; its streams are those of `asyncio`."""
+        start = functools.partial(self.blocking.popen, args, terminal=terminal, cwd=cwd, env=env)
+        return await processes.for_loop(await in_thread(start, drop=RemoteProcess.close))
+
+    async def exec(
+        self,
+        args: Sequence[Argument],
+        *,
+        stdin: bytes | BinaryIO = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> CompletedProgram:
+        """Run a program on the device and wait for its end, as `Session.exec`. A cancelled task kills it."""
+        start = functools.partial(self.blocking.popen, args, cwd=cwd, env=env)
+        process = await in_thread(start, drop=RemoteProcess.close)
+        outputs = await in_thread(functools.partial(process.communicate, stdin, timeout), stop=process.close)
+        return CompletedProgram(process.args, process.wait(), *outputs)
+
+    async def forward(self, board_port: int, desk_port: int = 0, *, reverse: bool = False) -> AsyncForward:
+        """Have programs here reach ``board_port`` of the device, or the reverse, as `Session.forward`."""
+        start = functools.partial(self.blocking.forward, board_port, desk_port, reverse=reverse)
+        return AsyncForward(await in_thread(start, drop=Forward.close))
 
     async def log(self) -> AsyncIterator[str]:
         """The session's output on the device, line by line, from its beginning until the session ends."""
