@@ -31,7 +31,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "graph._build": ("graph._ir", "client", "module.kinds.remote"),
     "graph._show": ("graph._cut",),
     "graph._cut": ("graph._ir",),
-    "graph._ir": ("module",),
+    "graph._ir": ("module", "notebook"),
     "graph.samples": ("wire",),
     "tracker": ("daemon", "result_store", "tracker.state", "tracker.sites.state"),
     # What decides about other sites.
@@ -150,6 +150,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "client": (
         "link",
         "intervals",
+        "notebook",
         "secure_stream",
         "pump",
         "module.container",
@@ -171,6 +172,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "pack": ("module",),
     "board": ("pack", "client"),
     "data": (),
+    "notebook": ("errors",),
     "errors": (),
     "logs": ("errors",),
 }

@@ -85,6 +85,9 @@ class AsyncSession(AsyncCloseable):
     def __repr__(self) -> str:
         return f"<async {repr(self.blocking)[1:]}"
 
+    def _repr_html_(self) -> str:
+        return self.blocking._repr_html_()
+
     memory = threaded(Session.memory)
     board_state = threaded(Session.board_state)
     listdir = threaded(Session.listdir)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,34 +138,14 @@ def _say(line: str) -> None:
     terminal.say(f"  {line}", err=True)
 
 
-_COLUMNS: dict[str, str | Callable[[Any], str]] = {
-    "MODEL": lambda row: row.cell.model,
-    "BOARD": lambda row: row.cell.board,
-    "RUNTIME": lambda row: row.runtime.removeprefix("rpcsys.") or "-",
-    "DEVICE": lambda row: row.cell.device or "-",
-    "THREADS": lambda row: str(row.cell.threads or "-"),
-    "MEDIAN": lambda row: row.error or duration(row.median),
-    "95 %": lambda row: "-" if row.interval is None else " to ".join(map(duration, row.interval)),
-    "MEMORY": lambda row: "-" if row.memory is None else terminal.megabytes(row.memory),
-    "ENERGY": lambda row: "-" if row.joules is None else f"{row.joules:.3g} J",
-    "DOUBTS": lambda row: f"{row.doubtful} of {len(row.blocks)}" if row.doubtful else "-",
-}
-
-
-def duration(seconds: float) -> str:
-    """Seconds as text, with four digits: ``12.34 ms``."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds * 1e6:.4g} us"
-
-
 def _print_table(table: BenchTable, as_json: bool) -> None:
     if as_json:
         for row in table.rows:
             terminal.print_json(_row(row))
         return
-    terminal.print_rows([row for row in table.rows if not row.error], _COLUMNS)
+    from rpcsys.measure.tables import COLUMNS
+
+    terminal.print_rows([row for row in table.rows if not row.error], COLUMNS)
     for row in table.rows:
         if row.error:
             terminal.say(f"{row.cell}: not measured: {row.error}")

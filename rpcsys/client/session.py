@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, Union, overload
 
+from rpcsys import part
 from rpcsys.client import answers, capabilities, files, models, turns
 from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.client.files import Progress, Source
@@ -57,6 +58,9 @@ class Session(Caller, Closeable):
     def __repr__(self) -> str:
         state = "closed" if self._channel.broken else "open"
         return "<session {} at {}:{}, {}>".format(self.info.get("key", ""), *self.address, state)
+
+    def _repr_html_(self) -> str:
+        return str(part("rpcsys.client.shown").session_html(self))
 
     @property
     def devices(self) -> List[Dict[str, Any]]:

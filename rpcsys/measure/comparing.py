@@ -20,6 +20,7 @@ from rpcsys.measure.board import MeasuredBoard
 from rpcsys.measure.judge import Judgement, Rules, judge
 from rpcsys.measure.outcome import BoardRuns, ModelComparison
 from rpcsys.measure.readiness import Readiness, readiness
+from rpcsys.measure.shown import ShownComparison
 from rpcsys.measure.subjects import MAX_SUBJECTS, Subject, check_file, difference, names, parse
 
 LEAST, LIMIT_S, CONFIDENCE, PATIENCE_S = 0.01, 60.0, 0.95, 10.0
@@ -127,7 +128,7 @@ class _Comparing:
             BoardRuns(each.name, each.facts.blocks, each.facts.others, each.facts.waited, (*each.notes.values(),))
             for each in self._boards
         ]
-        return ModelComparison(
+        return ShownComparison(
             (*names(subjects),), judgements, (*runs,), (*outputs,), self._rules, self._refused,
             self._measured_s, self._planned[-1], seed,
         )  # fmt: skip
