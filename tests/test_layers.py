@@ -151,6 +151,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         "link",
         "intervals",
         "notebook",
+        "progress",
         "secure_stream",
         "pump",
         "module.container",
@@ -173,17 +174,19 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "board": ("pack", "client"),
     "data": (),
     "notebook": ("errors",),
+    "progress": ("errors",),
     "errors": (),
     "logs": ("errors",),
 }
 
 #: Packages from outside, and the parts that may know them. One that is not listed may be used anywhere.
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "click": ("cli", "query", "graph._pipeline.stats"),
+    "click": ("cli", "query", "progress", "graph._pipeline.stats"),
     "onnx": ("graph", "module.kinds"),
     "onnx_ir": ("graph", "module.kinds"),
     "onnxruntime": ("graph", "module.kinds"),
     "pytest": ("pytest_plugin",),
+    "tqdm": ("progress",),
     "tornado": ("daemon", "tracker", "proxy"),
     "uvloop": ("daemon",),
 }

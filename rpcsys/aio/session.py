@@ -15,8 +15,8 @@ from rpcsys.aio.calls import AsyncCalls
 from rpcsys.aio.handles import AsyncRemoteArray, AsyncRemoteFunction, AsyncRemoteModule, for_tasks
 from rpcsys.aio.processes import AsyncForward, AsyncRemoteProcess
 from rpcsys.aio.threads import AsyncCloseable, in_loop, in_thread, threaded
-from rpcsys.client import answers, capabilities, connection
-from rpcsys.client.files import Progress, Source
+from rpcsys.client import answers, capabilities, connection, files
+from rpcsys.client.files import Asked, Source
 from rpcsys.client.forwarding import Forward
 from rpcsys.client.processes import Argument, CompletedProgram, RemoteProcess
 from rpcsys.client.rows import DeviceReport
@@ -99,13 +99,7 @@ class AsyncSession(AsyncCloseable):
         return AsyncRemoteFunction(self._calls, await in_thread(lambda: self.blocking.get_function(name)))
 
     async def load_module(
-        self,
-        path: Source,
-        *,
-        name: str | None = None,
-        progress: Progress | None = None,
-        device: str = "",
-        threads: int = 0,
+        self, path: Source, *, name: str | None = None, progress: Asked = None, device: str = "", threads: int = 0
     ) -> AsyncRemoteModule:
         """Load a model on the device, as `Session.load_module`. The loop calls ``progress``."""
         how = {"name": name, "device": device, "threads": threads}
@@ -136,7 +130,7 @@ class AsyncSession(AsyncCloseable):
         result: Result = await self._calls.run(start)
         return result
 
-    async def upload(self, source: Source, target: str | None = None, *, progress: Progress | None = None) -> str:
+    async def upload(self, source: Source, target: str | None = None, *, progress: Asked = None) -> str:
         """Copy a local file, or bytes, into the session's directory, as `Session.upload`. Returns its name there.
 
         The loop calls ``progress``. A cancelled upload ends with its current megabyte.
@@ -144,12 +138,7 @@ class AsyncSession(AsyncCloseable):
         return await self._transfer(Session.upload, source, target, progress=progress)
 
     async def download(
-        self,
-        name: str,
-        target: str | os.PathLike[str] | None = None,
-        *,
-        progress: Progress | None = None,
-        resume: bool = False,
+        self, name: str, target: str | os.PathLike[str] | None = None, *, progress: Asked = None, resume: bool = False
     ) -> bytearray:
         """Copy a file from the session's directory, as `Session.download`. The loop calls ``progress``.
 
@@ -157,9 +146,7 @@ class AsyncSession(AsyncCloseable):
         """
         return await self._transfer(Session.download, name, target, progress=progress, resume=resume)
 
-    async def push(
-        self, local: str | os.PathLike[str], remote: str = "", *, progress: Progress | None = None
-    ) -> TransferReport:
+    async def push(self, local: str | os.PathLike[str], remote: str = "", *, progress: Asked = None) -> TransferReport:
         """Copy a local file or folder into the session's directory, as `Session.push`. The loop calls ``progress``.
 
         A cancelled push ends with its current megabyte, or message of small files; the next one goes on there.
@@ -167,7 +154,7 @@ class AsyncSession(AsyncCloseable):
         return await self._transfer(Session.push, local, remote, progress=progress)
 
     async def pull(
-        self, remote: str, local: str | os.PathLike[str] | None = None, *, progress: Progress | None = None
+        self, remote: str, local: str | os.PathLike[str] | None = None, *, progress: Asked = None
     ) -> TransferReport:
         """Copy a file or folder of the session's directory here, as `Session.pull`. The loop calls ``progress``."""
         return await self._transfer(Session.pull, remote, local, progress=progress)
@@ -227,22 +214,23 @@ class AsyncSession(AsyncCloseable):
         """End the session and release the device. Does nothing the second time."""
         await self._calls.close()
 
-    async def _transfer(
-        self, method: Callable[..., Result], *args: Any, progress: Progress | None, **more: Any
-    ) -> Result:
+    async def _transfer(self, method: Callable[..., Result], *args: Any, progress: Asked, **more: Any) -> Result:
         """Run ``method`` in a thread. A cancelled task ends it when it reports progress."""
         stopped = threading.Event()
-        report = None if progress is None else in_loop(progress)
+        asked: Asked = in_loop(progress) if callable(progress) else progress
 
-        def go_on(done: int, total: int) -> None:
-            if stopped.is_set():
-                raise CancelledError
-            if report is not None:
-                report(done, total)
+        def transfer() -> Result:
+            with files.reporting(asked, method.__name__) as report:
 
-        return await in_thread(
-            functools.partial(method, self.blocking, *args, progress=go_on, **more), stop=stopped.set
-        )
+                def go_on(done: int, total: int) -> None:
+                    if stopped.is_set():
+                        raise CancelledError
+                    if report is not None:
+                        report(done, total)
+
+                return method(self.blocking, *args, progress=go_on, **more)
+
+        return await in_thread(transfer, stop=stopped.set)
 
 
 class AsyncServedModule(AsyncRemoteModule, AsyncCloseable):

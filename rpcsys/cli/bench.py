@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rpcsys import progress
 from rpcsys.cli import options
 from rpcsys.client import connect_tracker
 from rpcsys.errors import RpcsysError, UsageError
@@ -94,7 +95,8 @@ def bench(
     wanted: str | list[str] = ALL if not keys or ALL in keys else [*keys]
     with connect_tracker(options.tracker_address(tracker)) as connection:
         places = boards_of(connection, wanted, boards, base.boards if base is not None else ())
-        table = run(connection, plan, places, _say)
+        with progress.steps() as step:
+            table = run(connection, plan, places, step.say, report=step.count)
         _print_table(table, as_json)
         if save is not None:
             table.save(save)
@@ -104,8 +106,9 @@ def bench(
             return 0
 
         def again(cells: Collection[Cell]) -> BenchTable:
-            _say(f"measuring {terminal.counted(len(cells), 'cell')} again: slower, or no longer running")
-            return run(connection, plan, places, _say, cells)
+            with progress.steps() as step:
+                step.say(f"measuring {terminal.counted(len(cells), 'cell')} again: slower, or no longer running")
+                return run(connection, plan, places, step.say, cells, step.count)
 
         verdicts = confirmed(base, table, again, limit)
     return _report(verdicts, as_json, against)
@@ -132,10 +135,6 @@ def _plan(
     counts = [0] if threads is None else numbers_of_threads(threads)
     where = checked_devices([part.strip() for part in devices.split(",")] if devices else [""])
     return BenchPlan(named(models), where, counts, sessions, repeat, min_repeat_ms, session_timeout, wait_timeout)
-
-
-def _say(line: str) -> None:
-    terminal.say(f"  {line}", err=True)
 
 
 def _print_table(table: BenchTable, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, List, TypeVar
 
 from rpcsys import notebook
 from rpcsys.client.remote import time_text
@@ -15,7 +15,7 @@ Row = TypeVar("Row")
 _MOMENTS = ("since", "begun", "ended")  # fields of rows in seconds since 1970
 
 
-class ShownRows(list[Row]):
+class ShownRows(List[Row]):
     """A list of dicts that a notebook shows as a table. ``title``: what they are."""
 
     def __init__(self, title: str, rows: Iterable[Row]) -> None:
@@ -27,7 +27,7 @@ class ShownRows(list[Row]):
         if not rows:
             return notebook.block(f"{self._title}: none")
         names = list(dict.fromkeys(name for row in rows for name in row))
-        head = [name.removesuffix("_s").replace("_", " ") for name in names]
+        head = [(name[:-2] if name.endswith("_s") else name).replace("_", " ") for name in names]
         cells = [[_cell(name, row.get(name)) for name in names] for row in rows]
         return notebook.block(self._title, notebook.table(head, cells))
 
