@@ -29,9 +29,10 @@ Context = contextlib.AbstractContextManager
 TICK_S = 1.0  # between two looks at the clock of a line
 #: Seconds before a bar that no command shows: what is over sooner shows none.
 QUIET_S = 1.0
+_WIDTH, _ROWS = 80, 24  # of a terminal that does not say how large it is
 _CLOCK = 24  # columns that a line keeps for its clock and its counts
 _TIMED = "{l_bar}{bar}| {elapsed}<{remaining}"  # a bar without a rate
-_SAID = "  {desc}  {elapsed}"
+_SAID = "{desc}  {elapsed}"
 
 
 def in_terminal() -> bool:
@@ -91,7 +92,7 @@ def _late(drawing: Any, **looks: Any) -> Iterator[Advance]:
 
 
 class Steps:
-    """What `steps` yields. ``drawing``: tqdm's class for a line that is drawn over; without it, ``lines`` are printed."""
+    """What `steps` yields. ``drawing``: tqdm's class for a line that is drawn over; else ``lines`` are printed."""
 
     def __init__(self, drawing: Any, lines: bool, stack: contextlib.ExitStack) -> None:
         self._drawing = drawing
@@ -108,10 +109,11 @@ class Steps:
                 click.echo(f"  {said}", err=True)
             return
         with self._lock:
+            said = said[: max((_columns() or _WIDTH) - _CLOCK, 20)]
             if self._shown is None:
-                self._shown = self._stack.enter_context(self._drawing(total=1, **_looks("", "", _SAID)))
+                self._shown = self._stack.enter_context(self._drawing(total=1, **_looks(said, "", _SAID)))
                 self._stack.enter_context(_ticking(self._shown.refresh))
-            self._shown.set_description_str(said[: max(_columns() - _CLOCK, 20)])
+            self._shown.set_description_str(f"  {said}")
 
     def count(self, done: float, total: float) -> None:
         """Show how much of it is done, behind the text. For any thread."""
@@ -155,9 +157,9 @@ def _drawing() -> Any:
 
 
 def _looks(label: str, unit: str, form: str = _TIMED) -> dict[str, Any]:
-    counts = {"unit": unit, "unit_scale": unit == "B", "bar_format": None if unit else form}
-    return {"desc": f"  {printable(label)}", **counts, "leave": False, "file": sys.stderr, "dynamic_ncols": True,
-            "miniters": 1}  # fmt: skip
+    counts = {"unit": unit, "unit_scale": unit == "B", "bar_format": None if unit else form, "miniters": 1}
+    width: dict[str, Any] = {"dynamic_ncols": True} if _columns() else {"ncols": _WIDTH, "nrows": _ROWS}
+    return {"desc": f"  {printable(label)}", **counts, **width, "leave": False, "file": sys.stderr}
 
 
 def _advance(shown: Any, done: float, total: float) -> None:
@@ -178,10 +180,11 @@ def _drawn_by_click(label: str) -> Iterator[Advance]:
 
 
 def _columns() -> int:
+    """The width of the terminal; 0 where it does not say it, as a new pseudo terminal, or is none, as a notebook's."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):  # of no terminal, as a notebook's
-        return 80
+    except (OSError, ValueError):
+        return 0
 
 
 @contextlib.contextmanager

@@ -71,9 +71,14 @@ def test_a_bar_is_drawn_over_and_gone_at_the_end(screens: Screens) -> None:
 
 def test_a_bar_ends_with_its_work_that_fails(screens: Screens) -> None:
     screen = screens.terminal()
-    with pytest.raises(KeyboardInterrupt), progress.bar("push", "B") as advance:
-        advance(1, 2)
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with progress.bar("push", "B") as advance:
+            advance(1, 2)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert screen.getvalue().endswith("\r")
 
 

@@ -139,7 +139,7 @@ def _leased(
 
     with connect_tracker(options.tracker_address(tracker)) as connection, contextlib.ExitStack() as stack:
         with progress.steps() as place:
-            terms = {"labels": labels, "on_queued": place.say, "wait_timeout": wait_timeout}
+            terms: dict[str, Any] = {"labels": labels, "on_queued": place.say, "wait_timeout": wait_timeout}
             sessions = stack.enter_context(leased(connection, key, boards, **terms))
         yield sessions
 

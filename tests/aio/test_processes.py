@@ -70,6 +70,7 @@ async def test_a_cancelled_task_kills_its_program(device, way):
         script = ["sh", "-c", "echo $$ >pid; exec sleep 600"]
         process = await session.popen(script) if way == "communicate" else None
         task = asyncio.create_task(process.communicate() if process is not None else session.exec(script))
+        await asyncio.sleep(0)  # a task that has not begun does nothing when it is cancelled
         await become(lambda: (device.workdir / "pid").exists() and (device.workdir / "pid").read_text(), "its start")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -55,7 +55,7 @@ def test_rows_are_a_list_and_a_table() -> None:
     assert rows == [dict(row) for row in rows]
     told = shows(rows)
     assert told.cells[:5] == ["leases", "lease", "since", "labels", "since"]
-    assert told.cells[5:8] == ["7", "61 s", "a=b"]
+    assert told.cells[5:8] == ["7", "1 min", "a=b"]
     assert told.cells[9:] == ["8", "", "", ""]
     assert shows(ShownRows("leases", [])).cells == ["leases: none"]
 
@@ -84,7 +84,7 @@ def test_a_hold_tells_what_its_file_says(tmp_path: Path, monkeypatch: pytest.Mon
     about = attaching.HoldFile(hold.path, **{**ABOUT, "since": time.time() - 3600, "until": time.time() + 7200})
     monkeypatch.setattr(attaching, "read", lambda path: about)
     told = shows(hold)
-    assert (fact(told, "state"), fact(told, "board"), fact(told, "held for")) == ("held", "desk-7", "60 min")
+    assert (fact(told, "state"), fact(told, "board"), fact(told, "held for")) == ("held", "desk-7", "1 h")
     assert fact(told, "left") in ("2 h", "120 min")
     monkeypatch.setattr(attaching, "read", lambda path: about._replace(over="released"))
     assert fact(shows(hold), "state") == "over: released"

@@ -93,21 +93,21 @@ def auto_cuts(
     for warning in warnings:
         python_warnings.warn(warning, RuntimeWarning, stacklevel=2)
     with ExitStack() as stack:
-        say = stack.enter_context(saying(say))
+        tell = stack.enter_context(saying(say))
         sessions = list(open_sessions(wanted, tracker, wait_s, stack))
         wanted = with_targets(wanted, sessions)
         for device in without_deployments(wanted, sessions):
             lacks = (
                 f"{device.name} has no --deploy: its part cannot be deployed until its server runs with --deploy DIR"
             )
-            say(lacks)
+            tell(lacks)
             warnings = (*warnings, lacks)
-        say("profiling the model")
-        found = _cut_points(flow, arrays, "" if all(device.here for device in wanted) else encode, say)
-        say("measuring the way to the devices")
+        tell("profiling the model")
+        found = _cut_points(flow, arrays, "" if all(device.here for device in wanted) else encode, tell)
+        tell("measuring the way to the devices")
         calls = CALLS if goal == "throughput" else 1
         benches = list(_benches(wanted, sessions, calls, encode))
-        search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
+        search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, tell)
         best = search.run(rounds, keep_order)
         return replace(search.plan(best), encode=encode, warnings=warnings)
 
