@@ -66,7 +66,7 @@ class Lab:
         self._gateway_args = list(gateway_args)
 
     def __repr__(self) -> str:
-        return f"<lab with {len(self._boards())} servers, {'running' if self.daemons else 'closed'}>"
+        return f"<lab of {', '.join(self.servers) or 'no servers'}, {'running' if self.daemons else 'closed'}>"
 
     def _repr_html_(self) -> str:
         ports = [f"{HOST}:{each.port}" if each.port else "" for each in self.daemons]

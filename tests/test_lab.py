@@ -176,10 +176,7 @@ def called(url: str, x: list[float]) -> list[float] | None:
 
 def test_a_lab_shows_its_daemons_in_a_notebook() -> None:
     lab = Lab({"cpu": 1})
-    assert (repr(lab), shown(lab).cells[:3]) == (
-        "<lab with 1 servers, closed>",
-        ["lab on this machine", "tracker", "closed"],
-    )
+    assert (repr(lab), shown(lab).cells[:3]) == ("<lab of cpu, closed>", ["lab on this machine", "tracker", "closed"])
     with lab:
         told = shown(lab)
         assert {"tracker", "cpu-0", "{}:{}".format(*lab.tracker_address), "runs"} <= {*told.cells}
