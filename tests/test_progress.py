@@ -40,6 +40,7 @@ class Screens:
 
     def notebook(self) -> io.StringIO:
         self._patch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+        self._patch.setitem(sys.modules, "ipywidgets", None)
         return self.file()
 
     def without_tqdm(self) -> None:
