@@ -37,11 +37,13 @@ async def test_a_program_has_the_interface_of_asyncio(device):
             getattr(sleeping, end)()
             assert await sleeping.wait() == -number
             await sleeping.close()
-        async with await session.popen(["sh", "-c", "stty size; read x; stty size"], terminal=(30, 90)) as shell:
+        script = "stty size; until stty size | grep 41; do sleep 0.05; done; read x; echo $x"
+        async with await session.popen(["sh", "-c", script], terminal=(30, 90)) as shell:
             assert await shell.stdout.readline() == b"30 90\r\n"
             shell.resize(41, 99)
-            shell.stdin.write(b"\n")
-            assert (await shell.stdout.read()).endswith(b"41 99\r\n")
+            assert await shell.stdout.readline() == b"41 99\r\n"
+            shell.stdin.write(b"line\n")
+            assert await shell.stdout.read() == b"line\r\nline\r\n"
 
 
 @looped
