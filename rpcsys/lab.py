@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rpcsys import local_daemons
+from rpcsys import local_daemons, notebook
 from rpcsys.errors import ConnectError, UsageError
 from rpcsys.local_daemons import BUSY, HOST, Daemon, LocalDaemons
 from rpcsys.secure_lab import KEEPER, PROXY, LabCredentials, hold_port
@@ -64,6 +64,20 @@ class Lab:
         self._tracker_args = list(tracker_args)
         self._server_args = list(server_args)
         self._gateway_args = list(gateway_args)
+
+    def __repr__(self) -> str:
+        return f"<lab of {', '.join(self.servers) or 'no servers'}, {'running' if self.daemons else 'closed'}>"
+
+    def _repr_html_(self) -> str:
+        ports = [f"{HOST}:{each.port}" if each.port else "" for each in self.daemons]
+        about = {
+            "tracker": ports[0] if ports else "closed",
+            "servers": ", ".join(f"{count} of {key}" for key, count in self.servers.items()),
+            "encrypted": "yes" if self._secure else "no",
+        }
+        rows = [[each.name, port, each.pid, _state(each)] for each, port in zip(self.daemons, ports, strict=True)]
+        daemons = [notebook.table(["daemon", "address", "process", "state"], rows)] if rows else []
+        return notebook.block("lab on this machine", notebook.facts(about.items()), *daemons)
 
     @property
     def daemons(self) -> list[Daemon]:
@@ -189,3 +203,8 @@ class Lab:
                     within = f"within {local_daemons.START_TIMEOUT_S:g} s"
                     raise ConnectError(f"the lab's servers did not register with its tracker {within}: {BUSY}")
                 time.sleep(POLL_S)
+
+
+def _state(daemon: Daemon) -> str:
+    status = daemon.process.poll()
+    return "runs" if status is None else f"ended with status {status}"

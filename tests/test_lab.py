@@ -15,6 +15,7 @@ import pytest
 
 from rpcsys.errors import RpcsysError, SessionError, UsageError
 from rpcsys.lab import Lab
+from tests.shown_html import shown
 
 pytestmark = pytest.mark.live
 
@@ -171,3 +172,13 @@ def called(url: str, x: list[float]) -> list[float] | None:
         if error.code not in (404, 503):
             raise
         return None
+
+
+def test_a_lab_shows_its_daemons_in_a_notebook() -> None:
+    lab = Lab({"cpu": 1})
+    assert (repr(lab), shown(lab).cells[:3]) == ("<lab of cpu, closed>", ["lab on this machine", "tracker", "closed"])
+    with lab:
+        told = shown(lab)
+        assert {"tracker", "cpu-0", "{}:{}".format(*lab.tracker_address), "runs"} <= {*told.cells}
+        lab.daemons[1].process.kill()
+        assert eventually(lambda: "ended with status -9" in shown(lab).cells)

@@ -32,7 +32,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "graph._build": ("graph._ir", "client", "module.kinds.remote"),
     "graph._show": ("graph._cut",),
     "graph._cut": ("graph._ir",),
-    "graph._ir": ("module",),
+    "graph._ir": ("module", "notebook"),
     "graph.samples": ("wire",),
     "tracker": ("daemon", "result_store", "tracker.state", "tracker.sites.state"),
     # What decides about other sites.
@@ -152,6 +152,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "client": (
         "link",
         "intervals",
+        "notebook",
+        "progress",
         "secure_stream",
         "pump",
         "module.container",
@@ -173,18 +175,21 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "pack": ("module",),
     "board": ("pack", "client"),
     "data": (),
+    "notebook": ("errors",),
+    "progress": ("errors",),
     "errors": (),
     "logs": ("errors",),
 }
 
 #: Packages from outside, and the parts that may know them. One that is not listed may be used anywhere.
 OUTSIDE: dict[str, tuple[str, ...]] = {
-    "click": ("cli", "query", "graph._pipeline.stats"),
+    "click": ("cli", "query", "progress", "graph._pipeline.stats"),
     "onnx": ("graph", "module.kinds"),
     "opentelemetry": ("tracing",),
     "onnx_ir": ("graph", "module.kinds"),
     "onnxruntime": ("graph", "module.kinds"),
     "pytest": ("pytest_plugin",),
+    "tqdm": ("progress",),
     "tornado": ("daemon", "tracker", "proxy"),
     "uvloop": ("daemon",),
 }

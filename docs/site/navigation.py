@@ -21,7 +21,7 @@ SECTIONS = {
         "docs/boards", "docs/server", "docs/devices", "docs/scheduling", "docs/lab", "docs/policy", "docs/oidc",
         "docs/proxy", "docs/sites",
     ],
-    "Sessions": ["docs/sessions", "docs/hold", "docs/exec", "docs/pytest", "docs/connect"],
+    "Sessions": ["docs/sessions", "docs/hold", "docs/exec", "docs/pytest", "docs/notebooks", "docs/connect"],
     "Models": ["docs/modules", "docs/runtimes", "docs/serving", "docs/inference"],
     "Graphs": ["docs/graphs"],
     "Measuring": ["docs/measuring", "docs/bench", "docs/profiles", "docs/canaries", "docs/tuning", "docs/benchmarks"],

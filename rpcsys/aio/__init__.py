@@ -17,13 +17,16 @@ from rpcsys import need_host
 need_host(__name__)
 
 from rpcsys.aio.handles import AsyncRemoteArray, AsyncRemoteFunction, AsyncRemoteModule  # noqa: E402
+from rpcsys.aio.processes import AsyncForward, AsyncRemoteProcess  # noqa: E402
 from rpcsys.aio.session import AsyncServedModule, AsyncSession, connect  # noqa: E402
 from rpcsys.aio.tracker import AsyncTracker, connect_tracker  # noqa: E402
 
 __all__ = [
+    "AsyncForward",
     "AsyncRemoteArray",
     "AsyncRemoteFunction",
     "AsyncRemoteModule",
+    "AsyncRemoteProcess",
     "AsyncServedModule",
     "AsyncSession",
     "AsyncTracker",

@@ -6,17 +6,22 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, BinaryIO, Literal, TypeVar, overload
 
+from rpcsys.aio import processes
 from rpcsys.aio.calls import AsyncCalls
 from rpcsys.aio.handles import AsyncRemoteArray, AsyncRemoteFunction, AsyncRemoteModule, for_tasks
+from rpcsys.aio.processes import AsyncForward, AsyncRemoteProcess
 from rpcsys.aio.threads import AsyncCloseable, in_loop, in_thread, threaded
-from rpcsys.client import answers, capabilities, connection
-from rpcsys.client.files import Progress, Source
+from rpcsys.client import answers, capabilities, connection, files
+from rpcsys.client.files import Asked, Source
+from rpcsys.client.forwarding import Forward
+from rpcsys.client.processes import Argument, CompletedProgram, RemoteProcess
 from rpcsys.client.rows import DeviceReport
 from rpcsys.client.session import ServedModule, Session
+from rpcsys.client.transfers import TransferReport
 
 Result = TypeVar("Result")
 #: Seconds between two looks for new lines of a session's output.
@@ -80,6 +85,9 @@ class AsyncSession(AsyncCloseable):
     def __repr__(self) -> str:
         return f"<async {repr(self.blocking)[1:]}"
 
+    def _repr_html_(self) -> str:
+        return self.blocking._repr_html_()
+
     memory = threaded(Session.memory)
     board_state = threaded(Session.board_state)
     listdir = threaded(Session.listdir)
@@ -91,13 +99,7 @@ class AsyncSession(AsyncCloseable):
         return AsyncRemoteFunction(self._calls, await in_thread(lambda: self.blocking.get_function(name)))
 
     async def load_module(
-        self,
-        path: Source,
-        *,
-        name: str | None = None,
-        progress: Progress | None = None,
-        device: str = "",
-        threads: int = 0,
+        self, path: Source, *, name: str | None = None, progress: Asked = None, device: str = "", threads: int = 0
     ) -> AsyncRemoteModule:
         """Load a model on the device, as `Session.load_module`. The loop calls ``progress``."""
         how = {"name": name, "device": device, "threads": threads}
@@ -128,7 +130,7 @@ class AsyncSession(AsyncCloseable):
         result: Result = await self._calls.run(start)
         return result
 
-    async def upload(self, source: Source, target: str | None = None, *, progress: Progress | None = None) -> str:
+    async def upload(self, source: Source, target: str | None = None, *, progress: Asked = None) -> str:
         """Copy a local file, or bytes, into the session's directory, as `Session.upload`. Returns its name there.
 
         The loop calls ``progress``. A cancelled upload ends with its current megabyte.
@@ -136,18 +138,58 @@ class AsyncSession(AsyncCloseable):
         return await self._transfer(Session.upload, source, target, progress=progress)
 
     async def download(
-        self,
-        name: str,
-        target: str | os.PathLike[str] | None = None,
-        *,
-        progress: Progress | None = None,
-        resume: bool = False,
+        self, name: str, target: str | os.PathLike[str] | None = None, *, progress: Asked = None, resume: bool = False
     ) -> bytearray:
         """Copy a file from the session's directory, as `Session.download`. The loop calls ``progress``.
 
         The rest of a cancelled download still arrives, and is dropped.
         """
         return await self._transfer(Session.download, name, target, progress=progress, resume=resume)
+
+    async def push(self, local: str | os.PathLike[str], remote: str = "", *, progress: Asked = None) -> TransferReport:
+        """Copy a local file or folder into the session's directory, as `Session.push`. The loop calls ``progress``.
+
+        A cancelled push ends with its current megabyte, or message of small files; the next one goes on there.
+        """
+        return await self._transfer(Session.push, local, remote, progress=progress)
+
+    async def pull(
+        self, remote: str, local: str | os.PathLike[str] | None = None, *, progress: Asked = None
+    ) -> TransferReport:
+        """Copy a file or folder of the session's directory here, as `Session.pull`. The loop calls ``progress``."""
+        return await self._transfer(Session.pull, remote, local, progress=progress)
+
+    async def popen(
+        self,
+        args: Sequence[Argument],
+        *,
+        terminal: bool | tuple[int, int] = False,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncRemoteProcess:
+        """Start a program on the device, as `Session.popen`; its streams are those of `asyncio`."""
+        start = functools.partial(self.blocking.popen, args, terminal=terminal, cwd=cwd, env=env)
+        return await processes.for_loop(await in_thread(start, drop=RemoteProcess.close))
+
+    async def exec(
+        self,
+        args: Sequence[Argument],
+        *,
+        stdin: bytes | BinaryIO = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> CompletedProgram:
+        """Run a program on the device and wait for its end, as `Session.exec`. A cancelled task kills it."""
+        start = functools.partial(self.blocking.popen, args, cwd=cwd, env=env)
+        process = await in_thread(start, drop=RemoteProcess.close)
+        outputs = await in_thread(functools.partial(process.communicate, stdin, timeout), stop=process.close)
+        return CompletedProgram(process.args, process.wait(), *outputs)
+
+    async def forward(self, board_port: int, desk_port: int = 0, *, reverse: bool = False) -> AsyncForward:
+        """Have programs here reach ``board_port`` of the device, or the reverse, as `Session.forward`."""
+        start = functools.partial(self.blocking.forward, board_port, desk_port, reverse=reverse)
+        return AsyncForward(await in_thread(start, drop=Forward.close))
 
     async def log(self) -> AsyncIterator[str]:
         """The session's output on the device, line by line, from its beginning until the session ends."""
@@ -172,22 +214,23 @@ class AsyncSession(AsyncCloseable):
         """End the session and release the device. Does nothing the second time."""
         await self._calls.close()
 
-    async def _transfer(
-        self, method: Callable[..., Result], *args: Any, progress: Progress | None, **more: Any
-    ) -> Result:
+    async def _transfer(self, method: Callable[..., Result], *args: Any, progress: Asked, **more: Any) -> Result:
         """Run ``method`` in a thread. A cancelled task ends it when it reports progress."""
         stopped = threading.Event()
-        report = None if progress is None else in_loop(progress)
+        asked: Asked = in_loop(progress) if callable(progress) else progress
 
-        def go_on(done: int, total: int) -> None:
-            if stopped.is_set():
-                raise CancelledError
-            if report is not None:
-                report(done, total)
+        def transfer() -> Result:
+            with files.reporting(asked, method.__name__) as report:
 
-        return await in_thread(
-            functools.partial(method, self.blocking, *args, progress=go_on, **more), stop=stopped.set
-        )
+                def go_on(done: int, total: int) -> None:
+                    if stopped.is_set():
+                        raise CancelledError
+                    if report is not None:
+                        report(done, total)
+
+                return method(self.blocking, *args, progress=go_on, **more)
+
+        return await in_thread(transfer, stop=stopped.set)
 
 
 class AsyncServedModule(AsyncRemoteModule, AsyncCloseable):

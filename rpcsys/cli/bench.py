@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rpcsys import progress
 from rpcsys.cli import options
 from rpcsys.client import connect_tracker
 from rpcsys.errors import RpcsysError, UsageError
@@ -94,7 +95,8 @@ def bench(
     wanted: str | list[str] = ALL if not keys or ALL in keys else [*keys]
     with connect_tracker(options.tracker_address(tracker)) as connection:
         places = boards_of(connection, wanted, boards, base.boards if base is not None else ())
-        table = run(connection, plan, places, _say)
+        with progress.steps() as step:
+            table = run(connection, plan, places, step.say, report=step.count)
         _print_table(table, as_json)
         if save is not None:
             table.save(save)
@@ -104,8 +106,9 @@ def bench(
             return 0
 
         def again(cells: Collection[Cell]) -> BenchTable:
-            _say(f"measuring {terminal.counted(len(cells), 'cell')} again: slower, or no longer running")
-            return run(connection, plan, places, _say, cells)
+            with progress.steps() as step:
+                step.say(f"measuring {terminal.counted(len(cells), 'cell')} again: slower, or no longer running")
+                return run(connection, plan, places, step.say, cells, step.count)
 
         verdicts = confirmed(base, table, again, limit)
     return _report(verdicts, as_json, against)
@@ -134,38 +137,14 @@ def _plan(
     return BenchPlan(named(models), where, counts, sessions, repeat, min_repeat_ms, session_timeout, wait_timeout)
 
 
-def _say(line: str) -> None:
-    terminal.say(f"  {line}", err=True)
-
-
-_COLUMNS: dict[str, str | Callable[[Any], str]] = {
-    "MODEL": lambda row: row.cell.model,
-    "BOARD": lambda row: row.cell.board,
-    "RUNTIME": lambda row: row.runtime.removeprefix("rpcsys.") or "-",
-    "DEVICE": lambda row: row.cell.device or "-",
-    "THREADS": lambda row: str(row.cell.threads or "-"),
-    "MEDIAN": lambda row: row.error or duration(row.median),
-    "95 %": lambda row: "-" if row.interval is None else " to ".join(map(duration, row.interval)),
-    "MEMORY": lambda row: "-" if row.memory is None else terminal.megabytes(row.memory),
-    "ENERGY": lambda row: "-" if row.joules is None else f"{row.joules:.3g} J",
-    "DOUBTS": lambda row: f"{row.doubtful} of {len(row.blocks)}" if row.doubtful else "-",
-}
-
-
-def duration(seconds: float) -> str:
-    """Seconds as text, with four digits: ``12.34 ms``."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds * 1e6:.4g} us"
-
-
 def _print_table(table: BenchTable, as_json: bool) -> None:
     if as_json:
         for row in table.rows:
             terminal.print_json(_row(row))
         return
-    terminal.print_rows([row for row in table.rows if not row.error], _COLUMNS)
+    from rpcsys.measure.tables import COLUMNS
+
+    terminal.print_rows([row for row in table.rows if not row.error], COLUMNS)
     for row in table.rows:
         if row.error:
             terminal.say(f"{row.cell}: not measured: {row.error}")

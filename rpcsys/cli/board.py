@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from rpcsys import progress
 from rpcsys.board import inventory, lifecycle
 from rpcsys.board.inventory import Entry
 from rpcsys.board.package import WHEELS, Packer
@@ -419,9 +420,11 @@ def pack(
 
     named = _paths(drivers)
     fast = speedups != Path("none") and (speedups or True)
-    packed = build.pack(
-        target, archive, folder=folder, from_wheels=from_wheels, drivers=named, glibc=glibc, speedups=fast
-    )
+    with progress.steps(lines=False) as step:
+        packed = build.pack(
+            target, archive, folder=folder, from_wheels=from_wheels, drivers=named, glibc=glibc, speedups=fast,
+            say=step.say,
+        )  # fmt: skip
     for remark in packed.remarks:
         _warn(remark)
     click.echo(f"{packed.path}: {terminal.megabytes(packed.size)} for {target}")

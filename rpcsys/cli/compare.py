@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rpcsys import measure
+from rpcsys import measure, progress
 from rpcsys.cli import options
 from rpcsys.cli.run import load_inputs, parse_labels
 from rpcsys.client import Session, attaching, connect, connect_tracker
@@ -96,10 +96,8 @@ def compare(
     asked["inputs"] = load_inputs(inputs) if inputs is not None else None
     measure.check(models, **asked)  # raises now, before a device is leased
     sessions = direct if direct is not None else _leased(tracker, key, boards, wanted, wait_timeout)
-    with sessions as found, terminal.progress("comparing") as advance:
-        comparison = measure.compare(
-            found, models, progress=lambda done, most: advance(round(done * 10), round(most * 10)), **asked
-        )
+    with sessions as found, progress.bar("comparing") as advance:
+        comparison = measure.compare(found, models, progress=advance, **asked)
     _report(comparison, svg, as_json)
 
 
@@ -139,15 +137,11 @@ def _leased(
 ) -> Iterator[list[Session]]:
     from rpcsys.measure.leasing import leased
 
-    with connect_tracker(options.tracker_address(tracker)) as connection:
-        with leased(
-            connection, key, boards, labels=labels, on_queued=_say_place, wait_timeout=wait_timeout
-        ) as sessions:
-            yield sessions
-
-
-def _say_place(event: object) -> None:
-    terminal.say(f"  {event}", err=True)
+    with connect_tracker(options.tracker_address(tracker)) as connection, contextlib.ExitStack() as stack:
+        with progress.steps() as place:
+            terms: dict[str, Any] = {"labels": labels, "on_queued": place.say, "wait_timeout": wait_timeout}
+            sessions = stack.enter_context(leased(connection, key, boards, **terms))
+        yield sessions
 
 
 def _report(comparison: ModelComparison, svg: Path | None, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rpcsys import progress
 from rpcsys.cli.timings import time_model
 from rpcsys.client import Session, Tracker, connect_tracker
 from rpcsys.errors import RpcsysError, UsageError
@@ -75,7 +76,7 @@ def _use(session: Session, path: Path) -> None:
     host, port = session.address
     machine = "{system} on {arch}, {cores} cores".format(**session.info["machine"])
     terminal.print_pairs([("device", f"{host}:{port}, session process {session.info['pid']}"), ("machine", machine)])
-    with terminal.progress("upload and load") as advance:
+    with progress.bar("upload and load", "B") as advance:
         model = session.load_module(path, progress=advance)
     feed = samples.random_inputs(model.inputs)
     outputs = model.run(feed)
@@ -88,7 +89,7 @@ def _use(session: Session, path: Path) -> None:
         ]
     )
     args = [session.array(feed[spec["name"]]) for spec in model.inputs]
-    with terminal.progress("timing") as advance:
+    with progress.bar("timing", "run") as advance:
         timing = time_model(model, args, REPEAT, advance)
     terminal.print_pairs([("time", f"{timing}")])
 

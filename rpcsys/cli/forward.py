@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from rpcsys.cli.one_session import of_one_session, opened
-from rpcsys.errors import UsageError
+from rpcsys.errors import ProgramError, UsageError, one_line
 from rpcsys.query import terminal
 
 _LOOK_S = 0.2  # between two looks whether the session is lost
@@ -28,7 +28,10 @@ def forward(reverse: bool, ports: Sequence[str], **where: Any) -> None:
     pairs = [_parsed(text) for text in ports]
     with opened(**where) as session, contextlib.ExitStack() as stack:
         for board, desk in pairs:
-            port = stack.enter_context(session.forward(board, desk, reverse=reverse)).port
+            try:
+                port = stack.enter_context(session.forward(board, desk, reverse=reverse)).port
+            except ProgramError as error:  # as for a port here: it is another number that helps
+                raise UsageError(one_line(error)) from None
             here, there = f"127.0.0.1:{desk if reverse else port}", f"{port if reverse else board} of the board"
             terminal.say(f"{there} is {here}" if reverse else f"{here} is {there}")
         while session.closed is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rpcsys import progress
 from rpcsys.cli import options
 from rpcsys.client.deploying import Deployment
 from rpcsys.client.tracker import connect_tracker
@@ -61,7 +62,7 @@ def deploy(
     def act(server: str) -> None:
         with connect(server) as deployment:
             if file is not None:
-                with terminal.progress(f"sending {file.name}") as advance:
+                with progress.bar(f"sending {file.name}", "B") as advance:
                     put = deployment.put(file, name, progress=advance)
                 terminal.say(f"{server}: serving {_version(put)}")
             elif rollback is not None:

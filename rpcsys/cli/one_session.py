@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from rpcsys import progress
 from rpcsys.cli import options
 from rpcsys.cli.run import parse_labels
 from rpcsys.client import Session, attaching, connect, connect_tracker
@@ -57,10 +58,7 @@ def opened(
     if key is None and not wanted:
         raise UsageError("give --key, the kind of device to lease (query_tracker lists them), or a --label")
     with connect_tracker(options.tracker_address(tracker)) as connection:
-        session = connection.request(key, labels=wanted, wait_timeout=wait_timeout, on_queued=_say_place)
+        with progress.steps() as place:
+            session = connection.request(key, labels=wanted, wait_timeout=wait_timeout, on_queued=place.say)
         with session:
             yield session
-
-
-def _say_place(event: object) -> None:
-    terminal.say(f"  {event}", err=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from rpcsys import progress
 from rpcsys.cli import options
 from rpcsys.cli.timings import time_calls, time_model
 from rpcsys.client import ServedModule, Session, TimingResult, attaching, connect, connect_tracker, inference
@@ -217,26 +218,23 @@ def output_files(output: Path | None, count: int, arrays: Path | None = None) ->
 
 @contextlib.contextmanager
 def _leased(tracker: Tracker, key: str | None, *, count: int, **terms: Any) -> Iterator[tuple[Session, ...]]:
-    found: Session | tuple[Session, ...] = tracker.request(key, count=count, on_queued=_say_place, **terms)
+    with progress.steps() as place:
+        found: Session | tuple[Session, ...] = tracker.request(key, count=count, on_queued=place.say, **terms)
     with contextlib.ExitStack() as stack:
         yield tuple(map(stack.enter_context, found if isinstance(found, tuple) else (found,)))
-
-
-def _say_place(event: object) -> None:
-    terminal.say(f"  {event}", err=True)
 
 
 def _run_on(session: Session, path: Path, job: Run, place: int) -> None:
     name = printable(str(session.lease.get("server") or session.info["key"]))
     about = {"device": name, "address": "{}:{}".format(*session.address)}
     _say(job, f"device: {name} at {about['address']}")
-    with terminal.progress(f"loading {path.name}") as advance:
+    with progress.bar(f"loading {path.name}", "B") as advance:
         model = session.load_module(path, progress=advance, device=job.device, threads=job.threads)
 
     def timed(feed: Arrays) -> TimingResult:
         ordered = [feed[spec["name"]] for spec in model.inputs if spec["name"] in feed]
         on_device = [value if value.dtype.kind in "OUT" else session.array(value) for value in ordered]
-        with terminal.progress("timing") as advance:
+        with progress.bar("timing", "run") as advance:
             return time_model(model, on_device, job.repeat, advance)
 
     _run_model(model, about, job, place, timed)

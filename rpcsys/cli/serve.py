@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from rpcsys import local_daemons
+from rpcsys import local_daemons, progress
 from rpcsys.cli import options
 from rpcsys.client.deploying import Deployment
 from rpcsys.errors import RpcsysError, UsageError
@@ -60,7 +60,7 @@ def serve(
         server = _server(daemons, deadline, workers, allow_pickle)
         with Deployment((HOST, server.port)) as deployment:
             for name, file in names.items():
-                with terminal.progress(f"loading {file.name}") as advance:
+                with progress.bar(f"loading {file.name}", "B") as advance:
                     deployment.put(file.absolute(), name, progress=advance)
         flags = ["--server", f"{HOST}:{server.port}", "--host", host]
         flags += [] if grpc_port is None else ["--grpc-port", str(grpc_port)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from rpcsys import graph
+from rpcsys import graph, progress
 from rpcsys.cli import options
 from rpcsys.cli.run import load_inputs
 from rpcsys.errors import UsageError
@@ -80,7 +80,8 @@ def _found(model: Path, devices: str, given: Mapping[str, Any] | None, terms: Ma
     over = int(devices) if devices.isdecimal() and len(devices) < 6 else devices.split(",")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the plan includes it
-        plan = graph.auto_cuts(model, over, inputs=given, say=_say, **terms)
+        with progress.steps() as step:
+            plan = graph.auto_cuts(model, over, inputs=given, say=step.say, **terms)
     click.echo(str(plan), nl=False)
     return plan.stages, plan.devices
 
@@ -106,7 +107,3 @@ def _cut(text: str) -> int | str | tuple[str, ...]:
     if places and len(names) == 1:
         return places[0]
     return names[0] if len(names) == 1 else names
-
-
-def _say(text: str) -> None:
-    click.echo(f"  {text}", err=True)

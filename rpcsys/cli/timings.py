@@ -8,10 +8,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rpcsys import progress
 from rpcsys.client import TimingResult
 from rpcsys.client.remote import RemoteModule
 from rpcsys.module import Module
-from rpcsys.query import terminal
 
 if TYPE_CHECKING:
     from rpcsys.graph.samples import Arrays
@@ -49,7 +49,7 @@ def joined(parts: Sequence[TimingResult]) -> TimingResult:
 def time_calls(module: RemoteModule | Module, feed: Arrays, repeat: int) -> TimingResult:
     """``repeat`` calls one after another, each timed here: the way there and other clients' calls are included."""
     results = []
-    with terminal.progress("timing") as advance:
+    with progress.bar("timing", "run") as advance:
         for done in range(1, repeat + 1):
             begun = time.perf_counter()
             module.run(feed)

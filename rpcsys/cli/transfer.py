@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,8 +23,8 @@ def push(local: str, remote: str) -> None:
     Only what has changed is copied: another size, time or mode. REMOTE is relative to the session's folder; one that
     ends in / is a folder to copy into.
     """
-    with _attached() as session, _progress("push") as advance:
-        moved = session.push(local, remote, progress=advance)
+    with _attached() as session:
+        moved = session.push(local, remote, progress=True)
     _say(moved)
 
 
@@ -39,8 +36,8 @@ def pull(remote: str, local: str) -> None:
 
     Only what has changed is copied, as with rpcsys push.
     """
-    with _attached() as session, _progress("pull") as advance:
-        moved = session.pull(remote, local, progress=advance)
+    with _attached() as session:
+        moved = session.pull(remote, local, progress=True)
     _say(moved)
 
 
@@ -49,16 +46,6 @@ def _attached() -> Session:
     if not path:
         raise UsageError("this shell holds no board, and files end with their lease; type: rpcsys shell --key KEY")
     return attaching.attach(path)
-
-
-@contextlib.contextmanager
-def _progress(label: str) -> Iterator[Any]:
-    """A progress bar, where a person sees it."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with terminal.progress(label) as advance:
-        yield advance
 
 
 def _say(moved: TransferReport) -> None:

@@ -18,6 +18,7 @@ from rpcsys.wire.checks import match_key, port, text
 VARIABLE = "RPCSYS_LEASE"
 MAX_BYTES = 64 << 10
 _LEAVE = f"exit its shell, or type: unset {VARIABLE}"
+_RELEASED = f"the hold of {{}} is over, or was released: {_LEAVE}"
 _EXPLAINED_S = 1.0  # for a holder to note why its hold is over
 
 
@@ -58,7 +59,7 @@ def read(path: str) -> HoldFile:
         text(lease["key"], "key"), text(lease["host"], "host"), port(lease["port"], "port")
         match_key(lease["matchkey"], "match key")
     except FileNotFoundError:
-        raise UsageError(f"the hold of {path} is over, or was released: {_LEAVE}") from None
+        raise UsageError(_RELEASED.format(path)) from None
     except OSError as error:
         raise UsageError(f"cannot read the hold of {path} ({error.strerror}): {_LEAVE}") from None
     except (ValueError, TypeError, KeyError, RecursionError, ProtocolError):
@@ -78,8 +79,8 @@ def locked(descriptor: int) -> bool:
 def attach(path: str, session_timeout: Optional[float] = None) -> Session:
     """Open a session on the board of a hold, beside those that are attached to it. The hold outlasts the session.
 
-    Raises `UsageError` for a file that is none, `SessionLost` with the reason where the hold is over, and what
-    `rpcsys.client.connect` raises.
+    Raises `UsageError` for a file that is none, `SessionLost` with the reason where the hold is over, or was released,
+    and what `rpcsys.client.connect` raises.
     """
     from rpcsys.client.connection import open_session  # here, because queries need no numpy
 
@@ -93,8 +94,15 @@ def attach(path: str, session_timeout: Optional[float] = None) -> Session:
         raise
 
 
+def _known(path: str) -> HoldFile:
+    """What a hold's file says, for who attaches. Raises `SessionLost` without one: the hold was released."""
+    if not os.path.exists(path):
+        raise SessionLost(_RELEASED.format(path))
+    return read(path)
+
+
 def _lasting(path: str) -> HoldFile:
-    found = read(path)
+    found = _known(path)
     if found.over:
         raise SessionLost(f"the hold of {found.server} is over ({printable(found.over)}): {_LEAVE}")
     return found
@@ -128,6 +136,6 @@ def holds(lease: Mapping[str, Any]) -> bool:
 def to_hold(key: Optional[str], labels: Mapping[str, str], session_timeout: Optional[float]) -> Optional[Session]:
     """A session attached to the hold of this environment; None where a request does not mean it. Errors as `attach`."""
     path = here()
-    if not path or not read(path).fits(key, labels):
+    if not path or not _known(path).fits(key, labels):
         return None
     return attach(path, session_timeout)

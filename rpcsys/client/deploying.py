@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Tuple, Union
 
 from rpcsys.client import answers, capabilities, files, models
 from rpcsys.client.connection import open_session
-from rpcsys.client.files import Progress
+from rpcsys.client.files import Asked
 from rpcsys.errors import Interrupted, ProtocolError, UsageError
 from rpcsys.link.address import address_text, parse_address
 from rpcsys.link.link import Closeable
@@ -41,7 +41,7 @@ class Deployment(Closeable):
         where = parse_address(address) if isinstance(address, str) else address
         self._session = open_session(where, key, serve="", timeout=timeout)
 
-    def put(self, file: Path, name: Optional[str] = None, *, progress: Optional[Progress] = None) -> DeployedVersion:
+    def put(self, file: Path, name: Optional[str] = None, *, progress: Asked = None) -> DeployedVersion:
         """Deploy ``file``, a library or a model, as ``name`` (default: the file's), in place of an earlier version.
 
         The files in which a model keeps its weights go with it; ``progress`` counts the bytes of all.
@@ -55,7 +55,8 @@ class Deployment(Closeable):
             raise UsageError(f"no such file: {path}")
         base = os.path.basename(path)
         capabilities.check_loadable(path, base, self._session.info.get("capabilities", {}))
-        uploaded = models.send(self._session.upload, models.parts(path, base), progress)
+        with files.reporting(progress, f"send {base}") as report:
+            uploaded = models.send(self._session.upload, models.parts(path, base), report)
         said = self._change("deploy.put", "go live", name or os.path.splitext(base)[0], uploaded)
         put: DeployedVersion = answers.from_device(PUT, said, "deploy.put")
         with open(path, "rb") as stream:

@@ -6,8 +6,10 @@ import contextlib
 import hashlib
 import io
 import os
-from typing import Any, BinaryIO, Callable, Iterator, List, Optional, Tuple, Union
+import sys
+from typing import Any, BinaryIO, Callable, ContextManager, Iterator, List, Optional, Tuple, Union
 
+from rpcsys import part
 from rpcsys.client import answers
 from rpcsys.client.calls import Channel, PendingCall
 from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
@@ -17,12 +19,27 @@ from rpcsys.wire.frames import Frame
 
 Progress = Callable[[int, int], None]
 Report = Optional[Progress]
+#: What transfers take: a function, whether to show a bar, or None: a notebook shows one, nobody else.
+Asked = Union[Progress, bool, None]
 Source = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
 
 #: Bytes of one piece: from about 256 kB on the socket is the limit, and progress stays smooth.
 PIECE = 1 << 20
 #: Attempts: another session may remove the file's beginning from the cache between an offer and its upload.
 _TRIES = 3
+
+
+def reporting(progress: Asked, label: str) -> ContextManager[Report]:
+    """What a transfer reports bytes to, while the context lasts."""
+    if callable(progress) or progress is False or (progress is None and "ipykernel" not in sys.modules):
+        return contextlib.nullcontext(progress or None)
+    try:
+        bar: ContextManager[Report] = part("rpcsys.progress").reporting(progress, label, "B")
+    except ImportError:  # on a board, or with a Python that is too old
+        if progress:
+            raise
+        return contextlib.nullcontext()
+    return bar
 
 
 def name_of(source: Source) -> str:

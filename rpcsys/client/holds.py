@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rpcsys import errors
-from rpcsys.client import attaching
+from rpcsys.client import attaching, shown
 from rpcsys.client.attaching import VARIABLE, HoldFile
 from rpcsys.client.session import Session
 from rpcsys.link.address import parse_tracker, tracker_text
@@ -77,6 +77,12 @@ class Hold(Closeable):
     def __init__(self, path: str, process: subprocess.Popen[str] | None) -> None:
         self.path = path
         self._process = process
+
+    def __repr__(self) -> str:
+        return f"<hold {self.path}>"
+
+    def _repr_html_(self) -> str:
+        return shown.hold_html(self)
 
     @property
     def about(self) -> HoldFile:

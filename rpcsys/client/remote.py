@@ -8,6 +8,7 @@ import warnings as python_warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
+from rpcsys import part
 from rpcsys.client import answers
 from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
 from rpcsys.client.calls import CallFuture, Channel
@@ -248,11 +249,14 @@ class TimingResult:
         figures = f"median={self.median:.6g} s, mean={self.mean:.6g} s, std={self.std:.3g} s"
         return f"TimingResult({figures}, repeats={len(self.results)})"
 
+    def _repr_html_(self) -> str:
+        return str(part("rpcsys.client.shown").timing_html(self))
+
     def __str__(self) -> str:
-        interval = "" if self.interval is None else " ({} to {}, 95 %)".format(*map(_human, self.interval))
-        rest = "mean {}  min {}  max {}  std {}".format(*map(_human, (self.mean, self.min, self.max, self.std)))
+        interval = "" if self.interval is None else " ({} to {}, 95 %)".format(*map(time_text, self.interval))
+        rest = "mean {}  min {}  max {}  std {}".format(*map(time_text, (self.mean, self.min, self.max, self.std)))
         energy = "" if self.joules is None else f"  {self.joules:.3g} J"
-        return f"median {_human(self.median)}{interval}  {rest}{energy}  ({len(self.results)} repeats)"
+        return f"median {time_text(self.median)}{interval}  {rest}{energy}  ({len(self.results)} repeats)"
 
 
 class RemoteModule:
@@ -278,6 +282,9 @@ class RemoteModule:
 
     def __repr__(self) -> str:
         return "<remote module {} ({})>".format(self.kind, ", ".join(self.functions))
+
+    def _repr_html_(self) -> str:
+        return str(part("rpcsys.client.shown").module_html(self))
 
     def __getitem__(self, name: str) -> RemoteFunction:
         """The function ``name``. Raises `RemoteFunctionError` where the module has none of that name."""
@@ -438,7 +445,8 @@ def timing_of(answer: Any) -> TimingResult:
         raise ProtocolError("the device's answer to a time evaluator makes no sense") from None
 
 
-def _human(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time in its unit: ``12.345 ms``."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= scale:
             return f"{seconds / scale:.3f} {unit}"

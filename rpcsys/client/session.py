@@ -7,9 +7,10 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Optional, Tuple, TypeVar, Union, overload
 
+from rpcsys import part
 from rpcsys.client import answers, capabilities, files, models, turns
 from rpcsys.client.calls import CallFuture, Channel
-from rpcsys.client.files import Progress, Source
+from rpcsys.client.files import Asked, Source
 from rpcsys.client.log import SessionLog
 from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
 from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
@@ -59,6 +60,9 @@ class Session(Caller, Closeable):
         state = "closed" if self._channel.broken else "open"
         return "<session {} at {}:{}, {}>".format(self.info.get("key", ""), *self.address, state)
 
+    def _repr_html_(self) -> str:
+        return str(part("rpcsys.client.shown").session_html(self))
+
     @property
     def devices(self) -> List[Dict[str, Any]]:
         """The devices of this board, its CPU first: name (``opencl:0``), kind, title, memory in bytes (0: not known),
@@ -75,13 +79,7 @@ class Session(Caller, Closeable):
         return RemoteFunction(self, name, name)
 
     def load_module(
-        self,
-        path: Source,
-        *,
-        name: Optional[str] = None,
-        progress: Optional[Progress] = None,
-        device: str = "",
-        threads: int = 0,
+        self, path: Source, *, name: Optional[str] = None, progress: Asked = None, device: str = "", threads: int = 0
     ) -> RemoteModule:
         """Load a model on the device: a local file (which is uploaded), or one that is there already.
 
@@ -101,7 +99,8 @@ class Session(Caller, Closeable):
         if not isinstance(path, (str, os.PathLike)) or os.path.isfile(path):
             on_device = name or files.name_of(path)
             capabilities.check_loadable(path, on_device, self.info.get("capabilities", {}))
-            models.send(self.upload, models.parts(path, on_device), progress)
+            with files.reporting(progress, f"load {on_device}") as report:
+                models.send(self.upload, models.parts(path, on_device), report)
             loaded = self._builtin("session.load_module", on_device, *where)
         else:
             loaded = self._load_there(os.fspath(path), name or files.path_on_device(path), *where)
@@ -257,23 +256,24 @@ class Session(Caller, Closeable):
                 self._streams = byte_streams.SessionStreams(self._channel)
         return self._streams
 
-    def upload(self, source: Source, target: Optional[str] = None, *, progress: Optional[Progress] = None) -> str:
+    def upload(self, source: Source, target: Optional[str] = None, *, progress: Asked = None) -> str:
         """Copy a local file, or bytes, into the session's directory. Returns its name there.
 
-        ``progress(done, total)`` gets numbers of bytes. The file appears whole, its SHA-256 verified, or not at all.
-        A server with ``--cache`` gets no file again that it has, and only the rest of an upload that broke off, in this
-        session or an earlier one. Raises `UsageError` (a local file that cannot be read), `PathError` (a name that
-        leaves the directory), `RemoteFileError`.
+        ``progress(done, total)`` gets numbers of bytes; True shows a bar, as a notebook does. The file appears whole,
+        its SHA-256 verified, or not at all. A server with ``--cache`` gets no file again that it has, and only the rest
+        of an upload that broke off, in this session or an earlier one. Raises `UsageError` (a local file that cannot be
+        read), `PathError` (a name that leaves the directory), `RemoteFileError`.
         """
         cached = self.info.get("capabilities", {}).get("cache") is True
-        return files.upload(self._channel, self._builtin if cached else None, source, target, progress)
+        with files.reporting(progress, f"upload {target or files.name_of(source)}") as report:
+            return files.upload(self._channel, self._builtin if cached else None, source, target, report)
 
     def download(
         self,
         name: str,
         target: Union[str, os.PathLike[str], None] = None,
         *,
-        progress: Optional[Progress] = None,
+        progress: Asked = None,
         resume: bool = False,
     ) -> bytearray:
         """Copy a file from the session's directory. Returns its bytes, or none with a local file ``target``.
@@ -282,16 +282,15 @@ class Session(Caller, Closeable):
         ``TARGET.part``, and the next download with ``resume`` continues behind them.
         Raises `RemoteFileError` for a missing file, `PathError` for a name that leaves the directory.
         """
-        return files.download(self._channel, name, target, progress, resume)
+        with files.reporting(progress, f"download {name}") as report:
+            return files.download(self._channel, name, target, report, resume)
 
     def listdir(self, path: str = ".") -> List[str]:
         """Names of the files in the session's directory, or in one below it; sorted."""
         names: List[str] = answers.from_device(answers.NAMES, self._builtin("session.listdir", path), "listdir")
         return names
 
-    def push(
-        self, local: Union[str, os.PathLike[str]], remote: str = "", *, progress: Optional[Progress] = None
-    ) -> TransferReport:
+    def push(self, local: Union[str, os.PathLike[str]], remote: str = "", *, progress: Asked = None) -> TransferReport:
         """Copy a local file or folder to ``remote`` in the session's directory (default: its own name).
 
         Only files with another size, time or mode are copied. Each appears whole, and keeps its mode and time. Nothing
@@ -300,10 +299,11 @@ class Session(Caller, Closeable):
         """
         from rpcsys.client import transfers  # not in the device tier
 
-        return transfers.push(self, os.fspath(local), remote, progress)
+        with files.reporting(progress, "push") as report:
+            return transfers.push(self, os.fspath(local), remote, report)
 
     def pull(
-        self, remote: str, local: Union[str, os.PathLike[str], None] = None, *, progress: Optional[Progress] = None
+        self, remote: str, local: Union[str, os.PathLike[str], None] = None, *, progress: Asked = None
     ) -> TransferReport:
         """Copy a file or folder of the session's directory to ``local`` (default: its own name), as `push` does.
 
@@ -311,7 +311,8 @@ class Session(Caller, Closeable):
         """
         from rpcsys.client import transfers  # not in the device tier
 
-        return transfers.pull(self, remote, os.fspath(local or ""), progress)
+        with files.reporting(progress, "pull") as report:
+            return transfers.pull(self, remote, os.fspath(local or ""), report)
 
     def remove(self, name: str) -> None:
         """Remove a file of the session's directory. Raises `RemoteFileError`, `PathError`."""

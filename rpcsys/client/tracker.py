@@ -152,7 +152,7 @@ class Tracker(Closeable):
         from rpcsys.client import listings  # not in the device tier
 
         wanted: Dict[str, Any] = {"key": key, "user": user, "server": server, "since": since, "until": until}
-        return self._exchange(lambda link: list(listings.leases(link, limit=limit, **wanted)))
+        return self._exchange(lambda link: _shown("past leases", listings.leases(link, limit=limit, **wanted)))
 
     def usage(
         self, *, key: Optional[str] = None, user: Optional[str] = None, since: Optional[float] = None
@@ -164,7 +164,7 @@ class Tracker(Closeable):
         """
         from rpcsys.client import listings  # not in the device tier
 
-        return self._exchange(lambda link: listings.usage(link, key=key, user=user, since=since))
+        return self._exchange(lambda link: _shown("usage", listings.usage(link, key=key, user=user, since=since)))
 
     def find_results(self, identities: Iterable[str]) -> Dict[str, List[float]]:
         """The results of an auto-tuner's measurements that the tracker keeps, in seconds, by identity (a SHA-256).
@@ -341,7 +341,7 @@ class Tracker(Closeable):
 
     def leases(self) -> List[rows.LeaseRow]:
         """The current leases; none of TVM's tracker."""
-        return self.summary().get("leases", [])
+        return _shown("leases", self.summary().get("leases", []))
 
     def why(self, key: str) -> rows.WhyAnswer:
         """Why a request for ``key`` waits: ``reasons`` (sentences), servers, holders, queue. Raises `UnknownKey`."""
@@ -438,3 +438,10 @@ class Tracker(Closeable):
                 return link
             except (errors.ConnectError, errors.ProtocolError, errors.TrackerLost):
                 link.close()
+
+
+def _shown(title: str, rows: Iterable[Found]) -> List[Found]:
+    """A list that a notebook shows as a table."""
+    from rpcsys.client.shown import ShownRows  # not in the device tier
+
+    return ShownRows(title, rows)

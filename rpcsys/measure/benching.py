@@ -31,6 +31,7 @@ from rpcsys.errors import (
 )
 from rpcsys.graph import samples
 from rpcsys.measure.tables import BenchBoard, BenchTable, Cell, Measured
+from rpcsys.progress import Advance, reporting
 from rpcsys.wire import device_names
 
 if TYPE_CHECKING:
@@ -96,12 +97,14 @@ def bench(
     repeat: int = REPEAT,
     min_repeat_ms: float = MIN_REPEAT_MS,
     say: Say = lambda line: None,
+    progress: Advance | bool | None = None,
 ) -> BenchTable:
     """Measure each of ``models`` (files) on the boards of ``key``, or of each of several, or of each that there is.
 
     ``boards``: ``"one"`` of each key, or ``"all"``. ``devices`` of a board, such as ``"opencl:0"``, and ``threads`` of
     a call: each of them with each model. Each cell is measured in ``sessions``, ``repeat`` results in each. Inputs are
-    random, from a fixed seed. ``say`` gets a line as each board begins and ends.
+    random, from a fixed seed. ``say`` gets a line as each board begins and ends, ``progress`` the number of sessions of
+    boards that are over, and of all; True shows a bar, as a notebook does.
 
     Raises `UsageError` for arguments that make no sense, `UnknownKey` for a key without a server, `NotSupported` for
     TVM's tracker. Whatever fails later is in the table.
@@ -109,7 +112,9 @@ def bench(
     plan = BenchPlan(named(models), checked_devices(devices), checked_threads(threads), sessions, repeat, min_repeat_ms)
     with contextlib.ExitStack() as stack:
         connection = tracker if isinstance(tracker, Tracker) else stack.enter_context(connect_tracker(tracker))
-        return run(connection, plan, boards_of(connection, key, boards), say)
+        places = boards_of(connection, key, boards)
+        report = stack.enter_context(reporting(progress, "measuring", "session"))
+        return run(connection, plan, places, say, report=report)
 
 
 def named(models: Sequence[str | Path]) -> dict[str, Path]:
@@ -180,12 +185,13 @@ def _why_not(server: ServerRow) -> str:
 
 def run(
     tracker: Tracker, plan: BenchPlan, boards: Sequence[BoardPlan], say: Say = lambda line: None,
-    only: Collection[Cell] | None = None,
+    only: Collection[Cell] | None = None, report: Advance | None = None,
 ) -> BenchTable:  # fmt: skip
-    """Measure on these boards; ``only``: these cells. Ctrl-C ends all sessions."""
+    """Measure on these boards; ``only``: these cells. Ctrl-C ends all sessions. ``report``: `bench`'s ``progress``."""
     machines = Machines()
     stopped = threading.Event()
-    runs = [BoardRun(tracker, plan, board, machines, say, stopped, only) for board in boards]
+    over = SessionCount(len(boards) * plan.sessions, report or (lambda done, total: None))
+    runs = [BoardRun(tracker, plan, board, machines, say, stopped, only, over) for board in boards]
     try:
         for future in [_in_thread(each.measure) for each in runs]:
             future.result()
@@ -228,6 +234,20 @@ class Machines:
             return self._locks[str(session.info.get("machine", {}).get("host", "")), session.address[0]]
 
 
+class SessionCount:
+    """Counts the sessions of all boards that are over, and reports it. For any thread."""
+
+    def __init__(self, total: int, report: Advance) -> None:
+        self._done, self._total, self._report = 0, total, report
+        self._lock = threading.Lock()
+
+    def add(self, sessions: int) -> None:
+        """So many more are over, or will not be."""
+        with self._lock:
+            self._done += sessions
+            self._report(self._done, self._total)
+
+
 @dataclass
 class _Row:
     """A cell's results so far."""
@@ -257,9 +277,10 @@ class BoardRun:
 
     def __init__(
         self, tracker: Tracker, plan: BenchPlan, board: BoardPlan, machines: Machines, say: Say,
-        stopped: threading.Event, only: Collection[Cell] | None,
+        stopped: threading.Event, only: Collection[Cell] | None, over: SessionCount,
     ) -> None:  # fmt: skip
         self.board = board
+        self._count = over
         self._tracker, self._plan, self._machines, self._say, self._stopped = tracker, plan, machines, say, stopped
         self._rows = {cell: _Row() for cell in plan.cells(board) if only is None or cell in only}
         self._session: Session | None = None
@@ -286,6 +307,7 @@ class BoardRun:
         if self.board.why:
             self._fail([*self._rows], NotSupported(self.board.why))
         order = random.Random(f"{SEED} {self.board.name}")
+        counted = 0
         for number in range(self._plan.sessions):
             cells = [cell for cell, row in self._rows.items() if row.error is None]
             if not cells or self._over or self._stopped.is_set():
@@ -294,6 +316,9 @@ class BoardRun:
             self._say(f"{self.board.name}: session {number + 1} of {self._plan.sessions}")
             while cells and not self._stopped.is_set():
                 cells = self._in_a_session(cells, number)
+            self._count.add(1)
+            counted += 1
+        self._count.add(self._plan.sessions - counted)
         if self._rows:
             self._say(f"{self.board.name or self.board.key}: done")
 

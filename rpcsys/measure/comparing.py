@@ -6,8 +6,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,15 +19,15 @@ from rpcsys.measure.board import MeasuredBoard
 from rpcsys.measure.judge import Judgement, Rules, judge
 from rpcsys.measure.outcome import BoardRuns, ModelComparison
 from rpcsys.measure.readiness import Readiness, readiness
+from rpcsys.measure.shown import ShownComparison
 from rpcsys.measure.subjects import MAX_SUBJECTS, Subject, check_file, difference, names, parse
+from rpcsys.progress import Advance, reporting
 
 LEAST, LIMIT_S, CONFIDENCE, PATIENCE_S = 0.01, 60.0, 0.95, 10.0
 MAX_S = 24 * 3600.0
 SHARED = 0.05  # of the CPUs' time; others who take less change nothing
 _SHARED = "its CPUs had other work, and models with several threads: a quiet board may show a larger difference"
 _LOOK_S = 0.5  # between two looks at a board that is waited for
-#: Called with seconds of measuring that are done, and the most there will be.
-Progress = Callable[[float, float], Any]
 Where = Session | Sequence[Session] | Tracker
 
 
@@ -36,7 +35,7 @@ def compare(
     where: Where, subjects: Sequence[str | os.PathLike[str] | Subject], *, key: str | None = None,
     boards: int | str = 1, labels: Mapping[str, str] | None = None, inputs: Arrays | None = None,
     least: float = LEAST, limit_s: float = LIMIT_S, confidence: float = CONFIDENCE, patience_s: float = PATIENCE_S,
-    seed: int | None = None, progress: Progress | None = None,
+    seed: int | None = None, progress: Advance | bool | None = None,
 ) -> ModelComparison:  # fmt: skip
     """Compare the times of models on one board or several; the first one is what the others are compared with.
 
@@ -44,7 +43,8 @@ def compare(
     (or "all" of it) with ``labels``. ``subjects``: `Subject`, or its text. ``inputs``: arrays by name, else random
     ones. ``least``: the least relative difference that matters. ``limit_s``: the most seconds of measuring.
     ``patience_s``: how long a board that is busy, hot or throttled is waited for; one that is still throttled is
-    refused. ``seed``: of the order of turns, for one that can be had again.
+    refused. ``seed``: of the order of turns, for one that can be had again. ``progress`` is called with the seconds of
+    measuring that are done, and the most there will be; True shows a bar, as a notebook does.
 
     Raises `UsageError`, and what leasing and loading raise.
     """
@@ -52,8 +52,8 @@ def compare(
     planned = schedule.looks(limit_s)
     rules = Rules(least, confidence, len(planned), len(parsed) - 1)
     drawn = secrets.randbits(32) if seed is None else seed
-    with _sessions(where, key, boards, labels) as sessions:
-        run = _Comparing([MeasuredBoard(session, parsed) for session in sessions], planned, rules, patience_s, progress)
+    with _sessions(where, key, boards, labels) as sessions, reporting(progress, "comparing") as report:
+        run = _Comparing([MeasuredBoard(session, parsed) for session in sessions], planned, rules, patience_s, report)
         return run.compare(parsed, inputs, drawn)
 
 
@@ -101,7 +101,7 @@ class _Comparing:
 
     def __init__(
         self, boards: list[MeasuredBoard], planned: Sequence[float], rules: Rules, patience_s: float,
-        progress: Progress | None,
+        progress: Advance | None,
     ) -> None:  # fmt: skip
         self._boards = boards
         self._planned = planned
@@ -127,7 +127,7 @@ class _Comparing:
             BoardRuns(each.name, each.facts.blocks, each.facts.others, each.facts.waited, (*each.notes.values(),))
             for each in self._boards
         ]
-        return ModelComparison(
+        return ShownComparison(
             (*names(subjects),), judgements, (*runs,), (*outputs,), self._rules, self._refused,
             self._measured_s, self._planned[-1], seed,
         )  # fmt: skip

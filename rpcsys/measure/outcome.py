@@ -57,6 +57,9 @@ class ModelComparison:
     def __str__(self) -> str:
         return "\n".join(sentences(self))
 
+    def __repr__(self) -> str:
+        return f"<comparison: {'; '.join(sentences(self))}>"
+
 
 def sentences(found: ModelComparison) -> list[str]:
     """The answers, one for each subject after the first; then what a reader has to know of outputs and boards."""

@@ -7,11 +7,12 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rpcsys import notebook
 from rpcsys.errors import ProtocolError, UsageError
 from rpcsys.intervals import median_interval
 from rpcsys.wire import checks
@@ -74,6 +75,29 @@ class Measured:
         return median_interval(self.medians)
 
 
+def duration(seconds: float) -> str:
+    """Seconds as text, with four digits: ``12.34 ms``."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds * 1e6:.4g} us"
+
+
+#: The columns of a table for people: a heading, and what makes the cell of a row.
+COLUMNS: dict[str, Callable[[Measured], str]] = {
+    "MODEL": lambda row: row.cell.model,
+    "BOARD": lambda row: row.cell.board,
+    "RUNTIME": lambda row: row.runtime.removeprefix("rpcsys.") or "-",
+    "DEVICE": lambda row: row.cell.device or "-",
+    "THREADS": lambda row: str(row.cell.threads or "-"),
+    "MEDIAN": lambda row: row.error or duration(row.median),
+    "95 %": lambda row: "-" if row.interval is None else " to ".join(map(duration, row.interval)),
+    "MEMORY": lambda row: "-" if row.memory is None else f"{row.memory / 1e6:.1f} MB",
+    "ENERGY": lambda row: "-" if row.joules is None else f"{row.joules:.3g} J",
+    "DOUBTS": lambda row: f"{row.doubtful} of {len(row.blocks)}" if row.doubtful else "-",
+}
+
+
 @dataclass(frozen=True)
 class BenchBoard:
     """What is known of a board, and ``pace``: seconds of a call that does nothing, for each session.
@@ -94,6 +118,12 @@ class BenchTable:
     rows: tuple[Measured, ...]
     boards: Mapping[str, BenchBoard] = field(default_factory=dict)
     made: float = field(default_factory=time.time)
+
+    def _repr_html_(self) -> str:
+        measured = [[show(row) for show in COLUMNS.values()] for row in self.rows if not row.error]
+        failed = [f"{row.cell}: not measured: {row.error}" for row in self.rows if row.error]
+        doubts = dict.fromkeys(f"warning: {row.cell.board}: {line}" for row in self.rows for line in row.warnings)
+        return notebook.block("bench", notebook.table([*COLUMNS], measured), notebook.lines([*failed, *doubts]))
 
     def row(self, cell: Cell) -> Measured | None:
         """The row of a cell; None if there is none."""

@@ -9,7 +9,7 @@ import lzma
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,14 +42,16 @@ class Packed(NamedTuple):
 def pack(
     target: str, output: Path, *, folder: Path | None = None, from_wheels: bool = False,
     drivers: Sequence[Path] = (), glibc: str | None = None, speedups: Path | bool = True,
+    say: Callable[[str], object] = lambda text: None,
 ) -> Packed:  # fmt: skip
     """Write the device runtime for ``target`` to ``output``.
 
     TVM's libraries come from the build folder ``folder``, or from PyPI. Without either, the board serves everything
     that needs none. ``drivers`` are included and loaded in every session. ``glibc`` is the newest C library that any of
     them may require. ``speedups`` is a file with the library ``rpcsys.speedups``; if True, it is compiled, and where
-    that is impossible a remark says why. Raises UsageError for an unknown target, or a library that the board could not
-    load, RpcsysError if the wheels cannot be downloaded, or the archive cannot be written.
+    that is impossible a remark says why. ``say`` gets a text at each step that takes long. Raises UsageError for an
+    unknown target, or a library that the board could not load, RpcsysError if the wheels cannot be downloaded, or the
+    archive cannot be written.
     """
     _check_output(output)
     if folder is not None and from_wheels:
@@ -58,10 +60,15 @@ def pack(
     board = PackTarget(name, machine, bits, libraries.parse_version(glibc) if glibc else ())
     with tempfile.TemporaryDirectory(prefix="rpcsys-pack-") as work:
         sources = libraries.from_folder(folder) if folder is not None else []
+        if from_wheels:
+            say("downloading TVM's libraries")
         sources += libraries.from_wheels(board, Path(work)) if from_wheels else []
         native = _prepared(sources, board, Path(work) / "native")
         extra = _prepared(libraries.drivers(drivers), board, Path(work) / "drivers")
+        if speedups is True:
+            say("compiling the library for faster calls")
         fast, remark = compiled.speedups(speedups, board, target, Path(work) / "speedups")
+        say("compressing")
         packed = _write(output, board, native, extra, fast)
     return packed._replace(remarks=(*packed.remarks, remark)) if remark else packed
 

@@ -1,6 +1,6 @@
-"""How commands run and print: exit statuses, tables, JSON, progress. Control characters never reach the terminal.
+"""How commands run and print: exit statuses, tables, JSON. Control characters never reach the terminal.
 
-Results go to standard output; progress goes to standard error, and only as a line where that is no terminal.
+Results go to standard output; progress (`rpcsys.progress`) goes to standard error.
 """
 
 from __future__ import annotations
@@ -292,18 +292,6 @@ def value_text(value: Any) -> str:
 def _first(items: Sequence[Any], count: int) -> str:
     shown = ", ".join(map(value_text, items))
     return f"  {shown}{', …' if count > len(items) else ''}" if shown else ""
-
-
-@contextlib.contextmanager
-def progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error; yields ``advance(done, total)``."""
-    with click.progressbar(length=1, label=f"  {label}", file=sys.stderr) as bar:
-
-        def advance(done: int, total: int) -> None:
-            bar.length = max(total, 1)
-            bar.update(done - bar.pos)
-
-        yield advance
 
 
 def megabytes(count: int) -> str:

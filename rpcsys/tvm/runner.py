@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, RunnerFutu
 from rpcsys.client import Tracker, connect_tracker
 from rpcsys.client.tracker import Address
 from rpcsys.errors import UsageError
+from rpcsys.progress import reporting
 from rpcsys.result_store import ResultStore, users_file
 from rpcsys.tvm.artefact import Artefact
 from rpcsys.tvm.lab_results import LabResults
@@ -51,6 +54,7 @@ class Runner(_RunnerObject):  # type: ignore[misc]
         user's own file (`rpcsys.result_store.users_file`); ``"tracker"``: at the tracker's host, for all of a lab (a
         file of that name is ``"./tracker"``); None or False: nowhere
     measure_again : measure candidates whose results are in the store, too, and replace these
+    progress : whether a bar shows how many candidates of a round are measured; None: in a notebook
 
     Raises `TrackerUnreachable`, `UsageError`.
     """
@@ -71,6 +75,7 @@ class Runner(_RunnerObject):  # type: ignore[misc]
         wait_timeout_s: float | None = 3600.0,
         store: StoreLike = True,
         measure_again: bool = False,
+        progress: bool | None = None,
     ) -> None:
         if boards is not None and (type(boards) is not int or boards < 1):
             raise UsageError(f"boards={boards!r}: give the number of boards to use at the same time, or None for all")
@@ -84,7 +89,7 @@ class Runner(_RunnerObject):  # type: ignore[misc]
         plan = TuningPlan(key, boards, priority, options, timeout_s, wait_timeout_s)
         connected = tracker if isinstance(tracker, Tracker) else connect_tracker(tracker)
         measured = KnownResults(_store(store, connected), options, measure_again)
-        self._owned = _OwnedBoards(Boards(connected, plan, measured))
+        self._owned = _OwnedBoards(Boards(connected, plan, measured), progress)
         super().__init__(self._owned.run)
 
     def __repr__(self) -> str:
@@ -115,17 +120,38 @@ class Runner(_RunnerObject):  # type: ignore[misc]
 class _OwnedBoards:
     """What TVM's object and Python's share: when both are gone, the boards are given back."""
 
-    def __init__(self, boards: Boards) -> None:
+    def __init__(self, boards: Boards, progress: bool | None) -> None:
         self.boards = boards
+        self._progress = progress
 
     def run(self, inputs: Sequence[RunnerInput]) -> list[RunnerFuture]:
         """A future for each candidate; returns at once."""
         candidates = [_candidate(each) for each in inputs]
+        _show(candidates, self._progress)
         self.boards.measure([candidate for candidate in candidates if not candidate.outcome.done()])
         return [_future(candidate) for candidate in candidates]
 
     def __del__(self) -> None:
         self.boards.close()
+
+
+def _show(candidates: Sequence[Candidate], progress: bool | None) -> None:
+    """Show how many of these have their results, until all have."""
+    stack = contextlib.ExitStack()
+    report = stack.enter_context(reporting(progress, "measuring", "candidate"))
+    lock, left = threading.Lock(), len(candidates)
+
+    def one_done(_: object) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            if report is not None:
+                report(len(candidates) - left, len(candidates))
+            if not left:
+                stack.close()
+
+    for candidate in candidates if report is not None else ():
+        candidate.outcome.add_done_callback(one_done)
 
 
 def _options(config: EvaluatorConfig, cooldown_s: float, alloc_repeat: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rpcsys.cli import bench as command
-from rpcsys.cli.bench import duration, numbers_of_threads, share
+from rpcsys.cli.bench import numbers_of_threads, share
 from rpcsys.cli.commands import run_group
 from rpcsys.errors import RpcsysError, UsageError
 from rpcsys.measure.regressions import cell_verdicts
@@ -36,13 +36,6 @@ def test_numbers_of_threads() -> None:
     for wrong in ("", "0", "1,", "x", "-1", "1025", "٣"):
         with pytest.raises(UsageError, match="such as 1,2,4"):
             numbers_of_threads(wrong)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(1.5, "1.5 s"), (0.0123456, "12.35 ms"), (0.0015, "1.5 ms"), (2e-6, "2 us")]
-)
-def test_durations_have_four_digits(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_the_table_and_what_was_not_measured(capsys: pytest.CaptureFixture[str]) -> None:

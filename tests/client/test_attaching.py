@@ -101,5 +101,6 @@ def test_requests_without_a_hold_are_leases(monkeypatch):
     monkeypatch.delenv(attaching.VARIABLE, raising=False)
     assert attaching.to_hold(None, {}, None) is None
     monkeypatch.setenv(attaching.VARIABLE, "/nowhere/at-all")
-    with pytest.raises(UsageError, match="is over, or was released"):
-        attaching.to_hold(None, {}, None)
+    for attach in (lambda: attaching.to_hold(None, {}, None), lambda: attaching.attach("/nowhere/at-all")):
+        with pytest.raises(SessionLost, match="is over, or was released"):
+            attach()

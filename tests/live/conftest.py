@@ -11,10 +11,10 @@ import pytest
 import rpcsys
 from rpcsys import stream
 from rpcsys.pack import build
-from tests.live import invariant, lab_checks
+from tests.live import board_commands, invariant, lab_checks
 from tests.live.artefacts import Artefacts, compiled
 from tests.live.board_cli import BoardCli
-from tests.live.daemons import Daemons
+from tests.live.daemons import Daemon, Daemons
 from tests.live.fault_lab import KINDS, FaultLab
 from tests.live.lab_site import LabSite
 from tests.live.once import once
@@ -100,6 +100,19 @@ def module_daemons(tmp_path_factory: pytest.TempPathFactory, way: str) -> Iterat
     yield make
     for daemons in made:
         daemons.stop()
+
+
+@pytest.fixture(scope="module")
+def server(module_daemons: Callable[..., Daemons]) -> Daemon:
+    """A server whose sessions may run programs. Modules that need another one have their own."""
+    return board_commands.board(module_daemons(), "--slots", "4")
+
+
+@pytest.fixture
+def session(server: Daemon) -> Iterator[rpcsys.client.Session]:
+    """A session there, without a tracker."""
+    with rpcsys.connect(*server.address, key="k") as session:
+        yield session
 
 
 @pytest.fixture

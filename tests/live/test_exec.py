@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,7 +20,7 @@ import pytest
 import rpcsys
 from rpcsys.cli.exec import INSISTS
 from rpcsys.errors import DeadlineExceeded, ExecNotAllowed, SessionLost
-from tests.live.board_commands import FLAGS, WAIT_S, board, run, shell, started, words
+from tests.live.board_commands import FLAGS, WAIT_S, run, shell, started, words
 from tests.live.daemons import Daemon, Daemons, wait_until
 from tests.live.sshboard import SshBoard
 
@@ -29,19 +28,6 @@ MB = 1 << 20
 #: What a session's process may hold beside its code, whatever its programs write.
 MOST_RSS = 100 * MB
 CLEAN_S = 2.0
-
-
-@pytest.fixture(scope="module")
-def server(module_daemons) -> Daemon:
-    return board(module_daemons(), "--slots", "4")
-
-
-@pytest.fixture
-def session(server: Daemon) -> Iterator[rpcsys.client.Session]:
-    with rpcsys.connect(*server.address, key="k") as session:
-        yield session
-
-
 #: What a shell runs, and the exit status of ssh for it, and so of ours.
 STATUSES = {
     "exit 0": 0,

@@ -18,7 +18,7 @@ import pytest
 
 import rpcsys
 from rpcsys.wire.byte_streams import WINDOW
-from tests.live.board_commands import WAIT_S, board, shell, started
+from tests.live.board_commands import WAIT_S, shell, started
 from tests.live.daemons import Daemon, free_port, wait_until
 
 MB = 1 << 20
@@ -31,17 +31,6 @@ PROGRAM = """
 static int answer = 40;
 int main(void) { answer += 2; printf("%d\\n", answer); return 0; }
 """
-
-
-@pytest.fixture(scope="module")
-def server(module_daemons) -> Daemon:
-    return board(module_daemons(), "--slots", "4")
-
-
-@pytest.fixture
-def session(server: Daemon) -> Iterator[rpcsys.client.Session]:
-    with rpcsys.connect(*server.address, key="k") as session:
-        yield session
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 import rpcsys
 from rpcsys.client import attaching, holds
-from rpcsys.errors import SessionLost, UsageError
+from rpcsys.errors import SessionLost
 from tests.live.daemons import START_S, Daemon, Daemons, queue, wait_free, wait_until
 from tests.live.ways import ALLOWED, OPEN
 
@@ -56,7 +56,7 @@ def check_a_hold(tracker: Daemon, key: str) -> None:
             assert later.listdir() == ["one.txt"]
             assert later.get_function("testing.echo")([1, 2]) == [1, 2]
     wait_free(tracker, key, 1, SOON_S)
-    with pytest.raises(UsageError, match="is over, or was released: exit its shell, or type: unset RPCSYS_LEASE"):
+    with pytest.raises(SessionLost, match="is over, or was released: exit its shell, or type: unset RPCSYS_LEASE"):
         hold.session()
 
 

@@ -60,7 +60,7 @@ def programs(server: Daemon) -> list[str]:
     return found
 
 
-def test_commands_share_the_folder_and_programs_end_with_theirs(lab, hold):
+def test_commands_share_the_folder_and_programs_end_with_theirs(lab, hold, monkeypatch):
     tracker, server = lab
     with hold.session() as session:
         session.upload(b"pushed\n", "file")
@@ -85,6 +85,10 @@ def test_commands_share_the_folder_and_programs_end_with_theirs(lab, hold):
     hold.close()
     wait_until(lambda: programs(server) == [], CLEAN_S, "nothing stays after the hold")
     wait_free(tracker, KEY, 1, CLEAN_S)
+    monkeypatch.setenv(attaching.VARIABLE, hold.path)
+    released = subprocess.run([sys.executable, "-m", "rpcsys", "exec", "true"], capture_output=True, timeout=WAIT_S)
+    assert (released.returncode, released.stderr.count(b"\n")) == (255, 1)
+    assert b"is over, or was released" in released.stderr
 
 
 def test_a_forward_ends_with_its_hold_and_says_so(hold):

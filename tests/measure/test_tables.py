@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rpcsys.errors import ProtocolError, UsageError
-from rpcsys.measure.tables import BenchBoard, BenchTable, Cell, Measured, from_json, load_table, merged_tables
+from rpcsys.measure.tables import BenchBoard, BenchTable, Cell, Measured, duration, from_json, load_table, merged_tables
+from tests.shown_html import shown
 
 seconds = st.floats(0, 1e6)
 blocks = st.lists(st.lists(seconds, min_size=1, max_size=4).map(tuple), max_size=8).map(tuple)
@@ -141,3 +142,19 @@ def test_tables_of_several_days_are_merged() -> None:
     assert merged_tables([tuesday, monday]).rows[1].blocks == ((7.0,),)
     with pytest.raises(UsageError):
         merged_tables([])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.5, "1.5 s"), (0.0123456, "12.35 ms"), (0.0015, "1.5 ms"), (2e-6, "2 us")]
+)
+def test_durations_have_four_digits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_notebook_shows_the_table_and_what_was_not_measured() -> None:
+    cell = Cell("m.onnx", "pi-1")
+    measured = Measured(cell, ((0.002,),) * 6, "rpcsys.onnx", 5_000_000, warnings=("busy",), doubtful=1)
+    told = shown(BenchTable((measured, Measured(cell._replace(threads=4), error="the <board> is gone")), {}, 0.0))
+    assert told.cells[:3] == ["bench", "MODEL", "BOARD"]
+    assert "2 ms to 2 ms" in told.cells
+    assert told.cells[-2:] == ["m.onnx on pi-1, 4 threads: not measured: the <board> is gone", "warning: pi-1: busy"]

@@ -27,7 +27,6 @@ from rpcsys.query.terminal import (
     print_pairs,
     print_rows,
     print_table,
-    progress,
     run_command,
     say,
     span,
@@ -177,15 +176,6 @@ def test_an_array_is_described_in_one_line(value: np.ndarray, text: str) -> None
 )
 def test_any_output_is_described_in_one_line(value: object, text: str) -> None:
     assert value_text(value) == text
-
-
-def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("loading") as advance:
-        for done in range(0, 11, 5):
-            advance(done, 10)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "loading" in captured.err
 
 
 def test_bytes_are_printed_in_megabytes() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +104,22 @@ def test_a_tracker_that_is_not_there_is_told_at_once() -> None:
         address = closed.getsockname()
     with pytest.raises(TrackerUnreachable):
         Runner("rpi4", address, store=None)
+
+
+def test_a_round_of_candidates_shows_how_many_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[float, float] | str] = []
+
+    @contextlib.contextmanager
+    def reporting(*asked: object) -> Iterator[Any]:
+        assert asked == (True, "measuring", "candidate")
+        yield lambda done, total: told.append((done, total))
+        told.append("closed")
+
+    monkeypatch.setattr(runner, "reporting", reporting)
+    candidates = [runner._candidate(given()) for _ in range(3)]
+    candidates[1].answer([0.5])
+    runner._show(candidates, True)
+    assert told == [(1, 3)]
+    candidates[0].answer(error=UsageError("it fails"))
+    candidates[2].answer([0.5])
+    assert told == [(1, 3), (2, 3), (3, 3), "closed"]

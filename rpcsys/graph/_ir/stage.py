@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 import onnx_ir as ir
 
+from rpcsys import notebook
 from rpcsys.errors import UsageError, there_are
 from rpcsys.graph._ir import models
 from rpcsys.graph._ir.tensor_info import TensorInfo
@@ -90,6 +91,15 @@ class Stages(Sequence[Stage]):
 
     def __repr__(self) -> str:
         return f"Stages({', '.join(stage.name for stage in self)})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [each.name, each.target, sum(1 for _ in each.model.graph), f"{each.weight_bytes:,}", ", ".join(each.needs),
+             *(", ".join(f"{tensor.name} {tensor.text()}" for tensor in way) for way in (each.inputs, each.outputs))]
+            for each in self
+        ]  # fmt: skip
+        head = ["stage", "target", "nodes", "bytes of weights", "needs", "takes", "gives"]
+        return notebook.block(f"{len(self)} stages", notebook.table(head, rows))
 
     def source(self, tensor: str) -> str:
         """The name of the stage that makes ``tensor``; "" for an input of the model. Raises `UsageError` otherwise."""

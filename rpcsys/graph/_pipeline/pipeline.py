@@ -24,7 +24,7 @@ from rpcsys.graph._pipeline.board_report import BoardReports
 from rpcsys.graph._pipeline.resolve import Given, resolve
 from rpcsys.graph._pipeline.results import results, results_async
 from rpcsys.graph._pipeline.scheduler import Action, FrameScheduler, StartStage
-from rpcsys.graph._pipeline.stats import PipelineStats, StageRun, StageStats, size, with_progress
+from rpcsys.graph._pipeline.stats import PipelineFigures, PipelineStats, StageRun, size, with_progress
 from rpcsys.graph._pipeline.topology import Function, PipelineStage, Topology, named_results
 from rpcsys.module import Module
 from rpcsys.module.stage_errors import failing
@@ -255,14 +255,14 @@ class Pipeline:
         self._changed.notify_all()
         return finished
 
-    def figures(self) -> dict[str, StageStats]:
+    def figures(self) -> PipelineFigures:
         """Counters of each stage so far: frames, seconds busy, active and waiting, bytes.
 
         Stages that are one call on a leased board have a row each, with the seconds that the board reports of their
         devices, and one of the call, called by their names: ``stage1+stage2``.
         """
         calls = self._stats.now()
-        return {**calls, **self._boards.figures(calls, self._failed_inside)}
+        return PipelineFigures({**calls, **self._boards.figures(calls, self._failed_inside)})
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write when each stage ran (the newest 65,536 runs) as JSON for https://ui.perfetto.dev.

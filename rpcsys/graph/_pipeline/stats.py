@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from rpcsys import notebook
 from rpcsys.errors import UsageError
 
 TRACED_RUNS = 1 << 16  # a trace holds this many runs of stages, the newest ones
@@ -69,6 +70,19 @@ class StageStats:
 
 
 Stats = Mapping[str, StageStats]
+
+
+class PipelineFigures(dict[str, StageStats]):
+    """The counters of a pipeline's stages, by name."""
+
+    def _repr_html_(self) -> str:
+        head = ["stage", "frames", "failed", "busy", "waiting", "active", "MB"]
+        rows = [
+            [name, each.frames, each.failed, *(f"{seconds:.3f} s" for seconds in
+             (each.busy_s, each.waiting_s, each.active_s)), f"{each.bytes / 1e6:.1f}"]
+            for name, each in self.items()
+        ]  # fmt: skip
+        return notebook.block("stages of a pipeline", notebook.table(head, rows))
 
 
 class PipelineStats:

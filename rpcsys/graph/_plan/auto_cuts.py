@@ -32,6 +32,7 @@ from rpcsys.graph._plan.profile import encoded_bytes, profile
 from rpcsys.graph._plan.search import Bench, Report, Search
 from rpcsys.graph.samples import random_inputs
 from rpcsys.module.kinds.onnx_model import ModelLike, read
+from rpcsys.progress import saying
 from rpcsys.wire.by_name import not_by_name
 from rpcsys.wire.encoding import steps
 
@@ -73,7 +74,7 @@ def auto_cuts(
     ``rounds`` : the most divisions to try, after the first trials of unlike devices
     ``measure_s`` : seconds for which the stages of each division run
     ``wait_s`` : seconds to wait for a device
-    ``say`` : a function that receives a short text at each step
+    ``say`` : a function that receives a short text at each step; a notebook shows them without one
 
     Raises `UsageError` for an unknown device or goal, a model without nodes to divide, and inputs that do not fit the
     model; `ModelError` if onnxruntime cannot load or run the model, or a device cannot load its stage; `ConnectError`,
@@ -86,23 +87,27 @@ def auto_cuts(
     if encode:
         steps(encode)
     wanted = parse(devices)
-    say = say or (lambda text: None)
     flow = Dataflow(read(model))
     wants = [describe(value) for value in flow.model.graph.inputs]
     arrays, warnings = _arrays(wants, inputs)
     for warning in warnings:
         python_warnings.warn(warning, RuntimeWarning, stacklevel=2)
     with ExitStack() as stack:
+        tell = stack.enter_context(saying(say))
         sessions = list(open_sessions(wanted, tracker, wait_s, stack))
         wanted = with_targets(wanted, sessions)
         for device in without_deployments(wanted, sessions):
-            say(f"{device.name} has no --deploy: its part cannot be deployed until its server runs with --deploy DIR")
-        say("profiling the model")
-        found = _cut_points(flow, arrays, "" if all(device.here for device in wanted) else encode, say)
-        say("measuring the way to the devices")
+            lacks = (
+                f"{device.name} has no --deploy: its part cannot be deployed until its server runs with --deploy DIR"
+            )
+            tell(lacks)
+            warnings = (*warnings, lacks)
+        tell("profiling the model")
+        found = _cut_points(flow, arrays, "" if all(device.here for device in wanted) else encode, tell)
+        tell("measuring the way to the devices")
         calls = CALLS if goal == "throughput" else 1
         benches = list(_benches(wanted, sessions, calls, encode))
-        search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, say)
+        search = Search(flow.model, found, wanted, benches, arrays, goal, exact, measure_s, tell)
         best = search.run(rounds, keep_order)
         return replace(search.plan(best), encode=encode, warnings=warnings)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rpcsys import notebook
 from rpcsys.client import Tracker
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.build import PathLike, build
@@ -24,10 +25,12 @@ from rpcsys.graph._pipeline.stats import StageStats
 from rpcsys.graph._plan.bench import load_on, write_part
 from rpcsys.graph._plan.cost_model import Goal
 from rpcsys.graph._plan.devices import PlanDevice, TrackerLike, open_sessions
-from rpcsys.graph._show.show import ms_text, size_text, table
+from rpcsys.graph._show.show import drawing, ms_text, size_text, table
 from rpcsys.link.address import address_text, tracker_defaults, tracker_text
 from rpcsys.module import export_library
 
+_HEAD = ["STAGE", "DEVICE", "NODES", "TAKES", "GIVES", "WORK", "WAY", "EXPECTED"]
+_COMPARED = ["STAGE", "EXPECTED", "MEASURED", "OFF"]
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")  # characters that a deployed module's name must not contain
 
 
@@ -124,8 +127,8 @@ class Plan:
         """
         return export(self.stages, self.devices, path, tracker=tracker, encode=self.encode, fallback=fallback)
 
-    def __str__(self) -> str:
-        """A table of the stages, and a line with the expected times."""
+    def _rows(self) -> list[list[str]]:
+        """The cells of `_HEAD` for each stage and call."""
         rows = []
         for stage in (*self.planned, *self.calls):
             sizes = [size_text(stage.taken), size_text(stage.given)]
@@ -133,14 +136,27 @@ class Plan:
             rows.append([stage.name, stage.device, str(stage.nodes), *sizes, *times])
             if stage is self.bottleneck:
                 rows[-1][-1] += "  <- slowest"
-        lines = [table(["STAGE", "DEVICE", "NODES", "TAKES", "GIVES", "WORK", "WAY", "EXPECTED"], rows)]
+        return rows
+
+    def _sentences(self) -> list[str]:
+        """What the table does not say."""
+        lines = []
         for stage, cut in zip(self.planned[1:], self.cuts, strict=True):
-            lines.append(f"{stage.name} begins behind {cut if isinstance(cut, str) else ', '.join(cut)}\n")
-        lines.append(f"expected: {self.throughput:.1f} frames/s, {ms_text(self.latency_s)} for one frame\n")
+            lines.append(f"{stage.name} begins behind {cut if isinstance(cut, str) else ', '.join(cut)}")
+        lines.append(f"expected: {self.throughput:.1f} frames/s, {ms_text(self.latency_s)} for one frame")
         if self.unused:
-            lines.append(f"left out, since nothing is gained there: {', '.join(self.unused)}\n")
-        lines += [f"warning: {warning}\n" for warning in self.warnings]
-        return "".join(lines)
+            lines.append(f"left out, since nothing is gained there: {', '.join(self.unused)}")
+        return [*lines, *(f"warning: {warning}" for warning in self.warnings)]
+
+    def __str__(self) -> str:
+        """A table of the stages, and a line with the expected times."""
+        return table(_HEAD, self._rows()) + "".join(f"{line}\n" for line in self._sentences())
+
+    def _repr_html_(self) -> str:
+        times = {stage.name: stage.stage_s for stage in self.planned}
+        picture = notebook.picture(drawing(self.stages, times), "the stages, and the tensors between them")
+        parts = [notebook.table(_HEAD, self._rows()), notebook.lines(self._sentences()), picture]
+        return notebook.block(f"plan of {len(self.planned)} stages for {self.goal}", *parts)
 
     def compare(self, figures: Mapping[str, StageStats]) -> Comparison:
         """Compare expected with measured times of a pipeline of these stages: ``plan.compare(pipeline.figures())``.
@@ -187,13 +203,19 @@ class Comparison:
         """`Compared.off` of the bottleneck."""
         return self.bottleneck.off
 
-    def __str__(self) -> str:
-        """A table."""
+    def _rows(self) -> list[list[str]]:
+        """The cells of `_COMPARED` for each stage, and the slowest."""
         compared = (*self.stages, replace(self.bottleneck, name="slowest"))
-        rows = [
+        return [
             [each.name, ms_text(each.expected_s), ms_text(each.measured_s), f"{each.off:+.1%}"] for each in compared
         ]
-        return table(["STAGE", "EXPECTED", "MEASURED", "OFF"], rows)
+
+    def __str__(self) -> str:
+        """A table."""
+        return table(_COMPARED, self._rows())
+
+    def _repr_html_(self) -> str:
+        return notebook.block("expected and measured times", notebook.table(_COMPARED, self._rows()))
 
 
 def export(

@@ -29,7 +29,7 @@ from rpcsys.graph._plan.plan import Plan, PlannedStage, whole_calls
 
 _WORTH = 0.01  # a proposal is tried only if it promises a gain of more than this share over the best measured
 
-Report = Callable[[str], None]
+Report = Callable[[str], object]
 Bench: TypeAlias = LocalBench | RemoteBench | ChipBench
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rpcsys import notebook
 from rpcsys.errors import UsageError
 from rpcsys.graph._build.build import build
 from rpcsys.graph._build.codec import Codec, CoderPair
@@ -45,7 +46,8 @@ class Weighed:
     tensors: tuple[Weight, ...]  # all that cross, in order
     outputs: Mapping[str, float]  # the loss of each output of the whole, as `Weight.loss`
 
-    def __str__(self) -> str:
+    def _tables(self) -> list[tuple[list[str], list[list[str]]]]:
+        """The heads and rows of two tables: of the tensors, and of the outputs."""
         rows = []
         for weight in self.tensors:
             crosses = f"{'to' if weight.there else 'from'} {weight.stage}"
@@ -54,7 +56,13 @@ class Weighed:
             rows.append([weight.tensor, crosses, weight.how or "-", *sizes, *times, _share(weight.loss)])
         head = ["TENSOR", "CROSSES", "ENCODING", "BYTES", "SENT", "ENCODE", "DECODE", "LOSS"]
         outputs = [[name, _share(loss)] for name, loss in self.outputs.items()]
-        return table(head, rows) + "\n" + table(["OUTPUT", "LOSS"], outputs)
+        return [(head, rows), (["OUTPUT", "LOSS"], outputs)]
+
+    def __str__(self) -> str:
+        return "\n".join(table(*each) for each in self._tables())
+
+    def _repr_html_(self) -> str:
+        return notebook.block("what encoding does to a frame", *(notebook.table(*each) for each in self._tables()))
 
 
 def weigh(stages: Stages, remotes: Mapping[str, Remote], frame: Mapping[str, Any], *, repeat: int = 3) -> Weighed:

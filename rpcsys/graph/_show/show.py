@@ -26,7 +26,9 @@ _MARGIN = 24
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1b1f24}.t{font-weight:600}.s{fill:#57606a;font-size:11px}"
     ".b{fill:#f6f8fa;stroke:#57606a}.e{fill:#fff;stroke:#8c959f;stroke-dasharray:3 3}"
-    ".l{fill:none;stroke:#0969da;stroke-width:1.5}"
+    ".l{fill:none;stroke:#0969da;stroke-width:1.5}svg{background:#fff}"
+    "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9198a1}.b{fill:#151b23;stroke:#9198a1}"
+    ".e{fill:#0d1117;stroke:#768390}.l{stroke:#58a6ff}svg{background:#0d1117}}"
 )
 _INPUTS, _OUTPUTS = "\0inputs", "\0outputs"  # boxes that are not stages
 
@@ -42,7 +44,7 @@ def show(
     given = stages if isinstance(stages, Stages) else split(stages, [])
     (file or sys.stdout).write(_tables(given, times or {}))
     if svg is not None:
-        Path(svg).write_text(_drawing(given, times or {}), encoding="utf-8")
+        Path(svg).write_text(drawing(given, times or {}), encoding="utf-8")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -100,7 +102,8 @@ class _Box(NamedTuple):
     y: float
 
 
-def _drawing(stages: Stages, times: Mapping[str, float]) -> str:
+def drawing(stages: Stages, times: Mapping[str, float]) -> str:
+    """The stages and the tensors between them as the text of an SVG file; ``times`` are seconds by stage name."""
     boxes = _placed(stages, times)
     width = max(box.x for box in boxes.values()) + _BOX[0] + _MARGIN
     height = max(box.y for box in boxes.values()) + _BOX[1] * 1.75 + _MARGIN  # lines that skip columns run below boxes

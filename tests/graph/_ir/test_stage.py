@@ -9,6 +9,7 @@ from rpcsys import graph
 from rpcsys.errors import UsageError
 from rpcsys.graph._ir.stage import check_by_stage, signature_of
 from tests.graph.running import assert_same, chain, make, node, numbers, run, values
+from tests.shown_html import shown
 
 
 def test_stages_are_found_by_place_and_name() -> None:
@@ -58,3 +59,9 @@ def test_a_signature_has_names_types_and_shapes() -> None:
         == [{"name": "h", "dtype": "float32", "shape": ["n", 3]}]
     )
     assert [value["name"] for value in signature_of(second).outputs] == ["y"]
+
+
+def test_stages_show_themselves_in_a_notebook() -> None:
+    told = shown(graph.split(chain(), [1]))
+    assert told.cells[:2] == ["2 stages", "stage"]
+    assert told.cells[8:15] == ["stage0", "", "1", "0", "", "x float32[2, 3]", "t1 float32[2, 3]"]

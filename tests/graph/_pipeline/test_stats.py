@@ -12,8 +12,9 @@ import pytest
 
 from rpcsys.errors import UsageError
 from rpcsys.graph import Pipeline
-from rpcsys.graph._pipeline.stats import PipelineStats, StageRun, StageStats, pace
+from rpcsys.graph._pipeline.stats import PipelineFigures, PipelineStats, StageRun, StageStats, pace
 from tests.graph.trace_format import check_format
+from tests.shown_html import shown
 
 
 def test_counters_add_up() -> None:
@@ -102,3 +103,9 @@ def test_the_progress_text_names_the_busiest_stage_and_failures() -> None:
     now["a"].failed = 3
     assert pace(before, now, 2.0) == "9.5 frames/s, b busy 95%, 2 failed"
     assert pace(now, now, 0.0).startswith("0.0 frames/s")
+
+
+def test_figures_show_themselves_in_a_notebook() -> None:
+    figures = PipelineFigures(stage0=StageStats(frames=3, failed=1, busy_s=0.5, bytes=2_000_000))
+    assert figures == {"stage0": StageStats(frames=3, failed=1, busy_s=0.5, bytes=2_000_000)}
+    assert shown(figures).cells[8:] == ["stage0", "3", "1", "0.500 s", "0.000 s", "0.000 s", "2.0"]

@@ -21,6 +21,7 @@ from rpcsys.module.kinds.graph import GraphModule
 from rpcsys.module.kinds.onnx import OnnxModule
 from rpcsys.module.kinds.remote import RemoteFunctionModule
 from tests.graph.running import chain, numbers, run
+from tests.shown_html import shown
 
 
 @pytest.fixture
@@ -204,3 +205,13 @@ def test_a_stage_for_a_chip_is_a_library_that_names_it(tmp_path: Path) -> None:
         assert [(each.endpoint.serve, each.endpoint.tracker) for each in remotes(whole)] == [
             ("model-stage1", "lab:9190")
         ]
+
+
+def test_a_plan_and_its_comparison_show_themselves_in_a_notebook(plan: Plan) -> None:
+    told = shown(plan)
+    assert told.cells[:3] == ["plan of 2 stages for throughput", "STAGE", "DEVICE"]
+    assert "20.00 ms  <- slowest" in told.cells
+    assert told.cells[-2:] == ["left out, since nothing is gained there: cpu:1", "warning: free extents"]
+    assert [each.tag.rpartition("}")[2] for each in told.pictures] == ["svg"]
+    figures = {name: StageStats(frames=10, active_s=seconds) for name, seconds in (("stage0", 0.1), ("stage1", 0.2))}
+    assert shown(plan.compare(figures)).cells[-4:] == ["slowest", "20.00 ms", "20.00 ms", "+0.0%"]

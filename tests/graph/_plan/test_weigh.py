@@ -11,6 +11,7 @@ import pytest
 from rpcsys import graph
 from rpcsys.errors import UsageError
 from tests.graph.running import make, node, numbers, values
+from tests.shown_html import shown
 
 NOWHERE = {"function": "head", "address": "127.0.0.1:1"}
 FRAME = {"x": numbers(8, 256)}
@@ -98,3 +99,9 @@ def test_stages_that_cannot_be_weighed_are_refused(stages: graph.Stages) -> None
         graph.weigh(stages, {"head": graph.Remote(**NOWHERE)}, FRAME)
     with pytest.raises(UsageError, match="repeat is 1 or more"):
         graph.weigh(stages, remote, FRAME, repeat=0)
+
+
+def test_weights_show_themselves_in_a_notebook(stages: graph.Stages) -> None:
+    told = shown(weighed(stages, "float16"))
+    assert told.cells[1:3] == ["TENSOR", "CROSSES"]
+    assert told.cells[-4:-2] == ["OUTPUT", "LOSS"]
