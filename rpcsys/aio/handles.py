@@ -10,7 +10,8 @@ from typing import Any
 from rpcsys.aio.calls import AsyncCalls
 from rpcsys.client import profiles
 from rpcsys.client.profiles import OperatorProfile
-from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator, TimingResult, told
+from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
+from rpcsys.client.timing import TimingResult, told
 from rpcsys.wire.values import Ref
 
 #: Measures a function with the arguments that it is given.

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from rpcsys import progress
 from rpcsys.cli import options
 from rpcsys.cli.one_session import of_one_session, opened
 from rpcsys.cli.run import SEED, check_inputs, load_inputs
@@ -53,7 +54,7 @@ def profile(
     given = load_inputs(arrays) if arrays is not None else None
     check_inputs(model, given)
     with opened(**where) as session:
-        with terminal.progress(f"loading {model.name}") as advance:
+        with progress.bar(f"loading {model.name}", "B") as advance:
             loaded = session.load_module(model, progress=advance, device=device, threads=threads or 0)
         feed = samples.random_inputs(loaded.inputs, SEED) if given is None else given
         args = [feed[each["name"]] for each in loaded.inputs if each["name"] in feed]

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from rpcsys.client.arrays import empty, inout
     from rpcsys.client.connection import connect
     from rpcsys.client.holds import Hold, hold
-    from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule, TimingResult
+    from rpcsys.client.remote import RemoteArray, RemoteFunction, RemoteModule
     from rpcsys.client.session import ServedModule, Session
+    from rpcsys.client.timing import TimingResult
     from rpcsys.client.tracker import Tracker, connect_tracker
     from rpcsys.wire.tensor import Tensor
 
@@ -39,7 +40,8 @@ _HOMES = {
     "rpcsys.client.arrays": ("empty", "inout"),
     "rpcsys.client.connection": ("connect",),
     "rpcsys.client.holds": ("Hold", "hold"),
-    "rpcsys.client.remote": ("RemoteArray", "RemoteFunction", "RemoteModule", "TimingResult"),
+    "rpcsys.client.remote": ("RemoteArray", "RemoteFunction", "RemoteModule"),
+    "rpcsys.client.timing": ("TimingResult",),
     "rpcsys.client.session": ("ServedModule", "Session"),
     "rpcsys.client.tracker": ("Tracker", "connect_tracker"),
     "rpcsys.wire.tensor": ("Tensor",),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, List, TypeVar
 
 from rpcsys import notebook
-from rpcsys.client.remote import time_text
+from rpcsys.client.timing import time_text
 from rpcsys.errors import UsageError, one_line, span
 from rpcsys.link.address import address_text
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rpcsys.client import RemoteModule, Session, Tracker, connect_tracker
-from rpcsys.client.remote import TimingResult, timing_of
+from rpcsys.client.timing import TimingResult, timing_of
 from rpcsys.errors import (
     NotSupported,
     RemoteError,

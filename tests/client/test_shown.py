@@ -11,8 +11,8 @@ import pytest
 from rpcsys.client import Session, attaching, shown
 from rpcsys.client.calls import Channel
 from rpcsys.client.holds import Hold
-from rpcsys.client.remote import TimingResult
 from rpcsys.client.shown import ShownRows
+from rpcsys.client.timing import TimingResult
 from tests.client.test_attaching import ABOUT
 from tests.device import Device
 from tests.shown_html import ShownHtml
