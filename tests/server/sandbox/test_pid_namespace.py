@@ -74,7 +74,7 @@ def test_all_processes_of_a_namespace_end_with_its_init(user):
     result = run(
         """
 init, pid = start("sleep 60 & (sleep 60 &); exec sleep 60")
-until(lambda: len(limits.members([pid, init])) == 3)
+until(lambda: processes.names(limits.members([pid, init])) == ("sleep",) * 3)
 members = limits.members([pid, init])
 parents = [processes.parent(one) for one in (init, pid)]
 facts = [members[0] == pid, numbers(init)[1:], numbers(pid)[1:], len(members), parents == [os.getpid()] * 2]
