@@ -40,7 +40,17 @@ def litert(model: Path, folder: Path) -> float:
 def openvino(model: Path, folder: Path) -> float:
     """Milliseconds of a call by ``benchmark_app``: the median."""
     words = ["-m", str(model), "-d", "CPU", "-hint", "none", "-api", "sync", "-nthreads", "1", "-niter", str(CALLS)]
-    words += ["-infer_precision", "f32", "-report_type", "no_counters", "-report_folder", str(folder), "-json_stats"]
+    words += [
+        "-infer_precision",
+        "f32",
+        "-inference_only",
+        "false",
+        "-report_type",
+        "no_counters",
+        "-report_folder",
+        str(folder),
+        "-json_stats",
+    ]
     run("benchmark_app", *words)
     report = json.loads((folder / "benchmark_report.json").read_text())
     return float(report["execution_results"]["latency (ms)"])
