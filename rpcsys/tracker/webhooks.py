@@ -160,7 +160,7 @@ class WebhookReceiver:
         problem = ""
         try:
             await self._client.fetch(request, raise_error=False)
-        except Exception as error:  # of any kind: an answer may be whatever somebody else thought of
+        except Exception as error:  # noqa: BLE001 - an answer may be anything
             problem = one_line(error, 200)
         status = statuses[-1] if statuses else 0
         return status, f"status={status}" if status else problem or "no answer"
