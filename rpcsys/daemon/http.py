@@ -7,7 +7,6 @@ import itertools
 import logging
 import socket
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -146,7 +145,7 @@ def page_server(
     pages: Mapping[str, Page], guard: Guard | None = None, certificate: Certificate | None = None
 ) -> Callable[[socket.socket, Any], None]:
     """A function for an `Acceptor` that serves pages, as `serve_pages`."""
-    server = http_server([(".*", _PageHandler, {"pages": pages, "guard": guard, "unread": Counter()})])
+    server = http_server([(".*", _PageHandler, {"pages": pages, "guard": guard, "unread": Unread()})])
     return counted(server.handle_stream, 8 * _MAX_HEADERS, certificate=certificate)
 
 
@@ -160,11 +159,17 @@ def http_server(routes: Sequence[tuple[str, type[RequestHandler], dict[str, Any]
     )  # fmt: skip
 
 
+class Unread:
+    """How many bytes of pages are under way."""
+
+    bytes = 0
+
+
 class _PageHandler(RequestHandler):
-    def initialize(self, pages: Mapping[str, Page], guard: Guard | None, unread: Counter[str]) -> None:
+    def initialize(self, pages: Mapping[str, Page], guard: Guard | None, unread: Unread) -> None:
         self._pages = pages
         self._guard = guard
-        self._unread = unread  # bytes, by path
+        self._unread = unread
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -182,7 +187,7 @@ class _PageHandler(RequestHandler):
             self._refuse(404, f"there are: {' '.join(self._pages)}")
 
     async def get(self) -> None:
-        if self._unread.total() >= MAX_UNREAD:
+        if self._unread.bytes >= MAX_UNREAD:
             self.set_header("Retry-After", "5")
             self._refuse(503, "too many pages are under way")
             return
@@ -193,7 +198,7 @@ class _PageHandler(RequestHandler):
             self._refuse(*problem.args)
             return
         self.set_header("Content-Type", kind)
-        self._unread[self.request.path] += len(body)
+        self._unread.bytes += len(body)
         try:
             await asyncio.wait_for(self.finish(body), SEND_TIMEOUT_S)
         except (OSError, asyncio.TimeoutError):  # the client hung up or does not read: not logged
@@ -201,7 +206,7 @@ class _PageHandler(RequestHandler):
             if stream is not None:
                 stream.close()
         finally:
-            self._unread[self.request.path] -= len(body)
+            self._unread.bytes -= len(body)
 
     async def head(self) -> None:
         await self.get()

@@ -11,13 +11,14 @@ import logging
 import socket
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rpcsys import __version__
 from rpcsys.errors import one_line
 from rpcsys.link.address import address_text, split_address
 from rpcsys.link.backoff import jitter
+from rpcsys.link.dialling import Lookup
 from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.events import HistoryEntry
 from rpcsys.tracker.records import Records
@@ -36,6 +37,44 @@ MAX_ANSWER = 16 << 10  # bytes of an answer's head, and of its body, that are re
 _ANY = ("0.0.0.0", "::", "")
 
 
+class HostLookup:
+    """Tornado's resolver for one receiver, with one lookup at a time, in a thread that nobody waits for.
+
+    The loop's own lookups share a few threads, and its end waits for them: a silent name server takes them all.
+    """
+
+    def __init__(self) -> None:
+        self._lookup: Lookup | None = None
+        self._wanted: list[tuple[float, asyncio.Future[list[tuple[int, Any]]]]] = []  # with the ends of their attempts
+
+    def resolve(self, host: str, port: int, family: int = socket.AF_UNSPEC) -> asyncio.Future[list[tuple[int, Any]]]:
+        """The families and addresses of a host."""
+        loop = asyncio.get_running_loop()
+        found = loop.create_future()
+        self._wanted.append((loop.time() + ATTEMPT_S, found))
+        if self._lookup is None:
+            self._lookup = Lookup(host, port)
+            loop.add_reader(self._lookup.done, self._take, self._lookup)
+        return found
+
+    def close(self) -> None:
+        """Await no lookup any more."""
+        if self._lookup is not None:
+            asyncio.get_running_loop().remove_reader(self._lookup.done)
+            self._lookup.done.close()
+            self._lookup = None
+
+    def _take(self, lookup: Lookup) -> None:
+        self.close()
+        wanted, self._wanted = self._wanted, []
+        now = asyncio.get_running_loop().time()
+        for found in [found for until, found in wanted if now < until]:  # else Tornado would log a failure
+            if isinstance(lookup.found, OSError):
+                found.set_exception(lookup.found)
+            else:
+                found.set_result([(family, address) for family, *_, address in lookup.found or ()])
+
+
 class WebhookReceiver:
     """One receiver, and the events that wait for it. Made inside an event loop."""
 
@@ -45,9 +84,12 @@ class WebhookReceiver:
 
         self._url, self._name, self._secrets = url, name, secrets
         self._queue = DeliveryQueue(counts)
+        self._lookup = HostLookup()
         self._client = AsyncHTTPClient(
-            force_instance=True, max_clients=1, max_header_size=MAX_ANSWER, max_body_size=MAX_ANSWER
-        )
+            force_instance=True, max_clients=1, max_header_size=MAX_ANSWER, max_body_size=MAX_ANSWER,
+            resolver=self._lookup,
+        )  # fmt: skip
+        logging.getLogger("tornado.general").setLevel(logging.ERROR)  # what is wrong with an answer: `_send` says it
         self._added, self._emptied = asyncio.Event(), asyncio.Event()
         self._failing = False
         self._task = asyncio.get_running_loop().create_task(self._send_all())
@@ -67,6 +109,7 @@ class WebhookReceiver:
         self._task.cancel()
         await asyncio.wait([self._task])
         self._client.close()
+        self._lookup.close()
         dropped = self._queue.drop_all()
         if dropped:
             log.warning("webhooks_dropped receiver=%s events=%d: the tracker ends", self._name, dropped)
@@ -97,7 +140,7 @@ class WebhookReceiver:
 
     async def _post(self, event: WebhookEvent) -> tuple[int, str]:
         """Send an event once; the status of the answer, 0 for none, and what is wrong with it for people."""
-        from tornado.httpclient import HTTPClientError, HTTPRequest
+        from tornado.httpclient import HTTPRequest
 
         statuses: list[int] = []  # an answer whose body is too long has one, too
 
@@ -117,7 +160,7 @@ class WebhookReceiver:
         problem = ""
         try:
             await self._client.fetch(request, raise_error=False)
-        except (HTTPClientError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - an answer may be anything
             problem = one_line(error, 200)
         status = statuses[-1] if statuses else 0
         return status, f"status={status}" if status else problem or "no answer"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import socket
 import time
@@ -13,13 +14,13 @@ from rpcsys.daemon import http as pages
 from rpcsys.daemon.http import serve_pages, shared
 
 
-def served(page, ask):
+def served(page, ask, pages=None):
     """The result of ``ask(port)``, run in a thread while the page is served at ``/page``."""
 
     async def run():
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setblocking(False)
-        acceptor = serve_pages(listener, {"/page": page})
+        acceptor = serve_pages(listener, {"/page": page} if pages is None else pages)
         try:
             return await asyncio.to_thread(ask, acceptor.port)
         finally:
@@ -91,6 +92,21 @@ def test_unread_pages_are_bounded_and_dropped(monkeypatch) -> None:
     assert sum(line.endswith(b"200") for line in first) <= 5  # one is admitted just below the bound
     assert later == 200  # the unread ones were closed
     assert len(made) <= 6
+
+
+def test_nothing_is_kept_of_the_paths_that_were_asked_for() -> None:
+    class Everywhere(dict):
+        def __contains__(self, path: object) -> bool:
+            return True
+
+        def __missing__(self, path: str):
+            return lambda: ("text/plain", b"page")
+
+    def ask(port):
+        assert {ask_for(port, f"/asked/{number}")[0] for number in range(20)} == {200}
+        return [each for each in gc.get_objects() if isinstance(each, dict) and "/asked/7" in each.copy()]
+
+    assert served(None, ask, Everywhere()) == []
 
 
 def test_a_slow_page_is_made_once_for_all_waiting_requests() -> None:

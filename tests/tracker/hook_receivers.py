@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HANG, CLOSE, ENDLESS, REDIRECT = "hang", "close", "endless", "redirect"
+HANG, CLOSE, ENDLESS, REDIRECT, LONG_HEAD = "hang", "close", "endless", "redirect", "long head"
 
 
 class Told(NamedTuple):
@@ -61,6 +61,8 @@ class HookReceiver:
                     self.send_header("location", f"{receiver.url}/elsewhere")
                     self.send_header("content-length", "0")
                     self.end_headers()
+                elif act == LONG_HEAD:
+                    self.wfile.write(b"HTTP/1.1 200 OK\r\nset-cookie: " + bytes(1 << 20) + b"\r\n\r\n")
                 elif act != CLOSE:
                     self.send_response(act)
                     self.send_header("content-length", "0")

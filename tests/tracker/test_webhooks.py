@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
 
 import pytest
@@ -14,7 +16,7 @@ from rpcsys.tracker.config import TrackerConfig
 from rpcsys.tracker.webhook_events import WebhookEvent
 from rpcsys.tracker.webhook_signature import signed
 from rpcsys.tracker.webhooks import Webhooks, page_address
-from tests.tracker.hook_receivers import CLOSE, ENDLESS, HANG, REDIRECT, HookReceiver
+from tests.tracker.hook_receivers import CLOSE, ENDLESS, HANG, LONG_HEAD, REDIRECT, HookReceiver
 from tests.tracker.test_webhook_signature import OTHER
 
 DEADLINE_S = 30.0
@@ -64,9 +66,9 @@ def test_an_event_is_signed_and_sent_again_until_it_is_accepted(tmp_path):
         await sender.until(receiver, 1, 0, 0, 0)
         await sender.webhooks.close()
 
-    with HookReceiver(500, CLOSE, 429, 204) as receiver:
+    with HookReceiver(500, CLOSE, 429, LONG_HEAD, 204) as receiver:
         asyncio.run(main())
-    assert receiver.ids == ["msg_1"] * 4
+    assert receiver.ids == ["msg_1"] * 5
     for told in receiver.told:
         assert (told.path, told.body) == ("/hook?room=4", b'{"type": "board.gone"}')
         assert told.headers["content-type"] == "application/json"
@@ -116,6 +118,35 @@ def test_a_stop_sends_what_waits_and_ends_though_a_receiver_hangs(monkeypatch):
     with HookReceiver(HANG) as hangs, HookReceiver() as accepts:
         asyncio.run(main())
     assert sorted(accepts.ids) == sorted(f"msg_{number}" for number in range(20))
+
+
+def test_nobody_waits_for_a_silent_name_server(monkeypatch):
+    monkeypatch.setattr(webhooks, "FLUSH_S", 1.0)
+    answers, find = threading.Event(), socket.getaddrinfo
+
+    def find_late(host, *args):
+        if host.endswith("silent.example") and args[-1] != socket.AI_NUMERICHOST:
+            assert answers.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return find(host, *args)
+
+    async def main() -> None:
+        urls = [f"http://{number}.silent.example/" for number in range(40)]  # more than a loop has threads
+        made = Webhooks(TrackerConfig(webhooks=(*urls, accepts.url)))
+        for receiver in made._receivers:
+            receiver.add(event(1))
+        until = time.monotonic() + DEADLINE_S
+        while made.counts[accepts.where].sent != 1:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        await made.close()
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_late)
+    began = time.monotonic()
+    with HookReceiver() as accepts:
+        asyncio.run(main())
+    assert time.monotonic() - began < DEADLINE_S + 5
+    answers.set()
 
 
 def test_a_certificate_that_nobody_vouches_for_is_not_taken(tmp_path):

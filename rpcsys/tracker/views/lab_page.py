@@ -141,7 +141,7 @@ def boards(
     yield head("boards", "Boards", here, len(places) - most, "" if places else "No board is here.")
     for (_, name), board in places[:most]:
         if isinstance(board, dict):
-            yield Fragment("boards", f"gone {name}", "board_row.html", board)
+            yield Fragment("boards", f"{GONE}\n{name}", "board_row.html", board)  # no name has more than one line
         elif board.name:  # it has not left meanwhile
             yield Fragment("boards", name, "board_row.html", board_row(records, at, board))
 

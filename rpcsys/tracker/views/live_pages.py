@@ -148,4 +148,4 @@ class LivePages:
     def _title(self, page: PagePath) -> str:
         if page.kind is LAB:
             return f"Device lab: {len(self._records.waiting)} waiting"
-        return f"{page.name} · {page.kind.value} · Device lab"
+        return f"{page.name or 'any key (by label)'} · {page.kind.value} · Device lab"

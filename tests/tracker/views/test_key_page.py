@@ -62,7 +62,7 @@ def test_a_key_without_a_server_is_known_while_anything_knows_it(scene) -> None:
     scene.leave(scene.server("rpi4", "shelf"))
     scene.wait(60)
     assert "rpi4" not in scene.state.records.queues
-    assert fragments(scene, "rpi4")["boards", "gone shelf"]["state"] == "gone"
+    assert fragments(scene, "rpi4")["boards", "gone\nshelf"]["state"] == "gone"
 
 
 def test_requests_by_label_alone_have_a_page(scene) -> None:

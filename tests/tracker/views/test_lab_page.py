@@ -43,13 +43,14 @@ def test_boards_are_listed_by_key_and_name_with_those_that_left(scene) -> None:
     scene.put(held, "rpi4:1", 2)
     scene.request(scene.client("ann"))
     scene.server("rpi4", "here", 3, labels={"rack": "1", "python": "3.11"}, slots=2, devices=["cpu:0", "cuda:0"])
+    scene.server("rpi4", "gone away", 4)  # another board
     scene.leave(left)
     scene.leave(held)
     rows = {name: data for (group, name), data in fragments(scene).items() if group == "boards"}
-    assert list(rows) == ["gone lost", "gone away", "here"]
-    assert (rows["gone lost"]["state"], rows["gone lost"]["reason"]) == ("gone", "its connection ended")
-    assert rows["gone away"]["reason"] == "its connection ended; its sessions may go on"
-    (cell,) = rows["gone away"]["leases"]
+    assert list(rows) == ["gone\nlost", "gone\naway", "gone away", "here"]
+    assert (rows["gone\nlost"]["state"], rows["gone\nlost"]["reason"]) == ("gone", "its connection ended")
+    assert rows["gone\naway"]["reason"] == "its connection ended; its sessions may go on"
+    (cell,) = rows["gone\naway"]["leases"]
     assert (cell["who"], cell["note"]) == ("ann @ 10.0.0.5", "opening")
     assert rows["here"]["facts"] == "10.0.0.8 2 slots rack=1 device=cpu:0 device=cuda:0", "versions are on its own page"
 

@@ -75,6 +75,7 @@ def test_pages_are_whole_documents_and_link_each_other(scene) -> None:
             assert '<a href="/">' in await get(made, path)
         assert "bo @ 10.0.0.5" in await get(made, "/key/rpi4")
         assert "ann @ 10.0.0.5" in await get(made, f"/lease/{lease}")
+        assert "<title>any key (by label) · key" in await get(made, "/key/")
 
     asyncio.run(read())
 
