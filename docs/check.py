@@ -31,7 +31,7 @@ def documents() -> list[Path]:
 
 
 def broken_links(path: Path) -> Iterator[str]:
-    """A line for each link to a missing file or heading of this repository."""
+    """A line for each link to a missing file or heading of this repository, or to a folder."""
     for target in _LINK.findall(_prose(path)):
         if "://" in target or target.startswith("mailto:"):
             continue
@@ -39,6 +39,8 @@ def broken_links(path: Path) -> Iterator[str]:
         file = (path.parent / name).resolve() if name else path
         if not file.exists():
             yield f"no such file: {target}"
+        elif file.is_dir():
+            yield f"a folder has no page on the site: {target}"
         elif anchor and file.suffix == ".md" and anchor not in _anchors(file):
             yield f"no such heading: {target}"
 

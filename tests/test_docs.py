@@ -59,13 +59,19 @@ def test_each_task_has_a_file() -> None:
 
 def test_broken_links_and_examples_are_named(tmp_path: Path) -> None:
     check = runpy.run_path(str(CHECK))
-    page = tmp_path / "page.md"
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    (tmp_path / "in").mkdir()
     page.write_text(
-        "# One thing, and more\n[ok](page.md#one-thing-and-more) [up](../nowhere.md) [down](page.md#deeper)\n"
+        "# One thing, and more\n[ok](page.md#one-thing-and-more) [up](../nowhere.md) [down](page.md#deeper) [in](../in)\n"
         "```python run\nraise SystemExit(3)\n```\n```python\nraise SystemExit(4)\n```\n[web](https://example.org/x)\n",
         encoding="utf-8",
     )
-    assert list(check["broken_links"](page)) == ["no such file: ../nowhere.md", "no such heading: page.md#deeper"]
+    assert list(check["broken_links"](page)) == [
+        "no such file: ../nowhere.md",
+        "no such heading: page.md#deeper",
+        "a folder has no page on the site: ../in",
+    ]
     ((language, source, line),) = check["examples"](page)
     assert (language, line) == ("python", 3)
     assert check["failure"](language, source) == "exit status 3\n"

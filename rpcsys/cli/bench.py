@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,10 +82,8 @@ def bench(
     With --against FILE the exit status is 1 if a cell became slower than in FILE, beyond the spread of the board's own
     sessions and by more than --least, or no longer runs. Such a cell is measured again first.
     """
-    _need_packages()
+    from rpcsys.measure import confirmed, load_table, merged_tables  # the package says what to install for it
     from rpcsys.measure.benching import ALL, boards_of, run
-    from rpcsys.measure.regressions import confirmed
-    from rpcsys.measure.tables import load_table, merged_tables
 
     plan, limit = _plan(**how), share(least)
     if save is not None and not save.parent.is_dir():
@@ -112,14 +109,6 @@ def bench(
 
         verdicts = confirmed(base, table, again, limit)
     return _report(verdicts, as_json, against)
-
-
-def _need_packages() -> None:
-    """Raise `UsageError` without the packages that measuring needs."""
-    try:
-        importlib.import_module("rpcsys.measure")
-    except ImportError as error:
-        raise UsageError(f"measuring needs numpy and scipy ({error}); pip install 'rpcsys[measure]'") from None
 
 
 def _plan(
