@@ -63,7 +63,8 @@ def test_broken_links_and_examples_are_named(tmp_path: Path) -> None:
     page.parent.mkdir()
     (tmp_path / "in").mkdir()
     page.write_text(
-        "# One thing, and more\n[ok](page.md#one-thing-and-more) [up](../nowhere.md) [down](page.md#deeper) [in](../in)\n"
+        "# One thing, and more\n"
+        "[ok](page.md#one-thing-and-more) [up](../nowhere.md) [down](page.md#deeper) [in](../in)\n"
         "```python run\nraise SystemExit(3)\n```\n```python\nraise SystemExit(4)\n```\n[web](https://example.org/x)\n",
         encoding="utf-8",
     )

@@ -37,10 +37,20 @@ class Terminal:
         """Keys by tmux's names, and texts."""
         self.do("send-keys", *keys)
 
+    def screen(self) -> str:
+        return self.do("capture-pane", "-p")
+
     def until(self, text: str) -> None:
         end = time.monotonic() + WAIT_S
-        screen = lambda: self.do("capture-pane", "-p")  # noqa: E731
-        wait_until(lambda: text in screen() or (time.monotonic() > end and pytest.fail(screen())), 2 * WAIT_S, text)
+        wait_until(
+            lambda: text in self.screen() or (time.monotonic() > end and pytest.fail(self.screen())), 2 * WAIT_S, text
+        )
+
+    def answers(self, question: str, text: str) -> bool:
+        """Whether ``text`` is shown some time after a question has been typed."""
+        self.type(question, "Enter")
+        time.sleep(0.2)
+        return text in self.screen()
 
 
 @pytest.fixture
@@ -59,9 +69,9 @@ def test_an_editor_on_the_board(server: Daemon, terminal: Terminal, tmp_path: Pa
     terminal.type("i", "typed here, ", "Enter", "saved there", "Escape")
     terminal.until("saved there")
     terminal.do("resize-window", "-x", "101", "-y", "41")
-    terminal.type(":set lines? | set columns?", "Enter")
-    terminal.until("columns=101")
-    terminal.until("lines=41")
+    # A size and what is typed may arrive in either order.
+    wait_until(lambda: terminal.answers(":set columns?", "columns=101"), WAIT_S, "the terminal is wider")
+    wait_until(lambda: terminal.answers(":set lines?", "lines=41"), WAIT_S, "the terminal is higher")
     terminal.type("Enter", ":wq", "Enter")
     terminal.until("ended 0")
     terminal.until("kept: typed here, saved there\n")
