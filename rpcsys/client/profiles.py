@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 About = tuple[str, str, str, str]
 
 MAX_BYTES = 64 << 20  # of a profile that is not packed; a server sends no more
+_MAX_LISTS = 2_000_000  # in it: of 200,000 runs, as many operators, and brackets in their texts
+_LONGEST = 1e15  # microseconds, thirty years: sums stay finite
+_ROUNDED = 0.02  # microseconds by which an operator may seem to begin before the end of the one ahead of it
 _PROCESS = 1  # of a trace
 _CALLS = 0  # its row of calls
 _WIDEST = 60  # characters of a cell
@@ -192,7 +195,8 @@ def _own_times(runs: Sequence[ProfiledOperator]) -> Iterator[float]:
 
 def _inside(run: ProfiledOperator, outer: ProfiledOperator) -> bool:
     """Whether a run begins inside an earlier one of its thread."""
-    return (run.thread, run.call) == (outer.thread, outer.call) and run.begin < outer.begin + outer.duration
+    end = outer.begin + outer.duration - _ROUNDED
+    return (run.thread, run.call) == (outer.thread, outer.call) and run.begin < end
 
 
 def _cells_of_operator(row: OperatorRow, calls: int) -> tuple[str, ...]:
@@ -253,6 +257,8 @@ def unpacked(answer: Any) -> dict[str, Any]:
         text = stream.decompress(memoryview(answer), MAX_BYTES)
         if not stream.eof:
             raise ProtocolError(f"the device's profile is broken, or larger than {MAX_BYTES >> 20} MB; take fewer runs")
+        if text.count(b"[") + text.count(b"{") > _MAX_LISTS:  # a list of JSON's three bytes takes 70 in memory
+            raise ProtocolError("what the device says of a profile makes no sense: it has too many rows")
         found = json.loads(text)
     except (TypeError, ValueError, RecursionError, zlib.error):
         raise ProtocolError("what the device says of a profile makes no sense: it is no packed JSON") from None
@@ -263,14 +269,14 @@ def unpacked(answer: Any) -> dict[str, Any]:
 
 
 def _fits(found: dict[str, Any]) -> bool:
-    """Whether each row has its length, points at an operator and a call that there are, and has times from 0 on."""
+    """Whether each row has its length, points at an operator and a call that there are, and has times in range."""
     operators, calls = len(found["operators"]), len(found["calls"])
     spans = [*(tuple(row) for row in found["calls"]), *(tuple(row[3:]) for row in found["runs"])]
     return (
         calls > 0
-        and found["plain_s"] >= 0
+        and 0 <= found["plain_s"] <= _LONGEST
         and all(len(row) == 4 for row in found["operators"])
-        and all(len(span) == 2 and min(span) >= 0 for span in spans)
+        and all(len(span) == 2 and min(span) >= 0 and max(span) <= _LONGEST for span in spans)
         and all(_points(row[0], operators) and _points(row[1], calls) and type(row[2]) is int for row in found["runs"])
     )
 

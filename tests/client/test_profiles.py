@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from rpcsys.client import profiles
 from rpcsys.client.profiles import OperatorProfile, unpacked
 from rpcsys.errors import Cancelled, NotSupported, ProtocolError, RemoteArgumentError, RemoteFunctionError, UsageError
+from rpcsys.module.profiler import OperatorRun
+from rpcsys.server.session import profiling as server
 from tests.client.test_remote import A, B, model, model_file  # noqa: F401 - fixtures
 from tests.live import deployed
 
@@ -48,6 +50,14 @@ def test_rows_have_the_times_of_operators_without_those_inside_them(found: Opera
     assert (found.mean_s, found.plain_s) == pytest.approx((1e-4, 9e-5))
     assert found.outside_s == pytest.approx(30e-6)
     assert [(row.type, row.calls) for row in found.by_type()] == [("MatMul", 4), ("Loop", 2), ("Relu", 2)]
+
+
+def test_operators_one_behind_the_other_keep_their_times_however_these_are_rounded() -> None:
+    operators = [OperatorRun(f"{place}", "MatMul", "", "", 1, place * 1.0063, 1.0063) for place in range(100)]
+    answer = server.packed("here", [(place * 1e-3 + 3.7e-9, place * 1e-3 + 2e-4) for place in range(9)], 1.0,
+                           [operators] * 9)  # fmt: skip
+    found = OperatorProfile(unpacked(answer))
+    assert sum(row.total_s for row in found.rows) == pytest.approx(9 * 100 * 1.0063e-6, rel=0.01)
 
 
 def test_a_table_for_people(found: OperatorProfile) -> None:
@@ -117,6 +127,8 @@ BROKEN = [
     packed({**FOUND, "plain_s": -1}),
     packed({**FOUND, "calls": [[0]]}),
     packed({**FOUND, "calls": [[0, -1]]}),
+    packed({**FOUND, "calls": [[0, 1e308], [0, 1e308]]}),
+    packed({**FOUND, "plain_s": 1e308}),
     packed({**FOUND, "operators": [["a", "b"]]}),
     *(packed({**FOUND, "runs": [row]}) for row in ([], [3, 0, 5, 0, 1], [0, 2, 5, 0, 1], [0.0, 0, 5, 0, 1])),
     *(
@@ -136,6 +148,11 @@ def test_an_answer_that_is_too_large_takes_no_memory(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(profiles, "MAX_BYTES", 1000)
     with pytest.raises(ProtocolError, match="broken, or larger than"):
         unpacked(packed({**FOUND, "more": "x" * 1000}))
+
+
+def test_an_answer_of_very_many_lists_takes_no_memory() -> None:
+    with pytest.raises(ProtocolError, match="too many rows"):
+        unpacked(packed({**FOUND, "runs": [[]] * 2_000_000}))
 
 
 numbers = st.integers(-2, 5) | st.floats(-1, 10) | st.none()

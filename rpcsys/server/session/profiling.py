@@ -33,9 +33,9 @@ def profile(profiler: Profiler, plain: Callable[..., Any], args: Sequence[Any], 
     try:
         operators = profiler.runs(warm_up)
     except ValueError as error:
-        raise RemoteArgumentError(f"{error}; take fewer runs than {runs}") from None
+        raise RemoteArgumentError(f"{error}; {_fewer(runs)}") from None
     if len(operators) < runs:
-        why = "take fewer runs, or free some space on the board"
+        why = f"{_fewer(runs)}, or free some space on the board"
         raise RemoteArgumentError(f"{profiler.runtime} noted {len(operators)} of {runs} calls; {why}")
     return packed(profiler.runtime, profiled, sum(end - begin for begin, end in unprofiled) / runs, operators)
 
@@ -86,7 +86,11 @@ def packed(
 
 
 def _too_large(most: str, runs: int) -> RemoteArgumentError:
-    return RemoteArgumentError(f"the profile of {runs} calls is more than {most}; take fewer runs")
+    return RemoteArgumentError(f"the profile of {runs} calls is more than {most}; {_fewer(runs)}")
+
+
+def _fewer(runs: int) -> str:
+    return f"take fewer runs than {runs}" if runs > 1 else "one call is too much: take a smaller input"
 
 
 def _whole(options: dict[str, Any], name: str, default: int, least: int) -> int:

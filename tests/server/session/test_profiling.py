@@ -70,7 +70,9 @@ def test_what_does_not_fit_says_to_take_fewer_runs(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(RemoteArgumentError, match="more than 5 runs of operators; take fewer runs than 10"):
         profile(Profiler("here", abs, fail), abs, [1], {})
-    with pytest.raises(RemoteArgumentError, match="here noted 4 of 10 calls; take fewer runs, or free some space"):
+    with pytest.raises(RemoteArgumentError, match="5 runs of operators; one call is too much: take a smaller input"):
+        profile(Profiler("here", abs, fail), abs, [1], {"runs": 1})
+    with pytest.raises(RemoteArgumentError, match="here noted 4 of 10 calls; take fewer runs than 10, or free"):
         profile(Profiler("here", abs, lambda skip: [[DENSE]] * 4), abs, [1], {})
     monkeypatch.setattr(profiling, "MAX_OPERATORS", 3)
     with pytest.raises(RemoteArgumentError, match="profile of 10 calls is more than 3 runs of operators; take fewer"):
