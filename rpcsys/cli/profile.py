@@ -58,16 +58,18 @@ def profile(
             loaded = session.load_module(model, progress=advance, device=device, threads=threads or 0)
         feed = samples.random_inputs(loaded.inputs, SEED) if given is None else given
         args = [feed[each["name"]] for each in loaded.inputs if each["name"] in feed]
-        found = loaded.profile(*args, runs=runs, trace=None if trace is None else str(trace))
+        found = loaded.profile(*args, runs=runs)
         name = printable(str(session.lease.get("server") or session.info["key"]))
     if as_json:
         file = {} if trace is None else {"trace": str(trace)}
         terminal.print_json({"device": name, "model": str(model), **found.to_json(), **file})
-        return
-    terminal.say(f"{model.name} on {name}")
-    terminal.say(found.table(top, by))
-    if trace is not None:
-        terminal.say(f"wrote {trace}: open it at https://ui.perfetto.dev")
+    else:
+        terminal.say(f"{model.name} on {name}")
+        terminal.say(found.table(top, by))
+    if trace is not None:  # after the table, which is there even if this fails
+        found.save_trace(trace)
+        if not as_json:
+            terminal.say(f"wrote {trace}: open it at https://ui.perfetto.dev")
 
 
 def _check_trace(trace: Path, given: tuple[Path | None, ...]) -> None:

@@ -155,3 +155,7 @@ def test_the_command(
     assert run_group([*words, "--by", "type", "--json"]) == 0
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (said["device"], said["runtime"], len(said["operators"])) == ("board-1", "onnxruntime", 3)
+    assert run_group([*words, "--trace", "/dev/full"]) == 2
+    table, error = capsys.readouterr()
+    assert table.startswith("model.onnx on board-1\nOPERATOR")
+    assert "/dev/full cannot be written: No space left on device" in error

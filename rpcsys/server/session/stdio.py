@@ -45,6 +45,7 @@ class OutputForwarder:
         self._lost = 0
         self._part = b""
         self._stderr = os.dup(2)
+        self._copies = os.pipe()
         self.pipe, writing = os.pipe()
         with contextlib.suppress(OSError):  # above this user's limit: 64 KiB suffice
             fcntl.fcntl(writing, _F_SETPIPE_SZ, _PIPE_BYTES)
@@ -72,10 +73,9 @@ class OutputForwarder:
         while True:
             ready = self._wait(refused)
             if self.pipe in ready:
-                data = os.read(self.pipe, _PIPE_BYTES)
+                data = self._log()
                 if not data:
                     return
-                os.write(self._stderr, data)
                 self._split(data)
             elif self._part and not self._lines:
                 self._split(b"\n")
@@ -83,6 +83,24 @@ class OutputForwarder:
                 refused = self._stream.fileno() in ready and not self._send()
             except Ended:
                 self._lines.clear()
+
+    def _log(self) -> bytes:
+        """Move what has been printed to the server's log; a copy of it, empty at the end.
+
+        The kernel moves it, for a crash between a read and a write would lose what is often the reason of the crash.
+        Reads and writes where it does not: the log is a file that is appended to.
+        """
+        reading, writing = self._copies
+        count = LIBC.tee(self.pipe, writing, ctypes.c_size_t(_PIPE_BYTES), 0)
+        copy = os.read(reading, count) if count > 0 else b""
+        left = len(copy)
+        while left and (moved := LIBC.splice(self.pipe, None, self._stderr, None, ctypes.c_size_t(left), 0)) > 0:
+            left -= moved
+        if copy and not left:
+            return copy
+        rest = os.read(self.pipe, left or _PIPE_BYTES)
+        os.write(self._stderr, rest)
+        return copy or rest
 
     def _wait(self, refused: bool) -> list[int]:
         """Wait for output, or until lines can be sent. ``refused``: another thread was sending just now."""

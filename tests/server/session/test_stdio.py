@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import cloudpickle
 import pytest
 
@@ -9,6 +14,7 @@ from rpcsys.server.session import stdio
 from rpcsys.server.session.operations import PYTHON
 from rpcsys.wire import frames
 from tests.device import Device, until
+from tests.native import ROOT
 
 
 @pytest.fixture
@@ -95,3 +101,46 @@ def test_lines_that_a_client_does_not_read_are_dropped_and_counted(device, raw):
     assert numbers == sorted(numbers)
     assert lost > 0
     assert len(numbers) + lost == 100_000
+
+
+MOVED = """
+import array, fcntl, json, os, sys, termios
+from rpcsys.server.session import stdio
+
+def waiting(descriptor):
+    count = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return count[0]
+
+class Calls:
+    tee, left = stdio.LIBC.tee, []
+
+    def splice(self, *arguments):
+        self.left.append(waiting(forwarder.pipe))
+        return stdio_calls.splice(*arguments)
+
+stdio_calls, stdio.LIBC = stdio.LIBC, Calls()
+answer, log = os.dup(1), int(sys.argv[1])
+os.dup2(log, 2)
+stdio.by_line = bool
+forwarder = stdio.OutputForwarder(None, None)
+os.write(1, b"the last words")
+copy = forwarder._log()
+os.write(answer, json.dumps([Calls.left, waiting(forwarder.pipe), copy.decode()]).encode())
+"""
+
+
+@pytest.mark.parametrize("log", ["pipe", "appended to"])
+def test_output_is_in_the_pipe_until_it_is_in_the_log(tmp_path, log):
+    """So a crash in between loses nothing: the supervisor logs what is in the pipe."""
+    if log == "pipe":
+        reading, writing = os.pipe()
+    else:
+        writing = os.open(tmp_path / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        reading = os.open(tmp_path / "log", os.O_RDONLY)
+    command = [sys.executable, "-c", MOVED, str(writing)]
+    done = subprocess.run(command, pass_fds=[writing], stdout=subprocess.PIPE, timeout=60, cwd=ROOT)
+    os.close(writing)
+    assert json.loads(done.stdout) == [[14], 0, "the last words"]
+    assert os.read(reading, 100) == b"the last words"
+    os.close(reading)
