@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from rpcsys.cli.commands import group
 from tests.device_files import ROOT
 
 CHECK = ROOT / "docs" / "check.py"
@@ -78,6 +80,12 @@ def test_broken_links_and_examples_are_named(tmp_path: Path) -> None:
     assert check["failure"](language, source) == "exit status 3\n"
     assert check["failure"]("sh", "exit 0") is None
     assert "cannot be run" in check["failure"]("perl", "1")
+
+
+def test_the_page_of_commands_names_each() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    named = {word for code in re.findall(r"`([^`]+)`", page) for word in code.split()}
+    assert set(group.list_commands(click.Context(group))) - named == set()
 
 
 def test_the_table_of_versions_is_what_pip_gets() -> None:

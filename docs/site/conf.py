@@ -30,6 +30,7 @@ toc_object_entries_show_parents = "hide"
 html_theme = "furo"
 html_title = f"rpcsys {release}"
 html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_js_files = ["opened_from_a_folder.js"]
 html_copy_source = False
 html_show_copyright = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: The modules of the reference. A name that several have leads to the first.
 MODULES = (
     "rpcsys.client", "rpcsys.errors", "rpcsys.aio", "rpcsys.measure", "rpcsys.graph", "rpcsys.module", "rpcsys.lab",
-    "rpcsys.server", "rpcsys.tvm", "rpcsys",
+    "rpcsys.server", "rpcsys.tracing", "rpcsys.tvm", "rpcsys",
 )  # fmt: skip
 
 _UNDERLINE = re.compile(r"-{3,}")
