@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -55,9 +57,19 @@ def test_rpc_runner_measures_four_at_a_time(
     wait_free(tracker, KEY, AT_ONCE, START_S)
 
 
+#: Where Python says that code is which has no file.
+NO_FILES = ("<ast>", "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+
+
 @pytest.fixture
 def tuner_log() -> Iterator[None]:
-    """TVM's log as a new process has it: its tuner fails where the log has handlers of an earlier run."""
+    """TVM's log as a new process has it: its tuner fails where the log has handlers of an earlier run.
+
+    Its import asks for the source of each frame, some hundred times. Python then looks through all modules for a frame
+    without a file, which takes a minute with those of all tests, unless it knows a module.
+    """
+    for name in NO_FILES:
+        inspect.modulesbyfile.setdefault(os.path.normcase(os.path.abspath(name)), "__main__")
     log = logging.getLogger("tvm.s_tir.meta_schedule")
     before = log.handlers[:], log.propagate
     yield
