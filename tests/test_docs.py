@@ -65,8 +65,8 @@ def test_broken_links_and_examples_are_named(tmp_path: Path) -> None:
     page.parent.mkdir()
     (tmp_path / "in").mkdir()
     page.write_text(
-        "# One thing, and more\n[ok](page.md#one-thing-and-more) [up](../nowhere.md) [down](page.md#deeper) [in](../in)\n"
-        "```python run\nraise SystemExit(3)\n```\n```python\nraise SystemExit(4)\n```\n[web](https://example.org/x)\n",
+        "# One thing, and more\n[ok](page.md#one-thing-and-more) [up](../nowhere.md) [down](page.md#deeper)\n"
+        "[in](../in)\n```python run\nraise SystemExit(3)\n```\n```python\nraise SystemExit(4)\n```\n[web](https://example.org/x)\n",
         encoding="utf-8",
     )
     assert list(check["broken_links"](page)) == [
@@ -75,7 +75,7 @@ def test_broken_links_and_examples_are_named(tmp_path: Path) -> None:
         "a folder has no page on the site: ../in",
     ]
     ((language, source, line),) = check["examples"](page)
-    assert (language, line) == ("python", 3)
+    assert (language, line) == ("python", 4)
     assert check["failure"](language, source) == "exit status 3\n"
     assert check["failure"]("sh", "exit 0") is None
     assert "cannot be run" in check["failure"]("perl", "1")
