@@ -62,6 +62,7 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     with contextlib.closing(Browser(tmp_path)) as browser:
         the_search_works_from_a_folder(site, browser)
         its_colours_follow_the_system(site, browser)
+        notebooks_have_their_outputs_and_tables_no_empty_head(site, browser)
 
 
 def built(folder: Path) -> Path:
@@ -130,4 +131,19 @@ def its_colours_follow_the_system(site: Path, browser: Browser) -> None:
         assert (max(shown(browser, back)) < 60) is dark
     browser.resize(390, 844)
     assert browser.run("return document.documentElement.scrollWidth") <= 390
+    assert browser.console() == []
+
+
+def notebooks_have_their_outputs_and_tables_no_empty_head(site: Path, browser: Browser) -> None:
+    browser.resize(1280, 900)
+    browser.go((site / "files" / "docs" / "notebooks" / "first-session.ipynb.html").as_uri())
+    browser.await_text("A first session", "article h1")
+    assert browser.run("return document.querySelectorAll('article table').length") >= 5
+    browser.resize(390, 844)
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    browser.go((site / "docs" / "api" / "README.html").as_uri())
+    heads = (
+        "return [...document.querySelectorAll('article thead')].map(head => [head.innerText.trim(), head.offsetHeight])"
+    )
+    assert shown(browser, heads) == [["", 0]]
     assert browser.console() == []
