@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-ROWS, COLUMNS = 60, 100
+ROWS, COLUMNS = 60, 118
 TYPED_S, MOST_S, LAST_S = 0.04, 1.5, 0.6  # a typed character; the longest pause that is shown; before a command
 PATIENCE_S = 120.0  # for a command
 
