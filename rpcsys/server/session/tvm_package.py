@@ -1,7 +1,7 @@
 """The ``tvm`` package without its Python and its compiler: its runtime, and a stand-in for each function of the others.
 
 TVM's Python is 50 MB of objects and its compiler 7, whose page tables each fork copies and each exit takes down.
-Sessions hardly need them: of the 2,080 functions of apache-tvm 0.27 they register 1,730, to compile and for TVM's own
+Sessions hardly need them: of the 2,080 functions of apache-tvm 0.27 they register 1,786, to compile and for TVM's own
 tests. A stand-in imports the package when it is called for the first time, in its session.
 """
 
