@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import gc
 import os
 import signal
 import socket
@@ -341,10 +342,19 @@ def futures(session: Any) -> None:
     assert [future.result() for future in [echo.submit(number) for number in range(20)]] == list(range(20))
 
 
+@pytest.fixture
+def without_garbage() -> Iterator[None]:
+    """No session of an earlier test ends while the moments are counted: Python drops what __del__ raises."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="earlier Pythons run handlers at other bytecodes")
 @pytest.mark.parametrize("work", [plain, arrays, futures])
-def test_ctrl_c_at_any_moment(work: Callable[[Any], None]) -> None:
+def test_ctrl_c_at_any_moment(work: Callable[[Any], None], without_garbage: None) -> None:
     moment, tried, kept, ended = 0, 0, 0, False
     while not ended:
         with Device() as device, device.session() as session:
@@ -355,14 +365,12 @@ def test_ctrl_c_at_any_moment(work: Callable[[Any], None]) -> None:
                 sys.settrace(interruptions.trace)
                 try:
                     work(session)
-                    ended = True
-                except KeyboardInterrupt:
-                    kept += still_right(session)
-                except SessionLost:
+                except (KeyboardInterrupt, SessionLost):
                     pass
                 finally:
                     sys.settrace(None)
-                    ended = ended or interruptions.left > 0
+                ended = interruptions.left > 0
+                kept += not ended and still_right(session)
     assert tried > 30
     assert kept > tried / 2
 
