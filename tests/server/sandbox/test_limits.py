@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 
@@ -60,6 +61,30 @@ print(json.dumps([count, refused, mapped > 0, len(bytearray(1 << 20))]))
     assert refused == "; the session's memory limit of 64 MB was hit (the server's --session-memory)"
     assert mapped
     assert after == 1 << 20
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_freed_memory_is_kept_and_that_touches_no_page():
+    """In pages: those of the first block after the call, those of the call, and those of a block after another one."""
+    code = """
+import resource
+
+def touched(act):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    act()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+def block():
+    bytearray(16 << 20)
+
+block()
+kept = touched(limits.keep_freed_memory)
+print(json.dumps([kept, touched(block), touched(block)]))
+"""
+    kept, first, second = run(code)
+    assert kept < 100
+    assert first > 4000
+    assert second < 100
 
 
 @pytest.mark.parametrize(
