@@ -24,6 +24,9 @@ _bytes = ctypes.POINTER(abi.ByteArray)
 _any = ctypes.POINTER(abi.Any)
 _out = ctypes.POINTER(ctypes.c_void_p)
 
+#: Path -> device and inode of each file that was opened by it -> its number in that order.
+_files: Dict[str, Dict[Tuple[int, int], int]] = {}
+
 #: Functions of libtvm_ffi that are used here -> their arguments. Each returns 0, or sets an error.
 _FUNCTIONS: Dict[str, Tuple[Any, ...]] = {
     "TVMFFIObjectIncRef": (_pointer,),
@@ -155,8 +158,22 @@ def _first(places: List[str], name: str) -> Optional[str]:
 
 
 def to_open(path: str) -> str:
-    """``path`` as dlopen takes it for a file: it looks for a name without a folder in the system's folders only."""
-    return path if os.path.dirname(path) else os.path.join(os.curdir, path)
+    """``path`` as dlopen takes it for the file that is there now.
+
+    dlopen looks for a name without a folder in the system's folders only, and takes a path that it has opened for the
+    same library. So a file that has replaced another one gets a spelling of its own: its number among the files of this
+    path, in binary, as ``./`` and ``/``.
+    """
+    folder, name = os.path.split(path)
+    folder = folder or os.curdir
+    try:
+        about = os.stat(path)
+    except OSError:  # dlopen reports it
+        return os.path.join(folder, name)
+    files = _files.setdefault(path, {})
+    number = files.setdefault((about.st_dev, about.st_ino), len(files))
+    spelling = "".join("./" if digit == "1" else "/" for digit in f"{number:b}") if number else ""
+    return os.path.join(folder, spelling + name)
 
 
 def _open(path: str) -> ctypes.CDLL:

@@ -102,3 +102,26 @@ def test_a_library_beside_it_that_does_not_load_is_an_error_each_time(
     lines = bare(board, BESIDE, tvm_libraries, tmp_path / "driver.so").splitlines()
     assert len(lines) == 4
     assert all(line.startswith(f"LibraryBroken {tmp_path / 'driver.so'} does not load: ") for line in lines)
+
+
+def test_a_file_that_replaced_another_one_has_a_path_of_its_own(tmp_path: Path) -> None:
+    """dlopen takes a path that it has opened for the same library."""
+    path, paths, kept = tmp_path / "f.so", [], []
+    for number in range(20):
+        fresh = tmp_path / "fresh"
+        fresh.write_text(str(number))
+        fresh.replace(path)
+        kept.append(path.open())  # as a loaded library keeps its inode
+        paths.append(library.to_open(str(path)))
+        assert Path(paths[-1]).read_text() == str(number)
+        assert library.to_open(str(path)) == paths[-1]
+    assert paths[0] == str(path)
+    assert len(set(paths)) == 20
+    assert max(map(len, paths)) < len(str(path)) + 11
+    for file in kept:
+        file.close()
+
+
+def test_a_path_without_a_folder_is_of_this_folder() -> None:
+    assert library.to_open("nowhere.so") == "./nowhere.so"
+    assert library.to_open("/nowhere/f.so") == "/nowhere/f.so"

@@ -55,6 +55,25 @@ def test_a_function_compiled_by_tvm_runs(session: rpcsys.Session, artefacts: Art
     assert module["addone"].time_evaluator(number=5, repeat=2)(x, y).mean > 0
 
 
+def answering(folder: Path, number: int) -> Path:
+    """A library in a folder of its own, always of one name: ``main()`` returns ``number``."""
+    (folder / str(number)).mkdir()
+    source = folder / str(number) / "f.c"
+    signature = "int __tvm_ffi_main(void *self, const void *args, int count, long long *result)"
+    source.write_text(f"{signature} {{ result[0] = 1; result[1] = {number}; return 0; }}")
+    return compiled(source, source.with_name("f.so"))
+
+
+def test_a_library_replaces_another_one_of_its_name(session: rpcsys.Session, tmp_path: Path) -> None:
+    loaded = []
+    for number in range(5):
+        path = answering(tmp_path, number)
+        if number % 2:
+            session.upload(path, path.name)
+        loaded.append(session.load_module(path.name if number % 2 else path))
+    assert [module["main"]() for module in loaded] == list(range(5))
+
+
 def test_arrays_on_the_device_are_changed_in_place(session: rpcsys.Session, artefacts: Artefacts) -> None:
     addone = session.load_module(artefacts.addone)["addone"]
     x, y = session.array(np.ones(LENGTH, "float32")), session.array(np.zeros(LENGTH, "float32"))

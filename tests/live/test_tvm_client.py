@@ -355,6 +355,21 @@ def test_a_compiled_library_runs_on_remote_arrays(lab: TargetLab):
     np.testing.assert_array_equal(y.numpy(), np.full(LENGTH, 42.0, "float32"))
 
 
+@targets_with("listdir")
+def test_a_loaded_library_is_replaced_under_its_name(lab: TargetLab):
+    """TVM's own server writes into the mapped file, which ends the session."""
+    remote = lab.request()
+    addone, relax = lab.artefacts.addone, lab.artefacts.relax
+    before = load(remote, addone)
+    remote.upload(str(relax), addone.name)
+    after = remote.load_module(addone.name)
+    x, y = ones(remote.cpu(0), 41.0), ones(remote.cpu(0), 0.0)
+    before["addone"](x, y)
+    np.testing.assert_array_equal(y.numpy(), np.full(LENGTH, 42.0, "float32"))
+    assert after["vm_load_executable"]() is not None
+    assert remote.listdir("") == addone.name
+
+
 def test_the_time_evaluator_measures(lab: TargetLab):
     remote = lab.request()
     device = remote.cpu(0)

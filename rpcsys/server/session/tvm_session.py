@@ -5,6 +5,7 @@ The functions here take file names from a client, and keep them inside the sessi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -17,6 +18,7 @@ from rpcsys.server.session.directory import confine
 #: Any of them links; C++'s come first, because objects of C++ need its library. ``$CXX`` comes before all.
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINK_S = 120.0  # a linker that takes longer counts as hung
+_PIECE = 1 << 30  # bytes that one system call copies at most
 #: In the error that TVM's runtime raises for its socket, as for a reset; it raises none for a client that closes.
 _SOCKET_ERROR = "SockChannel::"
 
@@ -36,7 +38,8 @@ def package_runtime() -> Runtime:
 
     library.load_beside()
     register = functools.partial(tvm_ffi.register_global_func, override=True)
-    return Runtime(register, tvm_ffi.get_global_func, tvm.runtime.load_module)
+    load_module = tvm.runtime.load_module
+    return Runtime(register, tvm_ffi.get_global_func, lambda path: load_module(library.to_open(path)))
 
 
 def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
@@ -68,11 +71,15 @@ def _register(runtime: Runtime, workdir: str) -> None:
 
 def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:
     """The functions that take file names, by the last part of their own. TVM's own server lacks ``listdir``."""
+    mapped: set[str] = set()  # paths of loaded libraries
 
     def workpath(name: str) -> str:
         if not name:  # MetaSchedule's remove("") after a measurement; no call removes a path that ends in a dot
             return os.path.join(confine(workdir, "."), ".")
-        confine(workdir, name)
+        path = confine(workdir, name)
+        if path in mapped:  # TVM's runtime writes an upload into the file of that name
+            mapped.remove(path)
+            _leave_name_to_copy(path)
         return confine(workdir, name, entry=True)  # so that a removal removes a link, not its target
 
     def linked(name: str) -> str:
@@ -81,16 +88,38 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
             raise FileNotFoundError(f"{name}: there is no such file in the session's directory; upload it first")
         return link(path)
 
+    def load(name: str) -> Any:
+        path = linked(name)
+        module = load_module(path)
+        mapped.add(path)
+        return module
+
     def download_linked(name: str) -> bytearray:
         with open(linked(name), "rb") as file:
             return bytearray(file.read())
 
     return {
         "workpath": workpath,
-        "load_module": lambda name: load_module(linked(name)),
+        "load_module": load,
         "listdir": lambda name: ",".join(sorted(os.listdir(confine(workdir, name or ".")))),
         "download_linked_module": download_linked,
     }
+
+
+def _leave_name_to_copy(path: str) -> None:
+    """Give the name of a mapped file to a copy: writing to a mapped file ends the processes that use it.
+
+    Without space for a copy the file keeps its name, so that it can be removed.
+    """
+    copy = os.path.join(os.path.dirname(path), f".copy-{os.getpid()}")
+    try:
+        with open(path, "rb") as source, open(copy, "wb") as target:
+            while os.sendfile(target.fileno(), source.fileno(), None, _PIECE):
+                pass
+        os.replace(copy, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(copy)
 
 
 def link(path: str) -> str:

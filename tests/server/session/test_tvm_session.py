@@ -34,6 +34,28 @@ def test_functions_stay_in_the_directory(tmp_path: Path) -> None:
             functions[name]("../x.so")
 
 
+def test_the_name_of_a_loaded_library_is_of_a_copy_before_it_is_written(tmp_path: Path) -> None:
+    library = tmp_path / "a.so"
+    library.write_bytes(b"library")
+    functions = tvm_session.functions(str(tmp_path), str)
+    functions["load_module"]("a.so")
+    with library.open("rb") as mapped:
+        Path(functions["workpath"]("a.so")).write_bytes(b"another")
+        assert mapped.read() == b"library"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.so"]
+    number = library.stat().st_ino
+    assert Path(functions["workpath"]("a.so")).stat().st_ino == number  # not loaded again since
+
+
+def test_the_name_of_a_loaded_library_may_be_gone(tmp_path: Path) -> None:
+    (tmp_path / "a.so").write_bytes(b"library")
+    functions = tvm_session.functions(str(tmp_path), str)
+    functions["load_module"]("a.so")
+    (tmp_path / "a.so").unlink()
+    assert functions["workpath"]("a.so") == str(tmp_path / "a.so")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_rehearsal_registers_the_functions_that_a_session_replaces() -> None:
     registered: dict[str, object] = {}
     tvm_session.rehearse(tvm_session.Runtime(registered.__setitem__, registered.__getitem__, str))
