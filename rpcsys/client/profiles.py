@@ -82,7 +82,7 @@ class OperatorProfile:
 
     def __init__(self, found: dict[str, Any]) -> None:
         """``found``: what a device answers, checked (`unpacked`)."""
-        self.runtime: str = found["runtime"]
+        self.runtime: str = _cut(printable(found["runtime"]))
         self.plain_s: float = found["plain_s"]
         self.calls_s: tuple[float, ...] = tuple(duration / 1e6 for _, duration in found["calls"])
         self._calls: list[list[float]] = found["calls"]

@@ -221,7 +221,7 @@ def print_json(value: Any) -> None:
     try:
         click.echo(json.dumps(value, allow_nan=False))
     except ValueError as error:
-        raise ProtocolError(f"the tracker's answer has no form in JSON: {error}") from None
+        raise ProtocolError(f"what the lab answers has no form in JSON: {error}") from None
 
 
 def counted(count: int, noun: str) -> str:

@@ -76,9 +76,12 @@ def test_a_table_for_people(found: OperatorProfile) -> None:
 
 
 def test_texts_of_a_device_have_no_control_characters() -> None:
-    changed = {**FOUND, "operators": [["\x1b[2J" + "x" * 100, "a\nb", "", ""], *FOUND["operators"][1:]]}
-    table = OperatorProfile(unpacked(packed(changed))).table()
-    assert "\x1b" not in table
+    long = "\x1b[2J" + "x" * 100
+    changed = {**FOUND, "runtime": long, "operators": [[long, "a\nb", "", ""], *FOUND["operators"][1:]]}
+    profile = OperatorProfile(unpacked(packed(changed)))
+    table = profile.table()
+    assert "\x1b" not in table + profile.runtime
+    assert max(map(len, [profile.runtime, *table.splitlines()])) < 200
     assert len(table.splitlines()) == 6
     assert "…" in table
 

@@ -122,7 +122,7 @@ def test_one_long_cell_does_not_widen_every_row(capsys) -> None:
 
 
 def test_a_number_that_json_lacks_is_an_error() -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match="what the lab answers has no form in JSON"):
         print_json(float("nan"))
 
 
