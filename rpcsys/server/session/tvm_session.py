@@ -90,9 +90,8 @@ def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Call
 
     def load(name: str) -> Any:
         path = linked(name)
-        module = load_module(path)
         mapped.add(path)
-        return module
+        return load_module(path)
 
     def download_linked(name: str) -> bytearray:
         with open(linked(name), "rb") as file:
