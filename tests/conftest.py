@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -64,3 +65,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """`--reruns` is for live tests alone: only daemons starve beside another program."""
     if item.config.getoption("reruns", None) and item.get_closest_marker("live") is None:
         item.add_marker(pytest.mark.flaky(reruns=0))
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Turn the garbage collector off during the test, which begins without garbage."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import socket
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,16 +14,7 @@ from rpcsys.daemon.dialling import dial, take_magic
 from rpcsys.wire.tracker import MAGIC_BYTES
 
 
-@pytest.fixture
-def collector() -> Iterator[None]:
-    """Turn the garbage collector off during the test."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def test_a_refused_connection_is_freed_without_the_garbage_collector(collector: None) -> None:
+def test_a_refused_connection_is_freed_without_the_garbage_collector(no_collector: None) -> None:
     async def main() -> None:
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import hashlib
 import mmap
 import os
 import socket
 import struct
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,15 +37,6 @@ def run(request: pytest.FixtureRequest) -> Run:
             loop.close()
 
     return run_it
-
-
-@pytest.fixture
-def collector() -> Iterator[None]:
-    """Turn the garbage collector off during the test."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 class Joined:
@@ -219,7 +209,7 @@ def test_closing_gives_all_buffers_back(run: Run) -> None:
 
 
 @pytest.mark.parametrize("how", ["both ends", "a reset", "by hand"])
-def test_an_ended_pair_is_freed_without_the_garbage_collector(run: Run, collector: None, how: str) -> None:
+def test_an_ended_pair_is_freed_without_the_garbage_collector(run: Run, no_collector: None, how: str) -> None:
     async def main() -> None:
         one = Joined()
         pair = weakref.ref(one.pair)

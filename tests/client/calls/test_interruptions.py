@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dis
-import gc
 import os
 import signal
 import socket
@@ -342,19 +341,11 @@ def futures(session: Any) -> None:
     assert [future.result() for future in [echo.submit(number) for number in range(20)]] == list(range(20))
 
 
-@pytest.fixture
-def without_garbage() -> Iterator[None]:
-    """No session of an earlier test ends while the moments are counted: Python drops what __del__ raises."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="earlier Pythons run handlers at other bytecodes")
 @pytest.mark.parametrize("work", [plain, arrays, futures])
-def test_ctrl_c_at_any_moment(work: Callable[[Any], None], without_garbage: None) -> None:
+def test_ctrl_c_at_any_moment(work: Callable[[Any], None], no_collector: None) -> None:
+    """Python drops what a ``__del__`` raises: without the collector no session of an earlier test ends here."""
     moment, tried, kept, ended = 0, 0, 0, False
     while not ended:
         with Device() as device, device.session() as session:
