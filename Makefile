@@ -20,7 +20,7 @@ SITE := build/site
 DIST := dist
 DEVICE := $(BIN)/python tests/device_files.py
 PYTEST := $(BIN)/pytest -q --dist worksteal
-# Tests also wait: more of them at once than there are cores, and of live ones, which wait for daemons, still more.
+# Tests also wait: more of them at once than there are cores, and of those that wait for daemons still more.
 CORES := $(shell nproc 2>/dev/null || echo 2)
 CHECK := $(shell echo $$(( $(CORES) * 3 / 2 )))
 LIVE := $(shell echo $$(( $(CORES) * 2 )))
@@ -62,7 +62,7 @@ test: check
 	$(PYTEST) -n $(LIVE) -m "live and not slow" --reruns 2 --rerun-show-tracebacks
 
 test-slow: .venv/.ready-native
-	$(PYTEST) -n $(CHECK) -m slow --reruns 2 --rerun-show-tracebacks
+	$(PYTEST) -n $(LIVE) -m slow --reruns 2 --rerun-show-tracebacks
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .

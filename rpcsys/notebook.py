@@ -44,7 +44,7 @@ def lines(texts: Iterable[str]) -> str:
 
 def picture(svg: str, text: str) -> str:
     """A drawing, as an image: its styles and identifiers stay its own. ``text``: what it shows, for who cannot see."""
-    data = base64.b64encode(svg.encode()).decode()
+    data = base64.b64encode(printable(svg, "\n").encode()).decode()
     return f'<div><img alt="{_text(text)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}"></div>'
 
 

@@ -37,7 +37,9 @@ _SAID = "{desc}  {elapsed}"
 
 def in_terminal() -> bool:
     """Whether standard error is a terminal that can be drawn over."""
-    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    with contextlib.suppress(AttributeError, ValueError):  # there is none, it is no file, or it is closed
+        return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return False
 
 
 def in_notebook() -> bool:
@@ -109,11 +111,10 @@ class Steps:
                 click.echo(f"  {said}", err=True)
             return
         with self._lock:
-            said = said[: max((_columns() or _WIDTH) - _CLOCK, 20)]
             if self._shown is None:
                 self._shown = self._stack.enter_context(self._drawing(total=1, **_looks(said, "", _SAID)))
                 self._stack.enter_context(_ticking(self._shown.refresh))
-            self._shown.set_description_str(f"  {said}")
+            self._shown.set_description_str(_label(said))
 
     def count(self, done: float, total: float) -> None:
         """Show how much of it is done, behind the text. For any thread."""
@@ -159,7 +160,12 @@ def _drawing() -> Any:
 def _looks(label: str, unit: str, form: str = _TIMED) -> dict[str, Any]:
     counts = {"unit": unit, "unit_scale": unit == "B", "bar_format": None if unit else form, "miniters": 1}
     width: dict[str, Any] = {"dynamic_ncols": True} if _columns() else {"ncols": _WIDTH, "nrows": _ROWS}
-    return {"desc": f"  {printable(label)}", **counts, **width, "leave": False, "file": sys.stderr}
+    return {"desc": _label(label), **counts, **width, "leave": False, "file": sys.stderr}
+
+
+def _label(label: str) -> str:
+    """What is being done, cut so that some of a bar or a clock fits behind it."""
+    return f"  {printable(label)}"[: max((_columns() or _WIDTH) - _CLOCK, 12)]
 
 
 def _advance(shown: Any, done: float, total: float) -> None:
@@ -170,7 +176,10 @@ def _advance(shown: Any, done: float, total: float) -> None:
 
 @contextlib.contextmanager
 def _drawn_by_click(label: str) -> Iterator[Advance]:
-    with click.progressbar(length=1, label=f"  {printable(label)}", file=sys.stderr) as drawn:
+    columns = _columns() or _WIDTH
+    text = _label(label)[: max(columns - _CLOCK, 0)]
+    width = min(max(columns - len(text) - _CLOCK, 1), 36)  # of the bar: a line that wraps is not drawn over
+    with click.progressbar(length=1, label=text, width=width, file=sys.stderr) as drawn:
 
         def advance(done: float, total: float) -> None:
             drawn.length = max(int(total), 1)

@@ -210,9 +210,9 @@ class Pump:
             except OSError as error:
                 piece, why = b"", _reason(error)
             if not piece:
-                self._end_source(stream)
+                self._end_source(stream, why)
                 if why or stream.draining:
-                    self._stop_target(stream, why)
+                    self._stop_target(stream)
                 return
             with self._lock:
                 stream.credit -= len(piece)
@@ -235,8 +235,8 @@ class Pump:
         if self._streams.get(stream.key) is not stream:
             return
         if stream.failed and stream.source >= 0:
-            self._end_source(stream)
-            self._stop_target(stream, stream.failed)
+            self._end_source(stream, stream.failed)
+            self._stop_target(stream)
         if stream.stopped and stream.source >= 0:
             self._close_source(stream)
         if stream.draining:
@@ -260,9 +260,9 @@ class Pump:
         owner, number = stream.key
         self._send(owner, StreamMessage(op, number, amount, why=why).fields(), (data,) if data else ())
 
-    def _end_source(self, stream: ByteStream) -> None:
+    def _end_source(self, stream: ByteStream, why: str = "") -> None:
         self._close_source(stream)
-        self._tell(stream, EOF)
+        self._tell(stream, EOF, why=why)
 
     def _close_source(self, stream: ByteStream) -> None:
         descriptor, stream.source = stream.source, -1

@@ -13,6 +13,8 @@ from rpcsys import stream
 from tests import opencl, secured
 from tests.time_limits import pytest_runtest_setup, pytest_runtest_teardown, pytest_timeout_set_timer  # noqa: F401
 
+SHOWN = 2000  # characters of a failure that is printed when it happens
+
 # A machine that does something else at the same time must not fail a test.
 settings.register_profile("rpcsys", deadline=None)
 settings.load_profile("rpcsys")
@@ -58,6 +60,25 @@ def opencl_library(shared: Path) -> Iterator[Path]:
 def opencl_programs(shared: Path, opencl_library: Path) -> opencl.Programs:
     """Libraries for target "opencl"."""
     return opencl.programs(shared)
+
+
+class FailuresAtOnce:
+    """Prints each failure when it happens: a run that is ended from outside prints no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.outcome in ("failed", "rerun") and reporter is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = f"{report.outcome}: {report.nodeid}: {crash or report.longreprtext}"
+            reporter.write(f"\n{why[:SHOWN]}\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(config))
 
 
 @pytest.hookimpl(trylast=True)

@@ -137,7 +137,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "ffi.device_arrays": ("module.placement", "ffi"),
     "module.placement": ("module.module",),
     "module.module": ("wire", "module.profiler"),
-    "module.profiler": (),
+    "module.profiler": ("errors",),
     # The readers of model files, with which a client checks what it sends.
     "module.container": ("module.elf", "module.layout", "ffi"),
     "module.external": ("module.elf", "errors"),

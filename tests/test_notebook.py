@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,9 @@ texts = st.text() | st.sampled_from(["<script>x</script>", "<b", "&lt;", "\"' on
 
 @given(texts, st.lists(st.tuples(texts, texts), max_size=3))
 def test_texts_stay_texts(title: str, pairs: list[tuple[str, str]]) -> None:
-    html = notebook.block(title, notebook.table(["a", "b"], pairs), notebook.picture("<svg/>", title))
+    html = notebook.block(
+        title, notebook.table(["a", "b"], pairs), notebook.picture("<svg>" + escape(title) + "</svg>", title)
+    )
     told = ShownHtml(html)
     texts = [title, "a", "b", *(cell for pair in pairs for cell in pair)]
     assert told.cells == [printable(each, "\n") for each in texts]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rpcsys import progress
+from rpcsys.client import place
 from rpcsys.client.files import reporting
 from tests.device import Device, until
 
@@ -70,6 +71,12 @@ def test_a_bar_is_drawn_over_and_gone_at_the_end(screens: Screens) -> None:
     assert shown.endswith("\r")
 
 
+def test_a_long_name_leaves_room_for_the_percentage(screens: Screens) -> None:
+    screen = screens.terminal()
+    bar("x" * 200)
+    assert "xx:  50%" in screen.getvalue()
+
+
 def test_a_bar_ends_with_its_work_that_fails(screens: Screens) -> None:
     screen = screens.terminal()
 
@@ -95,7 +102,16 @@ def test_where_nothing_can_be_drawn_over_a_command_prints_its_label(
     assert screen.getvalue() == "  push\n"
 
 
-def test_without_tqdm_click_draws_bars_and_steps_are_lines(screens: Screens) -> None:
+def test_a_standard_error_that_is_no_file_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, types.SimpleNamespace(write=print, flush=print), closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert not progress.in_terminal()
+        assert not place.watched()
+
+
+def test_without_tqdm_click_draws_bars_and_steps_are_lines(screens: Screens, monkeypatch: pytest.MonkeyPatch) -> None:
     screens.without_tqdm()
     screen = screens.terminal()
     bar()
@@ -105,6 +121,10 @@ def test_without_tqdm_click_draws_bars_and_steps_are_lines(screens: Screens) -> 
         assert report is not None
         report(1, 2)
     assert "50%" in screen.getvalue()
+    monkeypatch.setattr(progress, "_columns", lambda: 30)
+    screen = screens.terminal()
+    bar("x" * 100)
+    assert max(map(len, screen.getvalue().replace("\x1b[?25l", "").split("\r"))) <= 30, "it wraps"
     with progress.steps() as step:
         step.say("first")
         step.count(1, 2)

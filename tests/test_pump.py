@@ -13,7 +13,7 @@ from rpcsys.errors import ProtocolError
 from rpcsys.pump import Connecting, Pump, only_close
 from rpcsys.stream import Ended
 from rpcsys.wire import frames
-from rpcsys.wire.byte_streams import CLOSE, DATA, EOF, EXIT, MORE, OPEN, WINDOW, StreamMessage
+from rpcsys.wire.byte_streams import CLOSE, DATA, EOF, EXIT, MORE, OPEN, STOP, WINDOW, StreamMessage
 from rpcsys.wire.reader import FrameReader
 from tests.device import until
 
@@ -172,6 +172,19 @@ def test_connections_are_accepted_and_made_at_the_other_end(joined):
             assert desk.makefile("rb").read() == b"to the desk"
         joined[0].release(ID)
         until(lambda: socket.socket().connect_ex(address))
+
+
+def test_a_connection_that_is_refused_ends_with_its_reason(end):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens at it
+        end.pump.register(ID, Connecting(end.pump, ID, taken.getsockname()[1]))
+        end.take(OPEN, 1)
+        until(lambda: len(end.sent) == 2)
+    # A desk that closes the forward at the connection's end has the reason already.
+    assert [fields for fields, _ in end.sent] == [
+        {"op": EOF, "s": 1, "why": "Connection refused"},
+        {"op": STOP, "s": 1},
+    ]
 
 
 def test_the_end_of_the_session_closes_all(end):

@@ -23,6 +23,8 @@ ANY_PORT = ("--host", "127.0.0.1", "--port", "0", "--silent")
 TRACKER = ("-m", "rpcsys.tracker", *ANY_PORT)
 DEVICE = ("--key", KEY, "--import", "benchmarks.peers.device_functions")
 SERVER = ("-m", "rpcsys.server", *ANY_PORT, *DEVICE)
+#: One without functions of its own, as TVM's server is: TVM's clients have another zygote there.
+PLAIN_SERVER = ("-m", "rpcsys.server", *ANY_PORT, "--key", KEY)
 
 
 @contextmanager
@@ -205,10 +207,10 @@ class LabBoard(Board):
         start_closed_lab(self)
 
 
-def start_lab(subject: Subject) -> int:
+def start_lab(subject: Subject, server: tuple[str, ...] = SERVER) -> int:
     """Start our tracker and our server for the subject; the tracker's port."""
     port = subject.start_server(TRACKER)
-    subject.start_server((*SERVER, "--tracker", f"127.0.0.1:{port}"))
+    subject.start_server((*server, "--tracker", f"127.0.0.1:{port}"))
     return port
 
 

@@ -35,7 +35,7 @@ class Tuning(Subject):
     """A tracker and a board; a round of candidates takes one run."""
 
     def start(self) -> None:
-        self.port = ours.start_lab(self)
+        self.port = ours.start_lab(self, ours.PLAIN_SERVER)
 
     @contextmanager
     def candidates(self) -> Iterator[Trial]:
@@ -55,7 +55,7 @@ class SimulatedBoards(Tuning):
         self.port = self.start_server(ours.TRACKER)
         for number in range(BOARDS):
             name = ("--name", f"board{number}")
-            self.start_server((*ours.SERVER, "--tracker", f"127.0.0.1:{self.port}", *name))
+            self.start_server((*ours.PLAIN_SERVER, "--tracker", f"127.0.0.1:{self.port}", *name))
 
     @contextmanager
     def boards(self, number: int) -> Iterator[Trial]:

@@ -95,7 +95,7 @@ class TvmSessions(Subject):
 
 
 class TvmClientOfOurs(TvmSessions):
-    server_arguments = ours.SERVER
+    server_arguments = ours.PLAIN_SERVER
 
 
 class TvmBehindConnect(TvmSessions):
@@ -154,7 +154,7 @@ class TvmLease(Subject):
 
 class TvmLeaseOfOurs(TvmLease):
     def start(self) -> None:
-        self.port = ours.start_lab(self)
+        self.port = ours.start_lab(self, ours.PLAIN_SERVER)
 
 
 def main() -> None:

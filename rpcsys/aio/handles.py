@@ -64,6 +64,9 @@ class AsyncRemoteModule:
     def __repr__(self) -> str:
         return f"<async {repr(self.blocking)[1:]}"
 
+    def _repr_html_(self) -> str:
+        return self.blocking._repr_html_()
+
     def __getitem__(self, name: str) -> AsyncRemoteFunction:
         """The function ``name``. Raises `RemoteFunctionError` where the module has none of that name."""
         return AsyncRemoteFunction(self._calls, self.blocking[name])

@@ -58,6 +58,8 @@ def exec(  # noqa: A001 - commands are found by their names
     if rsh:
         where["key"], args = args[0].rpartition("@")[2], ["sh", "-c", " ".join(args[1:])]
     environment = dict(map(_variable, variables))
+    while os.open(os.devnull, os.O_RDWR) < _STDERR:  # a closed stream's number would be the session's socket's
+        pass
     try:
         with opened(**where) as session:
             size = _size() if with_terminal else False
@@ -132,7 +134,8 @@ class _Streams:
         process = self._process
         before = {number: signal.signal(number, self._note) for number in (*_FORWARDED, signal.SIGWINCH)}
         try:
-            outputs = [self._thread(_copy, process.stdout, _STDOUT), self._thread(_copy, process.stderr, _STDERR)]
+            outputs = [self._thread(self._copy, process.stdout, _STDOUT)]
+            outputs.append(self._thread(self._copy, process.stderr, _STDERR))
             self._thread(self._send_input)
             self._thread(self._wait, outputs)
             self._pass_on()
@@ -179,13 +182,17 @@ class _Streams:
         with contextlib.suppress(OSError):
             stdin.close()
 
-
-def _copy(source: Any, target: int) -> None:
-    """Write all that comes to the descriptor ``target``. If nobody reads there, the program's next write fails, too."""
-    with contextlib.suppress(OSError, ValueError):
-        while data := os.read(source.fileno(), _PIECE):
-            _write_all(target, data)
-    source.close()
+    def _copy(self, source: Any, target: int) -> None:
+        """Write all that comes to the descriptor ``target``. If that fails, the program's next write does, too."""
+        with contextlib.suppress(OSError, ValueError):
+            while data := os.read(source.fileno(), _PIECE):
+                try:
+                    _write_all(target, data)
+                except OSError as error:
+                    if not isinstance(error, ConnectionError):  # else nobody reads any more
+                        self._error = RpcsysError(f"cannot write what the program prints: {error.strerror}")
+                    break
+        source.close()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -58,7 +58,9 @@ def profile(
             loaded = session.load_module(model, progress=advance, device=device, threads=threads or 0)
         feed = samples.random_inputs(loaded.inputs, SEED) if given is None else given
         args = [feed[each["name"]] for each in loaded.inputs if each["name"] in feed]
-        found = loaded.profile(*args, runs=runs)
+        with progress.steps() as step:  # it is one call: there is a clock, but nothing to count
+            step.say(f"profiling {model.name}")
+            found = loaded.profile(*args, runs=runs)
         name = printable(str(session.lease.get("server") or session.info["key"]))
     if as_json:
         file = {} if trace is None else {"trace": str(trace)}

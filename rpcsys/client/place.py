@@ -7,6 +7,7 @@ itself.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -62,7 +63,9 @@ def held_here(place: Dict[str, Any], user: str) -> str:
 
 def watched() -> bool:
     """Whether a person watches this process: standard error is a terminal, or a notebook runs it."""
-    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+    with contextlib.suppress(AttributeError, ValueError):  # there is no standard error, it is no file, or it is closed
+        return "ipykernel" in sys.modules or sys.stderr.isatty()
+    return False
 
 
 class PlaceWatcher:

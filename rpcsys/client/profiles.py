@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rpcsys import notebook
 from rpcsys.client import answers
 from rpcsys.errors import NotSupported, ProtocolError, UsageError, printable
 from rpcsys.wire.checks import number, record, rows, sentence
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 About = tuple[str, str, str, str]
 
 MAX_BYTES = 64 << 20  # of a profile that is not packed; a server sends no more
-_MAX_LISTS = 2_000_000  # in it: of 200,000 runs, as many operators, and brackets in their texts
+_MAX_ROWS = 200_000  # in it: runs that a server sends, and more than operators and calls
+_MAX_LISTS = 1_000_000  # of these, and brackets in texts
 _LONGEST = 1e15  # microseconds, thirty years: sums stay finite
 _ROUNDED = 0.02  # microseconds by which an operator may seem to begin before the end of the one ahead of it
 _PROCESS = 1  # of a trace
@@ -97,6 +99,11 @@ class OperatorProfile:
     def __str__(self) -> str:
         return self.table()
 
+    def _repr_html_(self) -> str:
+        heads, cells = _TABLES["op"]
+        found = notebook.table(heads, [cells(row, len(self.calls_s)) for row in self.rows])
+        return notebook.block("profile", found, notebook.lines(self.table(0).splitlines()[-2:]))
+
     @property
     def mean_s(self) -> float:
         """Mean seconds of a profiled call."""
@@ -162,7 +169,7 @@ class OperatorProfile:
         """Write the trace as JSON, for https://ui.perfetto.dev. Raises `UsageError` if that is impossible."""
         try:
             with open(path, "w", encoding="utf-8") as file:
-                json.dump(self.trace(), file)
+                file.write(json.dumps(self.trace()))
         except OSError as error:
             raise UsageError(f"{os.fspath(path)} cannot be written: {error.strerror or error}") from None
 
@@ -273,7 +280,8 @@ def _fits(found: dict[str, Any]) -> bool:
     operators, calls = len(found["operators"]), len(found["calls"])
     spans = [*(tuple(row) for row in found["calls"]), *(tuple(row[3:]) for row in found["runs"])]
     return (
-        calls > 0
+        0 < calls <= _MAX_ROWS
+        and max(operators, len(found["runs"])) <= _MAX_ROWS
         and 0 <= found["plain_s"] <= _LONGEST
         and all(len(row) == 4 for row in found["operators"])
         and all(len(span) == 2 and min(span) >= 0 and max(span) <= _LONGEST for span in spans)

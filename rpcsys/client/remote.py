@@ -12,7 +12,7 @@ from rpcsys.client.arrays import outputs_of, result_maker, to_user, write_back
 from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.client.mapping import Encoded, MappedCalls
 from rpcsys.client.timing import TimingResult, told
-from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost, UsageError
+from rpcsys.errors import ProtocolError, RemoteFunctionError, SessionLost, UsageError, printable
 from rpcsys.stream import FunctionBase
 from rpcsys.wire import frames
 from rpcsys.wire.by_name import inputs_by_name, output_names
@@ -229,7 +229,7 @@ class RemoteModule:
         self._main = RemoteFunction(session, (ref.id, "main"), "main", self._mine)
 
     def __repr__(self) -> str:
-        return "<remote module {} ({})>".format(self.kind, ", ".join(self.functions))
+        return printable("<remote module {} ({})>".format(self.kind, ", ".join(self.functions)))
 
     def _repr_html_(self) -> str:
         return str(part("rpcsys.client.shown").module_html(self))
@@ -331,7 +331,7 @@ class RemoteArray(Ref):
 
     def __repr__(self) -> str:
         place = "" if self.device == "cpu:0" else f" on {self.device}"
-        return f"<remote array {self.dtype} {self.shape}{place}>"
+        return printable(f"<remote array {self.dtype} {self.shape}{place}>")
 
     def get(self) -> Any:
         """Its contents here: a numpy array where numpy is installed, else a `Tensor`."""

@@ -13,7 +13,7 @@ from rpcsys.client.calls import CallFuture, Channel
 from rpcsys.client.files import Asked, Source
 from rpcsys.client.log import SessionLog
 from rpcsys.client.remote import Caller, RemoteArray, RemoteFunction, RemoteModule, TimeEvaluator
-from rpcsys.errors import ProtocolError, RemoteFileError, UsageError
+from rpcsys.errors import ProtocolError, RemoteFileError, UsageError, printable
 from rpcsys.link.link import Closeable
 from rpcsys.wire.values import Ref
 
@@ -58,7 +58,7 @@ class Session(Caller, Closeable):
 
     def __repr__(self) -> str:
         state = "closed" if self._channel.broken else "open"
-        return "<session {} at {}:{}, {}>".format(self.info.get("key", ""), *self.address, state)
+        return printable("<session {} at {}:{}, {}>".format(self.info.get("key", ""), *self.address, state))
 
     def _repr_html_(self) -> str:
         return str(part("rpcsys.client.shown").session_html(self))
@@ -393,7 +393,7 @@ class ServedModule(RemoteModule, Closeable):
         self.info: Dict[str, Any] = session.info
 
     def __repr__(self) -> str:
-        return "<served module {} {} at {}:{}>".format(self.name, self.version, *self._session.address)
+        return printable("<served module {} {} at {}:{}>".format(self.name, self.version, *self._session.address))
 
     def time_evaluator(self, *args: Any, **more: Any) -> TimeEvaluator:
         """Always raises `UsageError`: other clients use the device, too."""

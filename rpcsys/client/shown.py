@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, List, TypeVar
@@ -36,10 +37,11 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if name.endswith("_s"):
-            return span(value)
-        if name in _MOMENTS:
-            return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+        with contextlib.suppress(OverflowError, OSError, ValueError):  # no check has seen it: no duration, or no date
+            if name.endswith("_s"):
+                return span(value)
+            if name in _MOMENTS:
+                return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={each}" for key, each in value.items())
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
@@ -118,4 +120,4 @@ def _shape(shape: Any) -> str:
 
 
 def _bytes(count: Any) -> str:
-    return f"{count / 1e9:.1f} GB" if isinstance(count, int) and count else ""
+    return f"{count / 1e9:.1f} GB" if isinstance(count, int) and 0 < count < 1 << 63 else ""

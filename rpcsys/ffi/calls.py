@@ -200,7 +200,7 @@ def _set_raised(error: BaseException) -> None:
 _call_back = abi.SafeCall(lambda number, args, count, result: _answer(_callbacks[number], args, count, result))
 _watch = abi.SafeCall(lambda number, args, count, result: _watched(_callbacks[number], args, count))
 _release_callback = abi.Deleter(lambda number: _callbacks.pop(number, None) and None)
-_global = functools.lru_cache(maxsize=None)(get_global)  # looks a registered function of libtvm_ffi up once
+known_global = functools.lru_cache(maxsize=None)(get_global)  # looks a function of TVM's libraries up once
 
 
 # ------------------------------------------------------------------ values to native code
@@ -297,9 +297,9 @@ def _write_array(slot: abi.Any, value: Memory, keep: Keep) -> None:
 
 def _write_container(slot: abi.Any, value: Any, keep: Keep) -> None:
     if isinstance(value, dict):
-        made = _global("ffi.Map").raw(*itertools.chain.from_iterable(value.items()))
+        made = known_global("ffi.Map").raw(*itertools.chain.from_iterable(value.items()))
     else:
-        made = _global("ffi.List" if isinstance(value, list) else "ffi.Array").raw(*value)
+        made = known_global("ffi.List" if isinstance(value, list) else "ffi.Array").raw(*value)
     _write_object(slot, made, keep)
 
 
@@ -412,13 +412,13 @@ def _error(native: Object) -> NativeError:
 
 
 def _items(name: str, native: Object) -> Iterator[Any]:
-    item = _global(name + "GetItem")
-    return (item(native, index) for index in range(_global(name + "Size")(native)))
+    item = known_global(name + "GetItem")
+    return (item(native, index) for index in range(known_global(name + "Size")(native)))
 
 
 def _pairs(name: str, native: Object) -> Iterator[Tuple[Any, Any]]:
-    if _global(name + "Size")(native):
-        iterator = _global(name + "ForwardIterFunctor")(native)
+    if known_global(name + "Size")(native):
+        iterator = known_global(name + "ForwardIterFunctor")(native)
         yield iterator(_KEY), iterator(_VALUE)
         while iterator(_NEXT):
             yield iterator(_KEY), iterator(_VALUE)

@@ -12,7 +12,7 @@ from typing import Any, Tuple
 from rpcsys.errors import NativeError, one_line
 from rpcsys.ffi import library
 from rpcsys.ffi.abi import DType
-from rpcsys.ffi.calls import Device, find_global, get_global
+from rpcsys.ffi.calls import Device, find_global, known_global
 from rpcsys.ffi.library import Object
 from rpcsys.ffi.memory import address_of
 from rpcsys.ffi.tensors import NativeTensor
@@ -27,8 +27,6 @@ TITLES = {
     "hexagon": "Hexagon",
 }  # fmt: skip
 _EXISTS = 0  # the number of the attribute in TVM's device API
-
-_global = functools.lru_cache(maxsize=None)(get_global)
 
 
 class TvmArray(NativeTensor, DeviceArray):
@@ -54,7 +52,7 @@ class TvmArray(NativeTensor, DeviceArray):
             self._copy("runtime.TVMTensorCopyFromBytes", data)
 
     def _copy(self, function: str, data: memoryview) -> None:
-        _global(function)(self, ctypes.c_void_p(address_of(data)), data.nbytes)
+        known_global(function)(self, ctypes.c_void_p(address_of(data)), data.nbytes)
 
 
 def copied(array: Any, device: str) -> TvmArray:
@@ -72,7 +70,7 @@ def empty(dtype: str, shape: Tuple[int, ...], device: str) -> TvmArray:
     """An array in the memory of ``device``, its elements undefined. Raises `NativeError` if there is no room."""
     place = device_of(device)
     try:
-        made = _global("runtime.TVMTensorAllocWithScope").raw(_shape(tuple(shape)), DType(dtype), place, None)
+        made = known_global("runtime.TVMTensorAllocWithScope").raw(_shape(tuple(shape)), DType(dtype), place, None)
     except NativeError as error:
         text = f"{device} has no room for an array of {dtype} {list(shape)}: {one_line(error)}"
         raise NativeError(text, kind=error.kind) from None
@@ -82,12 +80,12 @@ def empty(dtype: str, shape: Tuple[int, ...], device: str) -> TvmArray:
 @functools.lru_cache(maxsize=1024)
 def _shape(extents: Tuple[int, ...]) -> Object:
     """A shape as a native object, made once."""
-    return _global("ffi.Shape").raw(*extents)
+    return known_global("ffi.Shape").raw(*extents)
 
 
 def synchronise(device: str) -> None:
     """Wait until ``device`` has done all that it was given. Raises `NativeError` for work that failed."""
-    _global("runtime.Device_StreamSync")(device_of(device), 0)
+    known_global("runtime.Device_StreamSync")(device_of(device), 0)
 
 
 @functools.lru_cache(maxsize=None)
@@ -100,7 +98,7 @@ def device_of(name: str) -> Device:
         raise NativeError(f"{name} cannot be used: {lacking}")
     assert device.dlpack is not None
     place = Device(device.dlpack, int(device.number))
-    if not _global("runtime.GetDeviceAttr")(*place, _EXISTS):
+    if not known_global("runtime.GetDeviceAttr")(*place, _EXISTS):
         raise NativeError(f"there is no {name} on this machine; is its driver installed, and may this user open it?")
     return place
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from rpcsys.errors import NativeError
 from rpcsys.ffi import abi, library
-from rpcsys.ffi.calls import Device, Function, find_global, from_owned, from_view, get_global, watcher
+from rpcsys.ffi.calls import Device, Function, find_global, from_owned, from_view, known_global, watcher
 from rpcsys.ffi.library import Object
 
 EXECUTABLE = "relax.VMExecutable"  # the kind of a compiled Relax program
@@ -26,12 +26,12 @@ class TvmModule:
     @property
     def kind(self) -> str:
         """The module's kind, such as ``library`` or ``relax.VMExecutable``."""
-        kind: str = get_global("ffi.ModuleGetKind")(self.object)
+        kind: str = known_global("ffi.ModuleGetKind")(self.object)
         return kind
 
     def function(self, name: str, imports: bool = True) -> Function:
         """The function ``name`` of it, or of its imports. Raises `NativeError` if there is none."""
-        found = get_global("ffi.ModuleGetFunction")(self.object, name, imports)
+        found = known_global("ffi.ModuleGetFunction")(self.object, name, imports)
         if found is None:
             raise NativeError(f"the module has no function {name!r}", kind="AttributeError")
         function: Function = found
@@ -42,7 +42,7 @@ class TvmModule:
 def load_module(path: str) -> TvmModule:
     """Load a file with TVM's loader for its ending. Raises `NativeError`, also if TVM is missing."""
     library.load_runtime()
-    return TvmModule(get_global("ffi.ModuleLoadFromFile").raw(library.to_open(path)))
+    return TvmModule(known_global("ffi.ModuleLoadFromFile").raw(library.to_open(path)))
 
 
 def load_library(path: str, keep: bool = False) -> TvmModule:
@@ -56,7 +56,7 @@ def load_library(path: str, keep: bool = False) -> TvmModule:
     kept = _kept.get((about.st_dev, about.st_ino))
     if kept is not None:
         return kept
-    module = TvmModule(get_global("ffi.Module.load_from_file.so").raw(library.to_open(path), "so"))
+    module = TvmModule(known_global("ffi.Module.load_from_file.so").raw(library.to_open(path), "so"))
     return _kept.setdefault((about.st_dev, about.st_ino), module) if keep else module
 
 

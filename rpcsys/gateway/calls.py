@@ -51,15 +51,6 @@ class CallStage(Enum):
     FINISHED = auto()
 
 
-#: From where to where a call goes.
-STAGES = {
-    CallStage.NEW: (CallStage.WAITING, CallStage.UNDER_WAY),
-    CallStage.WAITING: (CallStage.UNDER_WAY, CallStage.FINISHED),
-    CallStage.UNDER_WAY: (CallStage.WAITING, CallStage.FINISHED),
-    CallStage.FINISHED: (),
-}
-
-
 class InferenceCall:
     """One request for a model. `GatewayState.submit` takes it; its outcome comes once, by ``done``.
 

@@ -44,16 +44,6 @@ class HttpStage(Enum):
     END = auto()  # the client hangs up; what it still sends is dropped
 
 
-#: From where to where a connection goes.
-HTTP_STAGES = {
-    HttpStage.HEAD: (HttpStage.MEMORY, HttpStage.BODY, HttpStage.ANSWER, HttpStage.END),
-    HttpStage.MEMORY: (HttpStage.BODY, HttpStage.ANSWER, HttpStage.END),
-    HttpStage.BODY: (HttpStage.ANSWER, HttpStage.END),
-    HttpStage.ANSWER: (HttpStage.HEAD, HttpStage.END),
-    HttpStage.END: (),
-}
-
-
 class HttpSettings(NamedTuple):
     """What connections share."""
 

@@ -12,7 +12,6 @@ from rpcsys.compiled import speedups
 from rpcsys.daemon.acceptor import Acceptor, leave_no_core, raise_descriptor_limit
 from rpcsys.daemon.http import health_page, metrics_page, serve_pages
 from rpcsys.daemon.loop import serving, until_signal
-from rpcsys.daemon.memory import give_back_memory
 from rpcsys.daemon.sockets import Sockets
 from rpcsys.errors import PortRangeError
 from rpcsys.gateway.actions import ReplicaPlace
@@ -36,7 +35,7 @@ from rpcsys.link.tcp import drain_and_close
 from rpcsys.serve import Signals, announce, bind, notify
 from rpcsys.wire.http1 import HttpLimits
 from rpcsys.wire.http1_requests import make_response
-from rpcsys.wire.memory import Pool
+from rpcsys.wire.memory import Pool, give_back_memory
 
 log = logging.getLogger(__name__)
 _LOOK_S = 0.02  # between two looks whether all calls have ended

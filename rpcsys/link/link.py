@@ -114,14 +114,9 @@ class Link(Closeable):
 
     @classmethod
     def open(
-        cls,
-        address: Address,
-        *,
-        timeout: float = 5.0,
-        user: Optional[str] = None,
-        credential: Optional[Credential] = None,
-        joining: Optional[Mapping[str, Any]] = None,
-    ) -> Link:
+        cls, address: Address, *, timeout: float = 5.0, user: Optional[str] = None,
+        credential: Optional[Credential] = None, joining: Optional[Mapping[str, Any]] = None,
+    ) -> Link:  # fmt: skip
         """Connect, and wait for the answer to the hello, and until a new token is known that it asks for.
 
         Raises TrackerUnreachable: no tracker answered within ``timeout`` seconds; `Unauthorized`, `Forbidden`: it does
@@ -178,14 +173,15 @@ class Link(Closeable):
         return messages
 
     def send(self, message: Any) -> None:
-        """Queue a message (typed, or plain JSON) and send what can be sent at once.
+        """Queue a message (typed, or plain JSON) and send what can be sent at once. Raises as `post`."""
+        self.post(message)
+        self.flush()
 
-        Raises TrackerLost: the link is closed, not ready, or the tracker has stopped reading.
-        """
+    def post(self, message: Any) -> None:
+        """Queue a message for `flush`. Raises TrackerLost: the link is not open, or the tracker has stopped reading."""
         if not self.ready:
             raise TrackerLost(f"the link to the tracker {self._place} is not open")
         self._queue(tracker.encode(message))
-        self._flush()
 
     def close(self) -> None:
         """Close the connection, and with it its offers and requests at the tracker. A second call does nothing."""
@@ -301,7 +297,7 @@ class Link(Closeable):
             self._connect(self._dialling)
         if self._sock is not None:
             self._receive()
-            self._flush()
+            self.flush()
         if self.ours is None and time.monotonic() >= self._expires:
             silent = "no answer in time"
             raise self._unreachable(silent if self._sock is None else f"{silent}; is it another program's port?")
@@ -407,8 +403,10 @@ class Link(Closeable):
             raise self._lost("it has stopped reading")
         self._unsent += data if self._tls is None else self._tls.seal(data)
 
-    def _flush(self) -> None:
-        assert self._sock is not None
+    def flush(self) -> None:
+        """Send what is queued, as far as that is possible at once. Raises TrackerLost."""
+        if not self._unsent or self._sock is None:
+            return
         try:
             while self._unsent:
                 del self._unsent[: self._sock.send(self._unsent)]

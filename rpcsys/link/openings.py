@@ -61,7 +61,7 @@ class Openings(Generic[Conn]):
 
     def deadline(self) -> Optional[float]:
         """When the next one's time is over, None if there is none."""
-        return min((until for until, _, _ in self._open.values()), default=None)
+        return min(until for until, _, _ in self._open.values()) if self._open else None
 
     def _crowding(self) -> Conn:
         crowd = max(self._of_network, key=self._of_network.__getitem__)

@@ -134,7 +134,7 @@ class ReplicaLink(Link):
         self._reader = TrackerFrameReader()
         self._expires = time.monotonic() + timeout
         self._greet()
-        self._flush()
+        self.flush()
 
     def _unreachable(self, reason: str, kind: Optional[str] = None) -> TrackerUnreachable:
         self.reason = kind or reason
@@ -192,11 +192,15 @@ class LeaderLink(Link):
         look_at = self._look_at if self._lookout is None else self._lookout.due
         return look_at if self._phase is UP else min(look_at, self._expires)
 
-    def send(self, message: Any) -> None:
-        """As `Link.send`."""
+    def post(self, message: Any) -> None:
+        """As `Link.post`."""
         if not self.ready:
             raise TrackerLost(f"the link to the tracker {self._place} is not open")
-        self._main.send(message)
+        self._main.post(message)
+
+    def flush(self) -> None:
+        """As `Link.flush`."""
+        self._main.flush()
 
     def next_id(self) -> int:
         """As `Link.next_id`."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple
 
+from rpcsys.errors import RemoteArgumentError
+
 #: Runs of operators in one profile: a model of 200 operators, 1,000 times.
 MAX_OPERATORS = 200_000
 
@@ -25,5 +27,13 @@ class Profiler(NamedTuple):
 
     runtime: str
     call: Callable[..., Any]
-    #: Ends the profile: the operators of each call behind the first so many. Raises `ProfileNotSupported`, ValueError.
+    #: Ends the profile: the operators of each call behind the first so many. Raises `ProfileNotSupported`, and as
+    #: ``call`` does, `RemoteArgumentError` for more than `MAX_OPERATORS`.
     runs: Callable[[int], List[List[OperatorRun]]]
+
+
+def check_count(noted: int) -> None:
+    """Raise `RemoteArgumentError` for more runs of operators than a profile may have."""
+    if noted > MAX_OPERATORS:
+        what = f"the profile has more than {MAX_OPERATORS} runs of operators"
+        raise RemoteArgumentError(f"{what}; take fewer runs, or a smaller input")

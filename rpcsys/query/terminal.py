@@ -54,6 +54,11 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")  # characters that the terminal's encoding lacks
+    with contextlib.redirect_stderr(_Unfailing(sys.stderr)):
+        return _run(command, name, arguments)
+
+
+def _run(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
     try:
         tokens.refuse_visible(sys.argv[1:] if arguments is None else arguments)
         with _terminable():
@@ -74,10 +79,10 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except RpcsysError as error:
         return fail_with(error, name)
     except BrokenPipeError:  # the reader of the output has ended: `rpcsys run … | head -1`
-        _give_up_output()
+        _give_up(sys.stdout)
         return 0
     except OSError as error:
-        _give_up_output()
+        _give_up(sys.stdout)
         return _fail(name, _of_system(error), RpcsysError.exit_status)
     return status if isinstance(status, int) else 0
 
@@ -103,10 +108,27 @@ def _streams() -> tuple[TextIO, TextIO]:
     return sys.stdout, sys.stderr
 
 
-def _give_up_output() -> None:
-    """Drop what standard output cannot take: the interpreter's flush at the end must not fail, too."""
+class _Unfailing:
+    """Standard error, whose texts are dropped once it cannot take one: no command's work ends for what it tells."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            _give_up(self._stream)
+            return len(text)
+
+
+def _give_up(stream: TextIO) -> None:
+    """Drop what a stream cannot take: the interpreter's flush at the end must not fail, too."""
     with contextlib.suppress(OSError, ValueError):  # a test's output has no descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _of_system(error: OSError) -> str:

@@ -29,6 +29,7 @@ Fact = tuple[str, str]  # a kind of record, and the lease, ticket or server that
 _BEGINS: Mapping[str, str] = {
     **dict.fromkeys(("granted", "begun", "limited"), "lease"),
     **dict.fromkeys(("waiting", "absent"), "ticket"),
+    "unheard": "request",
     **dict.fromkeys(("joined", "set_aside", "drained", "canary"), "server"),
 }
 #: Entries that end others, with the same field and the kinds that they end.
@@ -36,6 +37,7 @@ _ENDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "over": ("lease", ("granted", "begun", "limited")),
     "waited": ("ticket", ("waiting", "absent")),
     "back": ("ticket", ("absent",)),
+    "heard": ("request", ("unheard",)),
     "gone": ("server", ("joined",)),
     "trusted": ("server", ("set_aside",)),
     "enabled": ("server", ("drained", "set_aside")),

@@ -64,14 +64,14 @@ class BoardSpeed:
         """Count an undisturbed run, with the levels of its siblings; whether there is something to remember."""
         before = self.state
         self.disturbed, self.problem, self.seconds = 0, "", run.seconds
-        self.throttled += (min(run.throttled, 1.0) - self.throttled) / 4
-        full = self.test.take(at, run.seconds)
+        self.throttled += (min(run.throttled, 1.0) - self.throttled) / 2
+        full = self.test.take(at, run.seconds, run.throttled)
         self._limit(run)
         compared = None
         if full and self.test.level is not None:
             compared = siblings.compare(self.test.level, others)
             self.apart = compared is not None and compared.stands_out(self.apart)
-        if self.test.slow or self.over or self.apart:
+        if self.test.named or self.over or self.apart:
             self.move(NAMED)
             if before is not SLOW or full:
                 self.reason = self._why(run, compared)
@@ -96,6 +96,8 @@ class BoardSpeed:
         quota = f"; a CPU quota takes {self.throttled:.1%} of its time" if self.throttled > _QUOTA else ""
         if self.over and run.limit_s is not None:
             return f"its canary takes {milliseconds(run.seconds)}, and its limit is {milliseconds(run.limit_s)}{quota}"
+        if self.test.capped and not self.test.slow:
+            return f"a CPU quota takes {self.throttled:.1%} of its canary's time; it took {self.test.quota:.1%} before"
         level, centre = self.test.level, self.test.centre
         if self.test.slow and centre is not None:
             lately = list(self.test.batch)[-speed.LEAST_RUNS :] or [level or centre]
@@ -110,7 +112,7 @@ class BoardSpeed:
     def restored(cls, key: str, text: str, reason: str, *, over: bool, apart: bool) -> BoardSpeed:
         """A board as the last run of the tracker left it. Raises `ProtocolError`: its record is damaged."""
         found = cls(key, speed.from_text(text), over=over, apart=apart)
-        if found.test.slow or over or apart:
+        if found.test.named or over or apart:
             found.move(NAMED)
             found.reason = reason
         elif found.test.centre is not None:

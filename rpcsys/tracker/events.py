@@ -50,6 +50,8 @@ class HistoryEntry:
     ``waited``     its ticket has no place any more: ticket, waited_s, why (``granted``, ``cancelled``,
                    ``timeout``, ``unknown``, ``left``)
     ``absent``     its client was not back when the settling after a restart ended: ticket; ``back``: ticket
+    ``unheard``    the lease that it was granted is over before its client can have heard of that: request (its arrival,
+                   as text), user; ``heard``: the client is back, or has not come in time: request
     ``joined``     a server has registered: server, key, address, port, slots, labels, how (``ours``, ``silent``)
     ``gone``       its connection has ended: server, reason
     ``set_aside``  sessions in a row failed: server, reason, failures, pause_s, until (seconds since 1970)

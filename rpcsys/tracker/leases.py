@@ -59,7 +59,7 @@ class Leases:
             "fault": fault,
             "cleaned": cleaned or {},
         }
-        actions: list[Action] = [HistoryEntry(now, "over", details)]
+        actions: list[Action] = [HistoryEntry(now, "over", details), *self.records.keep_unheard(lease.arrival)]
         if fault:
             actions += self.health.failed(lease.server_name, fault)
         elif lease.opened and outcome != "unused":

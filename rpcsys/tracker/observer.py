@@ -32,7 +32,7 @@ PASS_ON_S = 0.01  # how long entries gather: one by one, they would cost more th
 _SAMPLES_NOTED = 12  # the history gets the utilisation after so many samples: once a minute
 ABSENT_S = 60.0  # servers of the last run that have not come back after this time are gone
 _WARNINGS = frozenset(("set_aside", "unhealthy", "not_named", "slow"))
-_UNLOGGED = frozenset(("canary",))  # kinds of entries that are for the next run alone
+_UNLOGGED = frozenset(("canary", "unheard", "heard"))  # kinds of entries that are for the next run alone
 QUIET = frozenset(("epoch", "arrival", "since"))  # fields that are of no use to people
 
 _GRANTED = ("key", "server", "user", "address", "limit_s", "priority", "how")

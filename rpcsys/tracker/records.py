@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 from rpcsys.tracker.addresses import ProxyNetworks
 from rpcsys.tracker.board_speed import BoardSpeed
 from rpcsys.tracker.entities import Condition, GoneServer, LeaseRecord, Peer, Queue, Server, SlotOffer, WaitingRequest
-from rpcsys.tracker.events import TrackerStarted
+from rpcsys.tracker.events import Action, HistoryEntry, TrackerStarted
 from rpcsys.tracker.labels import Pair, Wants, facts_of_key
 from rpcsys.tracker.matching import OfferIndex, Subqueues
 from rpcsys.tracker.quotas import Places, WaitingMemory
@@ -24,6 +24,7 @@ from rpcsys.wire.control import DeployedModule
 #: How long a key stays known after its last server left. Servers register again within 5 s of a restart, theirs or the
 #: tracker's.
 GRACE_S = 6.0
+TICKET_S = 60.0  # for which a ticket keeps a place in the queue
 #: Servers that are gone, and keys without one, are listed for so long, and so many at most; beyond, the first that left
 #: is dropped.
 GONE_S, MAX_GONE = 7 * 86400.0, 1024
@@ -90,13 +91,6 @@ def _add_last(table: dict[str, Any], name: str, value: object) -> None:
         del table[next(iter(table))]
 
 
-class Unheard(NamedTuple):
-    """A grant of which its client may not have heard: no session was opened with it."""
-
-    user: str
-    at: float
-
-
 class Records:
     """All records, as of ``now``, the time of the last event. Two are equal when all their records are equal."""
 
@@ -136,7 +130,10 @@ class Records:
         self.modules: dict[str, dict[int, DeployedModule]] = {}
         self.places = Places()
         self.tickets: dict[str, WaitingRequest] = {}
-        self.unheard: dict[int, Unheard] = {}  # grants of requests that had tickets, by arrival
+        #: Grants with which no session was opened, so that their clients may not have heard of them: the user and the
+        #: time, by the request's arrival. Those of requests that had tickets.
+        self.unheard: dict[int, tuple[str, float]] = {}
+        self.kept_unheard: dict[str, None] = {}  # of these, those that the history keeps
         self.unrecorded: dict[int, None] = {}  # arrivals of TVM's requests that wait, and that the history lacks
         self.memory = WaitingMemory()
         self.free_offers = OfferIndex()
@@ -291,13 +288,30 @@ class Records:
 
     def note_unheard(self, arrival: int, user: str) -> None:
         """Note that a request was granted, until its client opens a session. The first of many are forgotten."""
-        self.unheard[arrival] = Unheard(user, self.now)
+        self.unheard[arrival] = user, self.now
         if len(self.unheard) > MAX_UNHEARD:
             del self.unheard[next(iter(self.unheard))]
 
     def note_heard(self, lease: LeaseRecord) -> None:
         """Note that a lease's client knows of it."""
         self.unheard.pop(lease.arrival, None)
+
+    def keep_unheard(self, arrival: int) -> list[Action]:
+        """Have the history keep for `TICKET_S` that a grant is over of which its client may not have heard."""
+        user, _ = self.unheard.get(arrival, ("", 0.0))
+        if not user:
+            return []
+        self.deadlines.set(("unheard", str(arrival)), self.now + TICKET_S)
+        self.kept_unheard[str(arrival)] = None
+        over = self.forget_unheard(next(iter(self.kept_unheard))) if len(self.kept_unheard) > MAX_UNHEARD else []
+        return [HistoryEntry(self.now, "unheard", {"request": str(arrival), "user": user}), *over]
+
+    def forget_unheard(self, request: str) -> list[Action]:
+        """End what `keep_unheard` keeps: the client is back in its place, or has not come in time."""
+        self.unheard.pop(int(request), None)
+        self.kept_unheard.pop(request, None)
+        self.deadlines.drop(("unheard", request))
+        return [HistoryEntry(self.now, "heard", {"request": request})]
 
     # Queues.
 

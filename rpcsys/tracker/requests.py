@@ -6,6 +6,7 @@ tracker itself keeps the tickets of TVM's requests, and looks for one after a re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,14 +15,13 @@ from rpcsys.tracker.entities import Peer, Queue, QueuePlace, Sender, SlotOffer, 
 from rpcsys.tracker.events import Action, HistoryEntry, Send
 from rpcsys.tracker.labels import Wants, wants_of, wants_of_key
 from rpcsys.tracker.permissions import longest, models_only, sees
-from rpcsys.tracker.records import STEP_S, STEPS, Records
+from rpcsys.tracker.records import STEP_S, STEPS, TICKET_S, Records
 from rpcsys.tracker.scheduler import Scheduler, least
 from rpcsys.tracker.views import eta, hints
 from rpcsys.tracker.views.obstacles import Obstacles
 from rpcsys.wire import control, tracker
 
 MAX_WAITING = 4096  # waiting requests of one connection
-TICKET_S = 60.0
 #: How long TVM's requests wait before the history has them: most are granted sooner, and need no entry.
 RECORD_S = 0.5
 TVM_TICKET_S = 10.0  # TVM's client tries again 5 s after it was refused
@@ -196,9 +196,12 @@ class Requests:
         return self.records.places.take(ticket)
 
     def _back(self, place: QueuePlace | None) -> list[Action]:
-        if place is None or not place.absent:
+        """The history entries for a client that is back in its place."""
+        if place is None:
             return []
-        return [HistoryEntry(self.records.now, "back", {"ticket": place.ticket})]
+        back: list[Action] = [HistoryEntry(self.records.now, "back", {"ticket": place.ticket})] if place.absent else []
+        unheard = place.arrival in self.records.unheard
+        return back + (self.records.forget_unheard(str(place.arrival)) if unheard else [])
 
     def _lost_place(self, peer: Peer, wants: Wants, ticket: str) -> QueuePlace | None:
         """A place that the last run's history lacks, or that of a grant of which its client has not heard."""
@@ -206,12 +209,11 @@ class Requests:
         if not (digits.isascii() and digits.isdigit() and len(digits) < 16):
             return None
         arrival, settling = int(digits), records.settling
-        granted = records.unheard.get(arrival)
-        unheard = granted is not None and granted.user == peer.who and records.now <= granted.at + TICKET_S
+        user, at = records.unheard.get(arrival, ("", -math.inf))
+        unheard = user == peer.who and records.now <= at + TICKET_S
         late = settling is not None and settling.arrival < arrival < int(records.started_at * 1000)
         if not (unheard or late) or arrival in records.waiting:
             return None
-        records.unheard.pop(arrival, None)
         return QueuePlace(ticket, arrival, min(records.now, arrival / 1000), peer.who, wants)
 
     def _take_over(self, peer: Peer, wants: Wants, ticket: str) -> list[Action]:

@@ -14,8 +14,8 @@ from rpcsys.tracker.events import Action, HistoryEntry, Restored
 from rpcsys.tracker.health import ServerHealth
 from rpcsys.tracker.labels import wants_of
 from rpcsys.tracker.leases import AWAY_S
-from rpcsys.tracker.records import GRACE_S, Records
-from rpcsys.tracker.requests import TICKET_S, TVM_TICKET_S
+from rpcsys.tracker.records import GRACE_S, TICKET_S, Records
+from rpcsys.tracker.requests import TVM_TICKET_S
 from rpcsys.tracker.scheduler import Scheduler
 from rpcsys.tracker.settling import Settling
 from rpcsys.tracker.transitions import GRANTED_AWAY, OPENED, OURS
@@ -34,6 +34,7 @@ class Restore:
             "begun": self._changed,
             "limited": self._changed,
             "over": self._over,
+            "unheard": self._unheard,
             "joined": self._joined,
             "set_aside": health.restore,
             "drained": health.restore,
@@ -57,13 +58,13 @@ class Restore:
         records.deadlines.set(("settle",), records.now + SETTLE_S)
         return [*actions, *self.scheduler.settle_if_complete()]
 
-    def _granted(self, entry: HistoryEntry) -> None:
+    def _granted(self, entry: HistoryEntry) -> list[Action] | None:
         details = entry.details
         arrival = details.get("arrival", 0)  # earlier versions wrote none
         if arrival:
             self.records.note_unheard(arrival, details["user"])
         if details["how"] != OURS:
-            return  # TVM's servers do not report whether it goes on
+            return self.records.keep_unheard(arrival)  # TVM's servers do not report whether it goes on
         self.records.allow_epoch(details["epoch"])
         name, epoch, key, server = (details[field] for field in ("lease", "epoch", "key", "server"))
         since = min(entry.at, self.records.now)
@@ -71,6 +72,12 @@ class Restore:
         lease = LeaseRecord(name, epoch, key, None, server, None, user, address, since, limit_s)
         lease.identity, lease.state, lease.arrival = details.get("identity", ""), GRANTED_AWAY, arrival
         self.records.add_lease(lease)
+        return None
+
+    def _unheard(self, entry: HistoryEntry) -> list[Action]:
+        arrival = int(entry.details["request"])
+        self.records.note_unheard(arrival, entry.details["user"])
+        return self.records.keep_unheard(arrival)
 
     def _changed(self, entry: HistoryEntry) -> None:
         lease = self.records.leases.get(entry.details["lease"])

@@ -6,6 +6,9 @@ Lorden (Procedures for reacting to a change in distribution, Annals of Mathemati
 unharmed board is then named once in at least e**EVIDENCE runs on average. Each ratio is clipped, as in Huber's robust
 test (A robust version of the probability ratio test, same journal 36, 1965), so that no few outliers name a board. The
 same test with the sides exchanged finds that the board is well again.
+
+What a CPU quota takes is counted by Linux, not estimated: however much the times spread, `LEAST_RUNS` runs of which it
+takes `SHIFT` / 2 more than it used to name the board, too.
 """
 
 from __future__ import annotations
@@ -52,38 +55,46 @@ class Point(NamedTuple):
 
 @dataclass(slots=True)
 class SpeedTest:
-    """What is known of one board with one canary, in constant space. ``slow``: named, as slower than itself."""
+    """What is known of one board with one canary, in constant space.
+
+    ``slow``: named, as slower than itself; ``capped``: a CPU quota takes more of its time than while it was learnt.
+    """
 
     canary: str
     slow: bool = False
+    capped: bool = False
     runs: int = 0  # undisturbed ones
     centre: float | None = None  # the logarithm of its own time; None while it is learnt
     spread: float = 0.0
     best: float = math.inf  # the lowest centre that it had for long: it may not become slower slowly, unseen
     sum: float = 0.0  # of ratios
-    since: int = 0  # runs since it was 0: what names a board is nothing to learn from
+    since: int = 0  # runs in `recent` since it was 0: what names a board is nothing to learn from
+    quota: float = 0.0  # the share of its time that quotas took in the runs by which that is learnt
+    quota_runs: int = 0  # how many of these there were, `LEARN` at most
+    quota_hits: int = 0  # one more for each later run of which they took more, one less for each other one
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     batch: list[float] = field(default_factory=list)
     points: deque[Point] = field(default_factory=lambda: deque(maxlen=BATCHES))
     _gain: float = 0.0  # of the ratio: by the spread
     _clip: float = 0.0
 
-    def take(self, at: float, seconds: float) -> bool:
-        """Count the time of an undisturbed run; whether a batch is full with it."""
+    def take(self, at: float, seconds: float, throttled: float = 0.0) -> bool:
+        """Count the time of an undisturbed run, of which quotas took a share; whether a batch is full with it."""
         value = math.log(max(seconds, 1e-9))
         self.runs += 1
         if self.centre is not None:
             self._judge(value - self.centre)
-        if not self.slow:
+        self._judge_quota(min(throttled, 1.0))
+        if not self.named:
             self.recent.append(value)
         self.batch.append(value)
         if self.centre is None and len(self.recent) == LEARN:
             self._learn()
         if len(self.batch) < BATCH:
             return False
-        self.points.append(Point(at, median(self.batch), self.slow))
+        self.points.append(Point(at, median(self.batch), self.named))
         self.batch.clear()
-        calm = not self.slow and self.sum < _DOUBT
+        calm = not self.named and self.sum < _DOUBT
         if calm and self.runs >= LEARN and self.runs // BATCH % max(1, len(self.points) // _RELEARN) == 0:
             self._learn()
         return True
@@ -92,11 +103,26 @@ class SpeedTest:
         ratio = self._gain * (shift - SHIFT / 2)
         ratio = max(-self._clip, min(self._clip, -ratio if self.slow else ratio))
         self.sum = max(0.0, self.sum + ratio)
-        self.since = self.since + 1 if self.sum else 0
+        self.since = self.since + (not self.capped) if self.sum else 0
         if self.sum >= EVIDENCE:
             if not self.slow:
                 self._unlearn()
             self.slow, self.sum, self.since = not self.slow, 0.0, 0
+
+    def _judge_quota(self, throttled: float) -> None:
+        if self.quota_runs < LEARN:
+            self.quota_runs += 1
+            self.quota += throttled / LEARN
+            return
+        more = throttled > self.quota + SHIFT / 2
+        self.quota_hits = max(0, min(LEAST_RUNS, self.quota_hits + (1 if more else -1)))
+        if self.quota_hits in (0, LEAST_RUNS):
+            self.capped = self.quota_hits == LEAST_RUNS
+
+    @property
+    def named(self) -> bool:
+        """Whether the board is slower than itself, by its times or by a quota."""
+        return self.slow or self.capped
 
     def _unlearn(self) -> None:
         """Take what has named the board out of what it is judged by. The last run is not there yet."""
@@ -155,6 +181,10 @@ class SpeedTest:
                 "best": None if math.isinf(self.best) else self.best,
                 "sum": round(self.sum, 6),
                 "since": self.since,
+                "quota": round(self.quota, 6),
+                "quota_runs": self.quota_runs,
+                "quota_hits": self.quota_hits,
+                "capped": self.capped,
                 "recent": [round(value, 5) for value in self.recent],
                 "batch": [round(value, 5) for value in self.batch],
                 "points": [[round(point.at), round(point.level, 5), int(point.slow)] for point in self.points],
@@ -233,6 +263,11 @@ def from_text(text: str) -> SpeedTest:
         test = SpeedTest(checks.text(plain["canary"], "canary"), checks.flag(plain["slow"], "slow"))
         test.runs, test.sum = _count(plain["runs"], "runs"), checks.seconds(plain["sum"], "sum")
         test.since = _count(plain["since"], "since")
+        # A text of an older version lacks what is known of quotas: it is learnt from the next runs.
+        test.quota = checks.seconds(plain.get("quota", 0), "quota")
+        test.quota_runs = _count(plain.get("quota_runs", 0), "quota_runs")
+        test.quota_hits = _count(plain.get("quota_hits", 0), "quota_hits")
+        test.capped = checks.flag(plain.get("capped", False), "capped")
         test.centre = None if plain["centre"] is None else _numbers([plain["centre"]], "centre", 1)[0]
         test.best = math.inf if plain["best"] is None else _numbers([plain["best"]], "best", 1)[0]
         test.spread = checks.seconds(plain["spread"], "spread")

@@ -110,6 +110,7 @@ class TrackerState:
             "age": requests.age,
             "positions": requests.tell_positions,
             "ticket": requests.lose_place,
+            "unheard": records.forget_unheard,
             "record": requests.record_waits,
             "rest": scheduler.rest,
             "wake": scheduler.wake,

@@ -9,9 +9,9 @@ import asyncio
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Protocol
 
-from rpcsys.daemon.memory import give_back_memory
 from rpcsys.link.admission import network_of
 from rpcsys.tracker.views.metrics import LabCounts
+from rpcsys.wire.memory import give_back_memory
 
 if TYPE_CHECKING:
     from rpcsys.link.tls import Tunnel

@@ -178,6 +178,12 @@ def _speed(value: Any, name: str) -> str:
     return value
 
 
+def _number(value: Any, name: str) -> str:
+    if type(value) is not str or not value.isascii() or not value.isdigit() or len(value) > 16:
+        raise checks.wrong(name, "a number as text", value)
+    return value
+
+
 _count = checks.integer(0, checks.MAX_ID)
 _limit = checks.optional(checks.seconds)
 _labels = checks.mapping(_text)
@@ -195,6 +201,7 @@ _PRESENT: Mapping[str, Mapping[str, Check]] = {
     "limited": {"lease": _text, "limit_s": _limit},
     "waiting": {**dict.fromkeys(("ticket", "key", "user"), _text), "arrival": _count, "labels": _labels, "since": _at},
     "absent": {"ticket": _text},
+    "unheard": {"request": _number, "user": _text},
     "joined": {"server": _text},
     "set_aside": {"server": _text, "reason": _text, "failures": _count, "pause_s": checks.seconds, "until": _at},
     "drained": {"server": _text},
@@ -225,6 +232,7 @@ _RECORDS: Mapping[str, Mapping[str, Check]] = {
         "cleaned": checks.mapping(lambda value, name: value),
     },
     **{kind: {"ticket": _text} for kind in ("waited", "back")},
+    "heard": {"request": _number},
     **{kind: {"server": _text} for kind in ("gone", "trusted", "enabled", "forgotten", "unlearnt", "slow", "well")},
 }
 #: The fields of a past lease that a start needs, beside its end.

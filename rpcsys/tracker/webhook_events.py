@@ -58,10 +58,13 @@ class WebhookEvents:
         """``wanted``: the kinds that are made; empty: all."""
         self._wanted = frozenset(wanted) or frozenset(WebhookKind)
         self._page = page.rstrip("/")
+        self._records: Records | None = None
         self._gone: dict[str, None] = {}  # boards whose connections have ended, and that are not back
 
     def of(self, entry: HistoryEntry, records: Records) -> WebhookEvent | None:
         """The event of an entry that ``records`` have taken in; None for one that nobody is told of."""
+        if records is not self._records:  # of another term: other leaders may have told that a board is back
+            self._records, self._gone = records, {}
         found = self._lease(entry, records) if entry.kind == "over" else self._board(entry, records)
         if found is None or found[0] not in self._wanted:
             return None

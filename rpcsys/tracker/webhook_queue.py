@@ -9,7 +9,7 @@ from rpcsys.link.backoff import Backoff
 from rpcsys.tracker.views.metrics import WebhookCounts
 from rpcsys.tracker.webhook_events import WebhookEvent
 
-MAX_WAITING = 1000  # events; beyond, the oldest is dropped
+MAX_WAITING = 1000  # events; beyond, the oldest that waits is dropped
 PAUSES_S = (1.0, 60.0)  # first and longest pause before an event is sent again
 GIVE_UP_S = 3600.0  # how long an event is sent again
 #: Statuses below 500 that say that a later attempt may succeed: a timeout, too early, too many.
@@ -50,29 +50,29 @@ class DeliveryQueue:
     def __init__(self, counts: WebhookCounts) -> None:
         self._counts = counts
         self._waiting: dict[Delivery, None] = {}
+        self._next: Delivery | None = None
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def add(self, event: WebhookEvent, now: float) -> None:
-        """Add an event. The oldest one goes for it where too many wait."""
+        """Add an event. Where too many wait, the oldest goes for it that is not being sent."""
         self._waiting[Delivery(event, now, now)] = None
         self._counts.waiting += 1
         if len(self._waiting) > MAX_WAITING:
-            del self._waiting[next(iter(self._waiting))]
+            del self._waiting[next(each for each in self._waiting if each is not self._next)]
             self._counts.dropped += 1
             self._counts.waiting -= 1
 
     def next(self) -> Delivery | None:
-        """The event that is due first."""
-        return min(self._waiting, key=lambda delivery: delivery.due, default=None)
+        """The event that is due first: it is not dropped until another one is."""
+        self._next = min(self._waiting, key=lambda delivery: delivery.due, default=None)
+        return self._next
 
     def attempted(self, delivery: Delivery, outcome: AttemptResult, now: float, jitter: float) -> bool:
-        """Note an attempt. True: the event is not sent again, and was not accepted."""
+        """Note an attempt of `next`'s event. True: the event is not sent again, and was not accepted."""
         if outcome is AttemptResult.LATER and now - delivery.since < GIVE_UP_S:
             delivery.due = now + delivery.backoff.pause(jitter)
-            return False
-        if delivery not in self._waiting:  # it was dropped meanwhile
             return False
         del self._waiting[delivery]
         self._counts.waiting -= 1

@@ -24,8 +24,8 @@ MAX_WHY = 200
 DATA, MORE, EOF, STOP, OPEN, SIGNAL, RESIZE, EXIT, CLOSE = OPS = (
     "data",  # the bytes of the body
     "more",  # the receiver takes ``amount`` more bytes
-    "eof",  # the sender sends no more
-    "stop",  # the receiver takes no more, and ``why``
+    "eof",  # the sender sends no more, and ``why`` where its descriptor failed
+    "stop",  # the receiver takes no more, and ``why`` where its descriptor failed
     "open",  # a new connection
     "signal",  # the number ``amount``, to a program
     "resize",  # of its terminal: ``rows``, ``columns``

@@ -51,6 +51,13 @@ def _bytes_type(size: int) -> Any:
     return ctypes.c_char * size
 
 
+def give_back_memory() -> None:
+    """Return to the system what the C library keeps of freed memory. One call, some ms."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl keeps little
+    if trim is not None:
+        trim(0)
+
+
 def default_cap() -> int:
     """Idle bytes a pool may keep: an eighth of the machine's memory, at most 1 GiB."""
     try:

@@ -40,6 +40,7 @@ async def test_a_model_is_called_submitted_run_by_names_and_timed(device, model_
         assert (model.kind, model.functions) == ("rpcsys.onnx", ("main",))
         assert [value["name"] for value in (*model.inputs, *model.outputs)] == ["a", "b", "sum", "double"]
         assert repr(model) == "<async remote module rpcsys.onnx (main)>"
+        assert model._repr_html_() == model.blocking._repr_html_()
         for result in (await model(A, B), await (await model.submit(A, B)), await model["main"](A, B)):
             assert [value.tolist() for value in result] == [(A + B).tolist(), (A * 2).tolist()]
         named = await model.run({"a": A, "b": B}, ["double"])

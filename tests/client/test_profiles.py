@@ -21,6 +21,7 @@ from rpcsys.module.profiler import OperatorRun
 from rpcsys.server.session import profiling as server
 from tests.client.test_remote import A, B, model, model_file  # noqa: F401 - fixtures
 from tests.live import deployed
+from tests.shown_html import shown
 
 #: Two calls of 100 us: a loop of 60 us with a matmul of 20 us inside it, twice; and an operator without a name.
 FOUND = {
@@ -73,6 +74,13 @@ def test_a_table_for_people(found: OperatorProfile) -> None:
     assert (heads.split()[0], first.split()[0], more) == ("TYPE", "MatMul", "(2 more: 0.030 ms, 30.0%)")
     with pytest.raises(UsageError, match="by 'op' or by 'type'"):
         found.table(by="name")
+
+
+def test_a_notebook_shows_the_operators(found: OperatorProfile) -> None:
+    cells = shown(found).cells
+    assert cells[:3] == ["profile", "OPERATOR", "TYPE"]
+    assert cells[8:15] == ["dense", "MatMul", "0.040 ms", "40.0%", "2", "CPU", "float[2]"]
+    assert cells[-2:] == str(found).splitlines()[-2:]
 
 
 def test_texts_of_a_device_have_no_control_characters() -> None:
@@ -129,6 +137,7 @@ BROKEN = [
     packed({name: value for name, value in FOUND.items() if name != "plain_s"}),
     packed({**FOUND, "plain_s": -1}),
     packed({**FOUND, "calls": [[0]]}),
+    packed({**FOUND, "runs": [FOUND["runs"][0]] * 200_001}),
     packed({**FOUND, "calls": [[0, -1]]}),
     packed({**FOUND, "calls": [[0, 1e308], [0, 1e308]]}),
     packed({**FOUND, "plain_s": 1e308}),
@@ -155,7 +164,7 @@ def test_an_answer_that_is_too_large_takes_no_memory(monkeypatch: pytest.MonkeyP
 
 def test_an_answer_of_very_many_lists_takes_no_memory() -> None:
     with pytest.raises(ProtocolError, match="too many rows"):
-        unpacked(packed({**FOUND, "runs": [[]] * 2_000_000}))
+        unpacked(packed({**FOUND, "runs": [[]] * 1_000_000}))
 
 
 numbers = st.integers(-2, 5) | st.floats(-1, 10) | st.none()

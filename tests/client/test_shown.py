@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -39,15 +40,21 @@ def test_a_session_asks_nothing_and_shows_itself_when_it_is_closed(monkeypatch: 
 def test_whatever_a_peer_says_is_shown_as_text() -> None:
     class Peer(Session):
         def __init__(self) -> None:
-            able = {"devices": [{}, 3]}
-            self.info = {"key": "<b>", "machine": {"arch": "<i>", "memory": "much"}, "capabilities": able}
+            able = {"devices": [{"name": "gpu", "memory": 10**400}, 3]}
+            self.info = {"key": "<b>\x1b", "machine": {"arch": "<i>", "memory": "much"}, "capabilities": able}
             self.lease, self.address = {"server": "<script>"}, ("::1", 9090)
 
         closed = None
+        _channel = SimpleNamespace(broken=False)
 
         def __del__(self) -> None: ...
 
-    assert ShownHtml(shown.session_html(Peer())).cells[:5] == ["session of <b>", "state", "open", "board", "<script>"]
+    cells = ShownHtml(shown.session_html(Peer())).cells
+    assert cells[:5] == ["session of <b>\\x1b", "state", "open", "board", "<script>"]
+    assert cells[-3:] == ["gpu", "", ""]
+    assert "\x1b" not in repr(Peer())
+    huge = {"since": 1e300, "held_s": 10**400, "ended": float("nan")}
+    assert shows(ShownRows("leases", [huge])).cells[-3:] == list(map(str, huge.values()))
 
 
 def test_rows_are_a_list_and_a_table() -> None:

@@ -11,18 +11,12 @@ import zlib
 import pytest
 
 from rpcsys.gateway import http_connection
-from rpcsys.gateway.http_connection import HTTP_STAGES, HttpStage
 from rpcsys.wire.handshake import CLIENT, Greeting, encode_greeting
 from rpcsys.wire.tracker import MAGIC_BYTES
 from tests.gateway.running import GatewayBench, in_binary, in_json, infer_path, request
 
 FLOATS = infer_path("float32")
 BODY = in_json("FP32", (1, 3), [1, 2.5, -3])
-
-
-def test_every_stage_leads_on_but_the_last() -> None:
-    assert set(HTTP_STAGES) == set(HttpStage)
-    assert [stage for stage in HttpStage if not HTTP_STAGES[stage]] == [HttpStage.END]
 
 
 def test_requests_follow_each_other_on_one_connection(bench: GatewayBench) -> None:

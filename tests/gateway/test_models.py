@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rpcsys.gateway.calls import STAGES, Batching, CallStage
+from rpcsys.gateway.calls import Batching, CallStage
 from rpcsys.gateway.replicas import LEASED_DEPTH
 from rpcsys.gateway.settings import LeasedPool
 from rpcsys.gateway.state import ServedRow
@@ -22,6 +22,14 @@ WORKERS = 2
 MOST_ROWS = 5
 QUEUE = 12
 PATIENT_S = 100.0
+
+#: From where to where a call goes.
+STAGES = {
+    CallStage.NEW: (CallStage.WAITING, CallStage.UNDER_WAY),
+    CallStage.WAITING: (CallStage.UNDER_WAY, CallStage.FINISHED),
+    CallStage.UNDER_WAY: (CallStage.WAITING, CallStage.FINISHED),
+    CallStage.FINISHED: (),
+}
 
 
 class Histories(RuleBasedStateMachine):

@@ -27,9 +27,18 @@ def run(server: Daemon, command: str, *args: str, **more: Any) -> subprocess.Com
     return subprocess.run(words(server, command, *args), capture_output=True, timeout=WAIT_S, **more)
 
 
+class _Started(subprocess.Popen[bytes]):
+    """A command that a test's failure ends: else the test would wait for it."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, *rest)
+
+
 def started(server: Daemon, command: str, *args: str, **more: Any) -> subprocess.Popen[bytes]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-    return subprocess.Popen(words(server, command, *args), **pipes)
+    return _Started(words(server, command, *args), **pipes)
 
 
 def shell(script: str) -> Sequence[str]:

@@ -27,7 +27,7 @@ BOTH_PATHS = {
     *("test_interrupts", "test_asyncio", "test_slow_clients", "test_unread_clients", "test_flooded_logs"),
 }
 #: Tests of several minutes each, the longest one first.
-LONG = ("test_a_hundred_faults", "test_a_quick_run_yields_a_figure", "test_chaos", "test_killed_under_load")
+LONG = ("test_a_hundred_faults", "test_one_round_yields_a_figure", "test_chaos", "test_killed_under_load")
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
 
 
@@ -35,7 +35,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the modules of `BOTH_PATHS` with the C library, and slowly without it."""
     if metafunc.module.__name__.rpartition(".")[2] in BOTH_PATHS:
         paths = ["native", pytest.param("python", marks=pytest.mark.slow)]
-        metafunc.parametrize("speedups", paths, indirect=True, scope="module")
+        one = metafunc.definition.get_closest_marker("one_path") is not None
+        metafunc.parametrize("speedups", paths[:1] if one else paths, indirect=True, scope="module")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -72,8 +72,16 @@ def is_init(pid: int) -> bool:
 
 
 def is_tvm_zygote(pid: int) -> bool:
-    """Whether a process is a server's second zygote, or a child of that."""
-    return _has_name(pid, "rpcsys-tvm")
+    """Whether a process is a server's second zygote, a shell that becomes it, or a child of it."""
+    return _has_name(pid, "rpcsys-tvm") or (_has_name(pid, "sh") and _last_word(pid) == b"rpcsys-tvm")
+
+
+def _last_word(pid: int) -> bytes:
+    """The last word of a process's command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").rpartition(b"\0")[2]
+    except OSError:
+        return b""
 
 
 def _has_name(pid: int, name: str) -> bool:

@@ -323,6 +323,7 @@ def fake_proxy() -> Iterator[Callable[..., FakeProxy]]:
 
 
 @pytest.mark.slow
+@pytest.mark.one_path
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_fake_proxy_costs_little_and_a_real_one_at_its_address_serves(daemons: Daemons, fake_proxy, answer: str):
     false = fake_proxy(ANSWERS[answer])
@@ -357,6 +358,7 @@ LINKS = {
 
 
 @pytest.mark.slow
+@pytest.mark.one_path
 @pytest.mark.parametrize("said", LINKS)
 def test_a_fake_tracker_behind_a_fake_proxy_costs_little(daemons: Daemons, fake_proxy, said: str):
     """The server reconnects with backoff; a real proxy at the same address serves."""

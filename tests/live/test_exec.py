@@ -6,6 +6,7 @@ import hashlib
 import os
 import pty
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -87,6 +88,18 @@ def test_signals_of_the_desk_go_to_the_program(server: Daemon) -> None:
         assert command.wait(WAIT_S) == 7
 
 
+def test_programs_ignore_no_signal_however_the_server_was_started(daemons: Daemons) -> None:
+    ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
+    def as_nohup() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    server = daemons.server("k", *FLAGS, "--allow-exec", preexec_fn=as_nohup)
+    ended = run(server, "exec", "grep", "SigIgn", "/proc/self/status")
+    assert int(ended.stdout.split()[1], 16) & sum(1 << number - 1 for number in ignored) == 0
+
+
 def test_the_streams_come_whole_in_order_and_apart(server: Daemon) -> None:
     data = os.urandom(64 * MB)
     script = "cat; echo end; echo error >&2; pwd -P; echo $NAME"
@@ -97,6 +110,18 @@ def test_the_streams_come_whole_in_order_and_apart(server: Daemon) -> None:
     # A reader that ends early ends the program, as in any pipeline.
     pipeline = " ".join(words(server, "exec", "yes")) + " | head -1"
     assert subprocess.run(pipeline, shell=True, capture_output=True, timeout=WAIT_S).stdout == b"y\n"
+
+
+def test_output_that_cannot_be_written_is_an_error_and_a_closed_stream_is_none(server: Daemon) -> None:
+    to = {"stderr": subprocess.PIPE, "timeout": WAIT_S}
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(words(server, "exec", "echo", "lost"), stdout=full, **to)
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (255, 1)
+    assert b"cannot write what the program prints: No space left on device" in ended.stderr
+    # Without a standard output, the session's socket would have its number.
+    closed = shlex.join(words(server, "exec", *shell("head -c 300 /dev/zero; exit 4"))) + " <&- >&-"
+    ended = subprocess.run(closed, shell=True, **to)
+    assert (ended.returncode, ended.stderr) == (4, b"")
 
 
 def test_bytes_come_when_they_are_written(session: rpcsys.client.Session) -> None:
@@ -222,7 +247,7 @@ def test_who_waits_for_a_program_hears_of_the_sessions_end(session: rpcsys.clien
 @pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed: apt-get install rsync")
 def test_rsync_goes_through_it(daemons: Daemons, tmp_path: Path) -> None:
     tracker = daemons.tracker()
-    daemons.server("k", *FLAGS, "--allow-exec", tracker=tracker)
+    daemons.server("k", *FLAGS, "--session-user", "none", "--allow-exec", tracker=tracker)
     source, target = tmp_path / "source", tmp_path / "a target"
     (source / "sub").mkdir(parents=True)
     (source / "sub" / "data").write_bytes(os.urandom(2 * MB))

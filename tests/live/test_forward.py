@@ -112,11 +112,14 @@ def test_a_slow_reader_stops_the_other_end_and_nothing_else(session: rpcsys.clie
 
 
 def test_a_port_without_a_server_closes_the_connection(session: rpcsys.client.Session, caplog) -> None:
-    with session.forward(free_port()) as forward, socket.create_connection(("127.0.0.1", forward.port)) as connection:
-        connection.settimeout(WAIT_S)
-        with contextlib.suppress(ConnectionResetError):
-            assert connection.recv(1) == b""
-    wait_until(lambda: "Connection refused" in caplog.text, WAIT_S, "the reason is logged")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody else gets the port, and nobody listens at it
+        port = taken.getsockname()[1]
+        with session.forward(port) as forward, socket.create_connection(("127.0.0.1", forward.port)) as connection:
+            connection.settimeout(WAIT_S)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        wait_until(lambda: "Connection refused" in caplog.text, WAIT_S, "the reason is logged")
 
 
 def test_the_command_forwards_until_it_is_interrupted(server: Daemon, echo: int) -> None:

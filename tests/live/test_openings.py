@@ -21,7 +21,8 @@ KEY = "k"
 MEASURED_MS = 200
 TIMES = 10
 KILLS = 2  # the pauses before another child grow with each
-MISSED = 3  # of ten: a busy machine may still owe a process the time to log the session's begin
+#: Of ten: the server keeps connections alive now and then, and on a busy machine may owe the log of a session's begin.
+MISSED = 3
 
 
 @pytest.fixture

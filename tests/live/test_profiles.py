@@ -90,7 +90,7 @@ def test_openvino(session: rpcsys.Session, model: Path, tmp_path: Path) -> None:
         assert "MatMul" not in {row.type for row in found.rows}  # its own operators, not the model's
 
 
-def test_a_relax_program(session: rpcsys.Session, tmp_path: Path) -> None:
+def test_a_relax_program(session: rpcsys.Session, lab: tuple[Daemon, Daemon], tmp_path: Path) -> None:
     tvm = pytest.importorskip("tvm")
     from tvm import relax
 
@@ -110,6 +110,12 @@ def test_a_relax_program(session: rpcsys.Session, tmp_path: Path) -> None:
     assert kernels["relu"].shapes == f"float32[{SIZE},{SIZE}] float32[{SIZE},{SIZE}]"
     assert kernels["relu"].provider == "cpu:0"
     np.testing.assert_allclose(program(X), np.maximum(X @ W, 0), rtol=1e-2, atol=1e-2)
+    relax.build(builder.get(), "llvm", exec_mode="compiled").export_library(str(tmp_path / "compiled.so"))
+    with rpcsys.connect_tracker(lab[0].where) as tracker, tracker.request("board") as fresh:  # without TVM's runtime
+        compiled = fresh.load_module(tmp_path / "compiled.so")
+        np.testing.assert_array_equal(compiled(X), program(X))
+        with pytest.raises(ProfileNotSupported, match="compile it with exec_mode='bytecode'"):
+            compiled.profile(X)
 
 
 def test_what_tells_nothing_says_so_and_the_session_goes_on(
@@ -144,7 +150,9 @@ def test_the_command(
     words = ["profile", str(model), "--key", "board", "--tracker", lab[0].where, "--threads", "1", "--runs", "3"]
     trace = tmp_path / "trace.json"
     assert run_group([*words, str(tmp_path / "inputs.npz"), "--top", "1", "--trace", str(trace)]) == 0
-    out = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == ["  loading model.onnx", "  profiling model.onnx"]
+    out = printed.out.splitlines()
     assert out[0] == "model.onnx on board-1"
     assert (out[1].split()[0], out[2].split()[:2]) == ("OPERATOR", ["large", "MatMul"])
     assert out[3].startswith("(2 more: ")

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 MANY = 2000
 KEYS = 20  # the queue of each key fits into one reply of `why`
 BACK_S = 10.0
-ANSWER_S = 1.0
-"""The goal is 50 ms; a busy machine needs more."""
+#: In the median, and at worst. The goal is 50 ms; a busy machine needs more.
+ANSWER_S, SLOWEST_S = 1.0, 5.0
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ def test_two_thousand_servers_and_clients_survive_three_kills(daemons, tmp_path)
     assert sorted(given) == sorted(key for server in servers for key in server.taken)
     assert all(len(server.taken) == 1 for server in servers)
     assert not any(client.refused for client in clients)
-    assert all(worst < ANSWER_S for taken in figures for _, worst in taken.values())
+    assert all(usual < ANSWER_S and worst < SLOWEST_S for taken in figures for usual, worst in taken.values())
     assert "Traceback" not in tracker.stderr()
 
 

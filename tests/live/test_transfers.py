@@ -21,7 +21,8 @@ def tracker(module_daemons, tmp_path_factory) -> Daemon:
     daemons: Daemons = module_daemons()
     tracker = daemons.tracker()
     cache = str(tmp_path_factory.mktemp("cache"))
-    daemons.server(KEY, "--tvm", "off", "--preload", "none", "--allow-pickle", "--cache", cache, tracker=tracker)
+    flags = ("--tvm", "off", "--preload", "none", "--allow-pickle", "--session-user", "none")  # they read the cache
+    daemons.server(KEY, *flags, "--cache", cache, tracker=tracker)
     return tracker
 
 

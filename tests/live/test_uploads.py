@@ -98,6 +98,7 @@ def test_an_upload_interrupted_three_times_resumes(daemons, record_property):
 
 
 @pytest.mark.slow
+@pytest.mark.one_path
 @pytest.mark.timeout(600)
 def test_an_upload_of_two_gigabytes_interrupted_three_times_resumes(daemons, record_property):
     broken_three_times(daemons, 2048 * MB, record_property)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcsys.errors import Interrupted, ProtocolError, RpcsysError
+from rpcsys.errors import Interrupted, ProtocolError, RpcsysError, UsageError
 from rpcsys.query import terminal
 from rpcsys.query.terminal import (
     MAX_WIDTH,
@@ -84,6 +84,21 @@ def test_characters_that_the_terminal_lacks_are_escaped(monkeypatch: pytest.Monk
 
     assert run_command(command, "name", []) == 0
     assert written.getvalue() == rb"stra\xdfe"
+
+
+def test_no_work_ends_for_what_standard_error_cannot_take(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    @click.command()
+    def command() -> None:
+        for _ in range(2):
+            click.echo("loading", err=True)
+        click.echo("result")
+
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert run_command(command, "name", []) == 0
+        assert ran(UsageError("no")) == 2
+        full.flush()  # as the interpreter does at its end
+    assert capsys.readouterr().out == "result\n"
 
 
 def test_options_keep_their_order() -> None:

@@ -15,7 +15,7 @@ from rpcsys.errors import ProtocolError
 from rpcsys.tracker import events
 from rpcsys.tracker.leases import AWAY_S
 from rpcsys.tracker.message_cache import MessageCache
-from rpcsys.tracker.requests import TICKET_S
+from rpcsys.tracker.records import TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
 from rpcsys.tracker.state import TrackerState
 from rpcsys.wire import control, outcomes, tracker

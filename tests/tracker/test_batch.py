@@ -122,6 +122,7 @@ names = st.sampled_from("ab")
 kinds = {
     **dict.fromkeys(("granted", "begun", "limited", "over"), "lease"),
     **dict.fromkeys(("waiting", "waited", "absent", "back"), "ticket"),
+    **dict.fromkeys(("unheard", "heard"), "request"),
     **dict.fromkeys(("joined", "gone", "set_aside", "trusted", "drained", "enabled", "healthy"), "server"),
 }
 record = st.builds(
@@ -156,6 +157,7 @@ def holding(records) -> list[HistoryEntry]:
         "limited": ("over",),
         "waiting": ("waited",),
         "absent": ("waited", "back"),
+        "unheard": ("heard",),
         "joined": ("gone",),
         "set_aside": ("trusted", "enabled"),
         "drained": ("enabled",),

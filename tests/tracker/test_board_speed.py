@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +13,7 @@ from hypothesis import strategies as st
 from rpcsys.errors import ProtocolError
 from rpcsys.tracker import board_speed
 from rpcsys.tracker.board_speed import BELOW, LEARNING, SLOW, WELL, BoardSpeed
-from rpcsys.tracker.speed import BATCH, LEARN, SpeedTest
+from rpcsys.tracker.speed import BATCH, LEARN, LEAST_RUNS, SpeedTest
 from rpcsys.wire.control import CanaryRun
 
 
@@ -55,6 +59,52 @@ def test_a_quota_is_said():
     board.run(0.01, 100)
     board.run(0.0103, 20, throttled=0.031)
     assert board.speed.reason == "its canary takes 3.0% longer than its own 10 ms; a CPU quota takes 3.1% of its time"
+
+
+def test_a_quota_names_a_board_whose_times_spread_too_much_to_tell():
+    board, spread = Board(), itertools.cycle([0.008, 0.01, 0.013])
+
+    def runs(count, throttled):
+        for seconds in itertools.islice(spread, count):
+            board.run(seconds, throttled=throttled)
+
+    runs(200, throttled=0.0)
+    assert board.speed.test.promise > 1000
+    runs(LEAST_RUNS - 1, throttled=0.03)
+    assert board.now is WELL
+    runs(1, throttled=0.03)
+    assert (board.now, board.speed.test.slow) == (SLOW, False)
+    assert board.speed.reason == "a CPU quota takes 3.0% of its canary's time; it took 0.0% before"
+    again = BoardSpeed.restored("rpi4", board.speed.test.to_text(), board.speed.reason, over=False, apart=False)
+    assert (again.state, again.reason) == (SLOW, board.speed.reason)
+    runs(300, throttled=0.03)
+    assert board.now is SLOW
+    assert board.speed.test.centre == pytest.approx(math.log(0.01), abs=0.001)
+    runs(LEAST_RUNS, throttled=0.0)
+    assert (board.now, board.speed.reason) == (WELL, "")
+
+
+@pytest.mark.parametrize("usual", [0.0, 0.03, 0.5])
+def test_a_quota_that_was_always_there_names_nobody(usual):
+    board = Board()
+    for more in itertools.islice(itertools.cycle([-0.02, 0.0, 0.02, 0.0]), 600):
+        board.run(0.01, throttled=max(0.0, usual + more) if usual else 0.0)
+        assert board.now is not SLOW
+    board.run(0.01, LEAST_RUNS + 3, throttled=usual + 0.03)
+    assert board.now is SLOW
+
+
+def test_the_quota_of_a_board_that_an_older_version_has_learnt_is_learnt_then():
+    board = Board()
+    board.run(0.01, 200, throttled=0.3)
+    text = json.loads(board.speed.test.to_text())
+    for name in ("quota", "quota_runs", "quota_hits", "capped"):
+        del text[name]
+    board.speed = BoardSpeed.restored("rpi4", json.dumps(text), "", over=False, apart=False)
+    board.run(0.01, 200, throttled=0.3)
+    assert board.now is WELL
+    board.run(0.01, LEAST_RUNS, throttled=0.33)
+    assert board.now is SLOW
 
 
 def test_a_run_above_the_limit_names_at_once_and_three_below_clear():
@@ -120,6 +170,6 @@ def test_any_runs_leave_a_state_that_says_why(runs, others):
         board.limit_s = limit_s
         board.run(seconds, 1, throttled, others)
         assert (board.now is SLOW) == bool(board.speed.reason)
-        flags = board.speed.test.slow or board.speed.over or board.speed.apart
+        flags = board.speed.test.named or board.speed.over or board.speed.apart
         assert (board.now is SLOW) == flags
     assert board_speed.fits(board.speed.test.to_text())

@@ -4,7 +4,7 @@ import pytest
 
 from rpcsys.tracker import quotas
 from rpcsys.tracker.quotas import REQUEST_BYTES
-from rpcsys.tracker.requests import TICKET_S
+from rpcsys.tracker.records import TICKET_S
 
 LONG = {f"label-{number}": "\N{SNOWMAN}" * 250 for number in range(16)}
 

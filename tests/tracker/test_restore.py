@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from rpcsys.tracker.batch import LiveState
 from rpcsys.tracker.leases import AWAY_S
-from rpcsys.tracker.requests import TICKET_S
+from rpcsys.tracker.records import TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
 from tests.tracker.restarts import again
 from tests.tracker.transcripts import Scene
@@ -95,6 +96,46 @@ def test_places_are_kept_and_nothing_is_granted_before_all_are_back(before):
         scene.put(back, f"rpi4:{number}")
         assert scene.granted(client) == [f"rpi4:{number}"]
     assert server != back
+    assert scene.replayed() == scene.state
+
+
+@pytest.mark.parametrize("end", ["lost", "unused"])
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_grant_that_was_over_before_its_client_heard_of_it_costs_no_place_after_a_restart(before, end, restarts):
+    server = before.tvm_server() if end == "lost" else before.server()
+    first, second = before.client("ann"), before.client("bob")
+    ticket = before.request(first)["ticket"]
+    before.wait(1)
+    later = before.request(second)["ticket"]
+    before.put(server, "rpi4:1")
+    if end == "lost":
+        before.leave(server)
+    else:
+        lease = {name: before.recorded("granted")[0][name] for name in ("lease", "epoch")}
+        before.ask(server, "lease_ended", **lease, outcome="unused")
+    assert before.recorded("over")[0]["outcome"] == end
+    scene = again(before)
+    for _ in range(restarts - 1):
+        scene = again(scene)
+    scene.server()
+    assert scene.request(scene.client("bob"), ticket=later)["position"] == 1
+    assert scene.request(scene.client("ann"), ticket=ticket)["position"] == 1
+    assert scene.recorded("heard") == [{"request": ticket.partition("@")[0]}]
+    assert scene.replayed() == scene.state
+    assert "unheard" not in [entry.kind for entry in LiveState(scene.entries).values()]
+
+
+def test_a_place_of_a_grant_that_nobody_heard_of_is_kept_for_a_minute(before):
+    server, client = before.tvm_server(), before.client("ann")
+    ticket = before.request(client)["ticket"]
+    before.put(server, "rpi4:1")
+    before.leave(server)
+    scene = again(before)
+    scene.server()
+    scene.request(scene.client("bob"))
+    scene.wait(TICKET_S + 1)
+    assert scene.recorded("heard") == [{"request": ticket.partition("@")[0]}]
+    assert scene.request(scene.client("ann"), ticket=ticket)["position"] == 2
     assert scene.replayed() == scene.state
 
 

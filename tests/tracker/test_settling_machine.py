@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from rpcsys.tracker.labels import DeviceFacts, Wants, facts_of, facts_of_key, wants_of
-from rpcsys.tracker.requests import RECORD_S, TICKET_S, TVM_TICKET_S
+from rpcsys.tracker.records import TICKET_S
+from rpcsys.tracker.requests import RECORD_S, TVM_TICKET_S
 from rpcsys.tracker.restore import SETTLE_S
 from rpcsys.tracker.settling import Settling
 from tests.tracker.restarts import again

@@ -6,6 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from rpcsys.tracker.leases import AWAY_S
+from rpcsys.tracker.records import TICKET_S
 from tests.tracker.transcripts import Scene
 
 KEYS = ["a", "b"]
@@ -169,7 +171,7 @@ class TrackerMachine(RuleBasedStateMachine):
         assert self.scene.replayed() == self.scene.state
         for conn in sorted(self.alive):
             self.goes(conn)
-        self.scene.wait(60)
+        self.scene.wait(AWAY_S + TICKET_S)
         state = self.scene.state
         left = (
             state.records.peers,

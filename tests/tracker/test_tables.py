@@ -1,5 +1,6 @@
 """The tables of the file, and the checks of their rows."""
 
+import json
 import sqlite3
 
 import pytest
@@ -72,6 +73,9 @@ def test_a_row_must_be_about_its_own_details():
     assert tables.present("drained", "other", NOW, '{"server": "board", "by": "ann"}') is None
     assert tables.present("drained", "board", NOW, '{"server": NaN}') is None
     assert tables.present("drained", "board", NOW, "[" * 100_000) is None
+    assert tables.present("unheard", "7", NOW, '{"request": "7", "user": "ann"}') is not None
+    for request in ("seven", "\u0667", "", "7" * 17):
+        assert tables.present("unheard", request, NOW, json.dumps({"request": request, "user": "ann"})) is None
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(tables.COLUMNS["leases"], ANY)))

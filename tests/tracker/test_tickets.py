@@ -2,7 +2,8 @@
 
 import pytest
 
-from rpcsys.tracker.requests import TICKET_S
+from rpcsys.tracker.batch import LiveState
+from rpcsys.tracker.records import TICKET_S
 from tests.tracker.transcripts import Scene, order
 
 
@@ -86,6 +87,18 @@ def test_grants_of_which_no_client_has_heard_are_bounded(monkeypatch):
         scene.request(scene.client())
         scene.put(server, f"rpi4:{number}")
     assert len(scene.state.records.unheard) == 3
+    for lease in scene.recorded("granted"):
+        scene.ask(server, "lease_ended", lease=lease["lease"], epoch=lease["epoch"], outcome="unused")
+        scene.request(client := scene.client())
+        scene.put(server, f"rpi4:{lease['epoch']}")
+        assert scene.granted(client)
+    for lease in scene.recorded("granted")[6:]:
+        scene.ask(server, "lease_ended", lease=lease["lease"], epoch=lease["epoch"], outcome="unused")
+    kept = [entry for entry in LiveState(scene.entries).values() if entry.kind == "unheard"]
+    assert len(kept) == len(scene.state.records.kept_unheard) == 3
+    scene.wait(TICKET_S + 1)
+    assert not scene.state.records.kept_unheard
+    assert scene.replayed() == scene.state
 
 
 def test_a_ticket_replaces_the_request_of_its_old_connection(scene):

@@ -9,6 +9,7 @@ from rpcsys.tracker.webhook_events import WebhookEvents
 from tests.tracker import entries
 from tests.tracker.test_canaries import OWN_S, SLOW_S, Lab
 from tests.tracker.test_health import SessionRunner
+from tests.tracker.transcripts import Scene
 
 
 class Listener:
@@ -69,6 +70,18 @@ def test_a_board_that_is_lost_with_its_lease_and_comes_back(scene):
     scene.server(name="a/b c")
     what, data = listener.one()
     assert (what, data["was"], data["state"]) == ("board.back", "gone", "ok")
+
+
+def test_a_leader_that_leads_again_does_not_say_that_boards_are_back(scene):
+    """It was told that the board is gone in its first term; another leader has said that it is back."""
+    first = Listener(scene)
+    board = scene.server(name="a")
+    scene.leave(board)
+    assert first.one()[0] == "board.gone"
+    again = Listener(Scene())
+    again.made = first.made
+    again.scene.server(name="a")
+    assert again.heard() == []
 
 
 def test_a_board_that_is_drained_enabled_and_set_aside(scene):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import subprocess
 import threading
 
 import numpy as np
+import psutil
 import pytest
 
 from rpcsys.errors import LimitExceeded
 from rpcsys.wire import memory
-from rpcsys.wire.memory import ALIGNMENT, LARGE, Pool
+from rpcsys.wire.memory import ALIGNMENT, LARGE, Pool, give_back_memory
 from tests.device_files import ROOT
 from tests.pythons import pythons
 
@@ -160,3 +162,22 @@ def test_blocks_are_reused_on_every_installed_python(version):
         [pythons()[version], "-I", "-S", "-c", REUSE, str(ROOT)], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "ok\n", done.stderr
+
+
+def resident() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library keeps little")
+def test_the_memory_of_small_objects_is_given_back() -> None:
+    malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+    malloc.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [malloc(60_000) for _ in range(2000)]
+    for block in blocks:
+        ctypes.memset(block, 1, 60_000)
+    for block in blocks[:-1]:  # the last one is above them all
+        free(block)
+    kept = resident()
+    give_back_memory()
+    free(blocks[-1])
+    assert resident() < kept - 80 * MIB

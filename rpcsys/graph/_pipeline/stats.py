@@ -20,6 +20,7 @@ import click
 
 from rpcsys import notebook
 from rpcsys.errors import UsageError
+from rpcsys.progress import in_terminal
 
 TRACED_RUNS = 1 << 16  # a trace holds this many runs of stages, the newest ones
 
@@ -175,7 +176,7 @@ def _metadata(what: str, thread: int, **args: Any) -> dict[str, Any]:
 
 def with_progress(outcomes: Iterator[Any], frames: Iterable[Any], figures: Callable[[], Stats]) -> Iterator[Any]:
     """Yield ``outcomes``, with a progress bar of ``frames``' length if standard error is a terminal."""
-    if not sys.stderr.isatty():
+    if not in_terminal():
         yield from outcomes
         return
     begun, before = time.monotonic(), figures()

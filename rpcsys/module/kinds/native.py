@@ -97,7 +97,7 @@ def load(
             raise ModelError(f"{name} exports no TVM-FFI function (a symbol {PREFIX}NAME)")
         device = compiled_devices.chosen(device, inside, file.undefined(), name)
         if library.present():
-            library.api()  # load it before the library
+            (library.load_runtime if library.has_runtime() else library.api)()  # before the library, which calls it
             Library(path)  # resolve all symbols now: one that is found missing later would end the process
             if library.has_runtime():
                 with by_tvm or contextlib.nullcontext():

@@ -89,7 +89,7 @@ class DeviceRunner(SessionRunner):
         if not isinstance(feed, np.ndarray):  # of a type that numpy lacks: onnxruntime copies it itself
             return to_ort(feed)
         queue(self._device).copied_in(feed.nbytes)
-        return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feed), *self._memory)
+        return onnxruntime.OrtValue.ortvalue_from_numpy(np.asarray(feed, order="C"), *self._memory)
 
     def _given(self, value: Any) -> Any:
         if value.is_tensor() and value.device_name() == self._memory[0] and value.element_type() in _DTYPES:

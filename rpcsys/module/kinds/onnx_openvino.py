@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import openvino
@@ -48,13 +48,17 @@ class OpenVinoRunner:
         """Raises ValueError for tensors of a type that numpy lacks."""
         self._compiled = compiled
         self._cpus = cpus
-        self._requests: OnePerCall[Any] = OnePerCall(compiled.create_infer_request)
+        self._requests: OnePerCall[Tuple[Any, Dict[int, Any]]] = OnePerCall(
+            lambda: (compiled.create_infer_request(), {})
+        )
         self.inputs = [_declared(port, f"input{place}") for place, port in enumerate(compiled.inputs)]
         self.outputs = [_declared(port, f"output{place}") for place, port in enumerate(compiled.outputs)]
         self.optional: List[Value] = []  # it makes constants of weights that a caller may override elsewhere
         self.counters: Optional[OperatorCounters] = None  # where it was compiled with them
         self._taken = {value.name: place for place, value in enumerate(self.inputs)}
         self._given = {value.name: place for place, value in enumerate(self.outputs)}
+        static = [port.get_partial_shape().is_static for port in compiled.outputs]
+        self._static = [place for place, value in enumerate(self.outputs) if static[place] and 0 not in value.shape]
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. Many threads may call it."""
@@ -64,8 +68,9 @@ class OpenVinoRunner:
         return self._run(outputs, feeds)
 
     def _run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
-        with self._requests.one() as request:
-            given = {self._taken[name]: np.ascontiguousarray(feed) for name, feed in feeds.items()}
+        with self._requests.one() as (request, made):
+            given = {self._taken[name]: np.asarray(feed, order="C") for name, feed in feeds.items()}
+            self._make_outputs(request, made)
             began = time.perf_counter()
             if running_call.stops is None:
                 request.infer(given, share_inputs=True, share_outputs=True)
@@ -73,7 +78,18 @@ class OpenVinoRunner:
                 self._stoppable(request, given)
             if self.counters is not None:
                 self.counters.note(request.profiling_info, time.perf_counter() - began)
-            return [np.array(request.get_output_tensor(self._given[name]).data) for name in outputs]
+            places = [self._given[name] for name in outputs]
+            return [
+                made[place] if place in made and place not in places[:number] else _copied(request, place)
+                for number, place in enumerate(places)
+            ]
+
+    def _make_outputs(self, request: Any, made: Dict[int, Any]) -> None:
+        """Make the outputs of known shapes: OpenVINO writes to them without a copy, and ``made`` keeps them alive."""
+        for place in self._static:
+            array = np.empty(self.outputs[place].shape, self.outputs[place].dtype)
+            request.set_output_tensor(place, openvino.Tensor(array, shared_memory=True))
+            made[place] = array
 
     def _stoppable(self, request: Any, given: Dict[int, Any]) -> None:
         stopped = threading.Event()
@@ -90,6 +106,10 @@ class OpenVinoRunner:
                 if stopped.is_set():
                     raise RemoteFunctionError("the call was stopped") from None
                 raise
+
+
+def _copied(request: Any, place: int) -> Any:
+    return np.array(request.get_output_tensor(place).data)
 
 
 def _declared(port: Any, unnamed: str) -> Value:

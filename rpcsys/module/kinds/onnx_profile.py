@@ -12,7 +12,8 @@ import tempfile
 from typing import IO, Any, Callable, Iterable, List, Optional
 
 from rpcsys.errors import ProfileNotSupported
-from rpcsys.module.profiler import MAX_OPERATORS, OperatorRun
+from rpcsys.module.profiler import OperatorRun, check_count
+from rpcsys.wire.memory import give_back_memory
 
 _SUFFIX = "_kernel_time"  # behind a node's name
 _PROVIDER = "ExecutionProvider"
@@ -33,8 +34,9 @@ class ProfileFile:
                 self._file = open(path, encoding="utf-8", errors="replace")  # noqa: SIM115 - `runs` closes it
 
     def runs(self, skip: int) -> List[List[OperatorRun]]:
-        """End the profile, and read the calls behind the first ``skip``. Raises `ProfileNotSupported`, ValueError."""
+        """End the profile, and read the calls behind the first ``skip``. Raises as `Profiler.runs`."""
         self.runner.end_profiling()
+        give_back_memory()
         if self._file is None:
             raise ProfileNotSupported("onnxruntime here wrote no profile; install another version of it on the board")
         with self._file as lines:
@@ -44,8 +46,7 @@ class ProfileFile:
 def calls_in(lines: Iterable[str]) -> Iterable[List[OperatorRun]]:
     """The operators of each call, from the lines of a profile: an event each, those of a call before the call itself.
 
-    Lines that are no event are left out: before 1.32, names with quotes make such. Raises ValueError for more than
-    `MAX_OPERATORS`.
+    Lines that are no event are left out: before 1.32, names with quotes make such. Raises as `check_count`.
     """
     nodes: List[Any] = []
     noted = 0
@@ -54,8 +55,7 @@ def calls_in(lines: Iterable[str]) -> Iterable[List[OperatorRun]]:
         if event.get("cat") == "Node" and str(event["name"]).endswith(_SUFFIX):
             nodes.append(event)
             noted += 1
-            if noted > MAX_OPERATORS:
-                raise ValueError(f"the profile has more than {MAX_OPERATORS} runs of operators")
+            check_count(noted)
         elif event.get("name") == "model_run":
             yield [_operator(node, event["ts"]) for node in nodes]
             nodes = []

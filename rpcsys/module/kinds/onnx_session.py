@@ -81,8 +81,9 @@ class SessionRunner:
             raise ValueError(f"it gives {what}, and onnxruntime takes no such calls from Python")
 
     def end_profiling(self) -> None:
-        """Write the profile, if it was opened with one."""
+        """Write the profile of a model that was opened with one, and close that: it holds what it noted until then."""
         self._session.end_profiling()
+        self._session = None
 
     def run(self, outputs: List[str], feeds: Dict[str, Any]) -> List[Any]:
         """The outputs of those names, for checked inputs. Many threads may call it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Iterable, List
 
-from rpcsys.module.profiler import OperatorRun
+from rpcsys.module.profiler import OperatorRun, check_count
 
 
 class OperatorCounters:
@@ -21,9 +21,10 @@ class OperatorCounters:
         self._averages = averages
         self._noted: List[List[OperatorRun]] = []
         self._took: List[float] = []
+        self._count = 0
 
     def note(self, told: Iterable[Any], took_s: float) -> None:
-        """Take the counters after a call of so many seconds."""
+        """Take the counters after a call of so many seconds. Raises as `check_count`."""
         ran = [each for each in told if each.status.name == "EXECUTED"]
         thread = threading.get_native_id()
         self._took.append(took_s)
@@ -31,6 +32,8 @@ class OperatorCounters:
             [OperatorRun(each.node_name, each.node_type, each.exec_type, "", thread, 0.0,
                          each.real_time.total_seconds() * 1e6) for each in ran]
         )  # fmt: skip
+        self._count += len(ran)
+        check_count(self._count)
 
     def runs(self, skip: int) -> List[List[OperatorRun]]:
         """The operators of each call behind the first ``skip``, in a row: it does not say when they begin.

@@ -14,7 +14,7 @@ from rpcsys.errors import ProfileNotSupported
 from rpcsys.ffi import device_arrays
 from rpcsys.ffi.tvm import VirtualMachine
 from rpcsys.module.kinds.native_call import adapted
-from rpcsys.module.profiler import OperatorRun, Profiler
+from rpcsys.module.profiler import OperatorRun, Profiler, check_count
 
 RUNTIME = "TVM's virtual machine"
 _NUMBERED = re.compile(r"\d+\Z")  # TVM tells functions of one name apart by numbers
@@ -43,9 +43,11 @@ class _Calls:
         self._under_way: List[Tuple[str, float]] = []
         self._shapes: Dict[str, str] = {}  # of the first call of each function
         self._began = 0.0
+        self._count = 0
 
     def begin(self) -> None:
-        """A call of the program begins."""
+        """A call of the program begins. Raises as `check_count`."""
+        check_count(self._count)
         self._under_way = []
         self._calls.append([])
         self._began = self._clock()
@@ -62,6 +64,7 @@ class _Calls:
             device_arrays.synchronise(self._device)
         now = self._clock()
         name, began = self._under_way.pop()
+        self._count += 1
         self._calls[-1].append(
             OperatorRun(name, _NUMBERED.sub("", name), self._device or "cpu:0", self._shapes[name],
                         threading.get_native_id(), (began - self._began) * 1e6, (now - began) * 1e6)

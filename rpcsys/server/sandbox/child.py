@@ -76,7 +76,6 @@ def run(control: socket.socket, settings: dict[str, Any], namespace: MountNamesp
         if not settings["own_pids"]:
             processes.die_with_parent(settings["parent"])
             processes.become_subreaper()
-        processes.exit_without_destructors()
         os.setsid()
         messages.send_json(control, ready=True)
         if settings["rehearse"] and not _readable_within(control, REHEARSE_S):
@@ -150,14 +149,14 @@ def _restrict(job: Job, settings: dict[str, Any]) -> None:
 
 def _rehearse(settings: dict[str, Any]) -> None:
     """Do ahead what a session does first, as far as it changes nothing: in a new process each first time is slow."""
-    from rpcsys.server.session import session
-
     package = sys.modules.get(preload.TVM_PACKAGE)  # its import takes memory, which sessions of our own do not need
     if package is not None and package.ready():
         from rpcsys.server.session import tvm_ctypes, tvm_session
 
-        tvm_session.rehearse(tvm_ctypes.library_runtime())
+        tvm_session.prepare(tvm_ctypes.library_runtime())
     else:
+        from rpcsys.server.session import session
+
         session.rehearse()
         preload.rehearse_opening(settings)
     if settings["confined"]:
@@ -194,10 +193,11 @@ def _serve(descriptor: int | None, job: Job, control: socket.socket) -> str:
             messages.send_json(control, fields.get("printed"), **fields)
 
         return session.serve(sock, job, report, lambda: messages.last(control), control)
-    from rpcsys.server.session import tvm_package, tvm_session
+    from rpcsys.server.session.tvm_package import ready
+    from rpcsys.server.session.tvm_session import package_runtime, serve
 
-    if job.options.get("tvm") == "ctypes" or tvm_package.ready():
+    if job.options.get("tvm") == "ctypes" or ready():
         from rpcsys.server.session.tvm_ctypes import library_runtime
 
-        return tvm_session.serve(sock, job, library_runtime())
-    return tvm_session.serve(sock, job, tvm_session.package_runtime())
+        return serve(sock, job, library_runtime())
+    return serve(sock, job, package_runtime())

@@ -20,21 +20,33 @@ _START = (
 )
 
 
+#: Signals that end a process, whatever the server ignores: `nohup` and a script's ``&`` start it with some ignored.
+#: Programs of sessions would inherit that.
+_DEFAULT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+#: A shell that waits for a line on descriptor 4, and becomes the program that its arguments name.
+_WAITING = ["/bin/sh", "-c", 'read -r _ <&4 && exec "$@" 4<&-', "sh"]
+
+
 def start(
-    module: str, settings: dict[str, object], descriptor: int, name: str, *, leader: bool = False, printing: int = 2
-) -> int:
+    module: str, settings: dict[str, object], descriptor: int, name: str, *, leader: bool = False, printing: int = 2,
+    when: int = -1,
+) -> int:  # fmt: skip
     """Run ``module.main(settings)`` in a fresh interpreter; return its PID. Raises OSError.
 
     ``descriptor`` becomes number 3 there. Its output goes to ``printing``, since standard output has the ready line.
-    A ``leader`` has its own process group, which a terminal's Ctrl-C does not reach.
+    A ``leader`` has its own process group, which a terminal's Ctrl-C does not reach. ``when``: a pipe from which the
+    new process reads a line first, without taking an interpreter's memory; it ends when the pipe does.
     """
     source = os.dup(descriptor) if descriptor == HANDED else descriptor  # dup2 to the same number keeps close-on-exec
     paths = [os.path.abspath(path) for path in sys.path]
     arguments = [sys.executable, *flags(), "-c", _START, json.dumps(paths), module, json.dumps(settings), name]
     group: dict[str, Any] = {"setpgroup": 0} if leader else {}
+    waiting = [] if when < 0 else [(os.POSIX_SPAWN_DUP2, when, HANDED + 1)]
+    if waiting:
+        arguments = [*_WAITING, *arguments]
     try:
         return os.posix_spawn(
-            sys.executable,
+            arguments[0],
             arguments,
             os.environ,
             file_actions=[
@@ -42,9 +54,10 @@ def start(
                 (os.POSIX_SPAWN_DUP2, printing, 1),
                 (os.POSIX_SPAWN_DUP2, printing, 2),
                 (os.POSIX_SPAWN_DUP2, source, HANDED),
+                *waiting,
             ],
             setsigmask=(),
-            setsigdef=(signal.SIGTERM, signal.SIGINT, signal.SIGPIPE),
+            setsigdef=(*_DEFAULT, signal.SIGPIPE),
             **group,
         )
     finally:
@@ -66,7 +79,7 @@ def copy(module: str, settings: dict[str, object], descriptor: int, printing: in
         return pid
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        for number in (*_DEFAULT, signal.SIGUSR1):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)
         for target, source in ((1, printing), (2, printing), (HANDED, descriptor)):

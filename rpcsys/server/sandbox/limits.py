@@ -27,10 +27,9 @@ _allowed: int | None = None
 def set_oom_score(score: int) -> None:
     """Set how early the kernel kills this process, and those it starts, without memory. A lower score needs root."""
     with contextlib.suppress(OSError, ValueError):  # not root, or a kernel without it: unchanged
-        with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+        with open("/proc/self/oom_score_adj", "r+b", buffering=0) as file:
             if score > 0 or int(file.read()) > score:
-                file.seek(0)
-                file.write(str(score))
+                file.write(b"%d" % score)
 
 
 def keep_freed_memory() -> None:

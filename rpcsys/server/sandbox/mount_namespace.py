@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import stat
-from typing import Iterable, Iterator, Sequence
+from typing import Iterable, Iterator, NamedTuple, Sequence
 
 from rpcsys.server.sandbox import pid_namespace, processes
 from rpcsys.server.sandbox.processes import LIBC, check, fork
@@ -85,9 +86,10 @@ class MountNamespace:
         shared: str | None = None, read_only: bool = False, own_pids: bool = False, secret: Iterable[str] = (),
         closed: Sequence[str] = (),
     ) -> None:  # fmt: skip
+        places = look_up(folder, tuple(keep), tuple(closed))
         self._folder = folder
         self._read_only = read_only
-        self._in_shared = bool(hidden([folder], closed))
+        self._in_shared = places.in_shared
         if pid_namespace.mounts() == host:
             raise OSError("these are still the host's own mounts")
         _mount(None, "/", _REC | _SLAVE)
@@ -98,11 +100,11 @@ class MountNamespace:
         _limit_kernel_memory(size)
         # Opened by its parent: the folder itself may be made anew while this process waits.
         self._parent = _path_descriptor(os.path.dirname(folder))
-        kept = [(path, _path_descriptor(path)) for path in hidden(keep, closed) if os.path.exists(path)]
+        kept = [(path, _path_descriptor(path)) for path in places.kept if os.path.exists(path)]
         if read_only:
             _close_disks()
             _close_kernel()
-        for place in sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)}):
+        for place in places.shared:
             limit = "50%" if size is None else str(size)
             _mount("tmpfs", place, _NOSUID | _NODEV, "tmpfs", f"mode=1777,size={limit}")
         for place in closed:
@@ -135,6 +137,21 @@ class MountNamespace:
     def _cover(self) -> None:
         os.makedirs(self._folder, 0o700, exist_ok=True)
         _mount("tmpfs", self._folder, _NOSUID | _NODEV, "tmpfs", "mode=711,size=64k")
+
+
+class ResolvedPaths(NamedTuple):
+    """Whether the sessions' folder is ``in_shared``, the paths ``kept`` visible, and the ``shared`` directories."""
+
+    in_shared: bool
+    kept: tuple[str, ...]
+    shared: tuple[str, ...]
+
+
+@functools.lru_cache(maxsize=1)
+def look_up(folder: str, keep: tuple[str, ...], closed: tuple[str, ...]) -> ResolvedPaths:
+    """Resolve the paths of a `MountNamespace`: once, by a zygote, for all its children."""
+    shared = sorted({os.path.realpath(place) for place in SHARED if os.path.isdir(place)})
+    return ResolvedPaths(bool(hidden([folder], closed)), tuple(hidden(keep, closed)), tuple(shared))
 
 
 def hidden(paths: Iterable[str], closed: Sequence[str] = ()) -> list[str]:

@@ -74,34 +74,39 @@ def everything(settings: dict[str, Any], supervisor: socket.socket) -> None:
         for flag, names in (("--preload", settings["preload"]), ("--import", settings["imports"])):
             for name in names:
                 _import(name, f"{flag} {name}", supervisor)
-    if settings.get("of_tvm"):
-        tvm(supervisor)
+        if settings.get("of_tvm"):
+            _import(TVM, "--tvm python", supervisor)
+    processes.exit_without_destructors()
 
 
-def tvm(supervisor: socket.socket) -> None:
-    """Import TVM's Python. Raises ImportError."""
-    with _one_thread():
-        _import(TVM, "--tvm python", supervisor)
-
-
-def tvm_for_children(supervisor: socket.socket, child: int) -> None:
+def tvm_for_children(settings: dict[str, Any], supervisor: socket.socket, child: int) -> None:
     """Load TVM for this process's later children, the first of which is ``child``. Raises ImportError.
 
     Without its Python, where that is possible.
     """
     with _one_thread():
-        _load("--tvm python", supervisor, _tvm_for_children, child=child)
+        _load("--tvm python", supervisor, lambda: _tvm_for_children(settings), child=child)
+    processes.exit_without_destructors()
 
 
-def _tvm_for_children() -> None:
+def _tvm_for_children(settings: dict[str, Any]) -> None:
+    library.use(settings["tvm_library"])
     package = importlib.import_module(TVM_PACKAGE)
     if TVM not in sys.modules and package.load():
         runtime = importlib.import_module("rpcsys.server.session.tvm_ctypes").library_runtime()
-        for _ in range(REHEARSALS):
-            importlib.import_module(OWN[1]).rehearse(runtime)
+        importlib.import_module(OWN[1]).prepare(runtime)
         release_pages(LIBRARIES)
     else:
+        own(settings)
         importlib.import_module(TVM)
+
+
+def has_hooks() -> bool:
+    """Whether modules of a fresh zygote for TVM's clients have something to do after a fork.
+
+    Without TVM's Python only threading and logging have hooks there, which do nothing where one thread runs.
+    """
+    return not importlib.import_module(TVM_PACKAGE).ready() or "random" in sys.modules
 
 
 def _import(name: str, what: str, supervisor: socket.socket) -> None:

@@ -18,6 +18,8 @@ from typing import AbstractSet, Callable, Dict, Iterable, List, NamedTuple, NoRe
 #: The C library, opened once: each `ctypes.CDLL` makes classes, which in a forked child copies half a megabyte.
 LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBC_WITH_GIL = ctypes.PyDLL(None, use_errno=True)  # called with the GIL held, which a forked copy then holds, too
+for _name in ("signal", "mount", "unshare", "capget", "capset"):
+    getattr(LIBC, _name, None)  # ctypes makes an object for it here, not in each child
 RESCAN_S = 0.005  # between two bursts of scans for orphans
 BURST_S = 0.02  # the length of a burst of scans without a pause
 KILL_TIMEOUT_S = 5.0  # a process that is alive so long after SIGKILL counts as stuck in the kernel
@@ -69,9 +71,20 @@ def try_in_copy(act: Callable[[], None]) -> str:
 
 
 def finish_fork() -> None:
-    """Do in a copy of :func:`fork` what Python's own fork does there; required before it runs other code."""
+    """Do in a copy of :func:`fork` what Python's own fork does there; required before it runs other code.
+
+    In a copy of a process with one thread only modules' hooks have an effect.
+    """
     ctypes.pythonapi.PyOS_BeforeFork()
     ctypes.pythonapi.PyOS_AfterFork_Child()
+
+
+def default_signal(number: int) -> None:
+    """Give a signal its default effect, by the C library; ``signal.getsignal`` still returns the handler before.
+
+    Python's own function is slow where a handler was set: it raises and catches an error.
+    """
+    LIBC.signal(int(number), None)
 
 
 def write_file(path: str, text: str) -> None:
@@ -132,9 +145,9 @@ def set_name(name: str) -> None:
 
 
 def exit_without_destructors() -> None:
-    """Have C's ``exit()``, which a user's library may call, end this process at once.
+    """Have C's ``exit()``, which a user's library may call, end this process and its later copies at once.
 
-    Otherwise destructors of the zygote's imports would run, and onnxruntime's wait for a thread that no fork copies.
+    Otherwise destructors of earlier imports would run, and onnxruntime's wait for a thread that no fork copies.
     """
     if hasattr(LIBC, "on_exit"):  # glibc has it, musl has not; what is registered last runs first
         LIBC.on_exit(LIBC._exit, None)

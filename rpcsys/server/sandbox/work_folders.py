@@ -10,12 +10,17 @@ import fcntl
 import itertools
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
 STEP = 200  # entries removed in one step: some milliseconds
 PIECE = 1 << 28  # bytes of a large file that are freed in one step
 _FILES = "files"
+_LONG = struct.calcsize("l")
+#: The requests and the sizes of ioctl(2) for a directory's flags, and for its project and hints (ioctl_iflags(2),
+#: ioctl_xfs_fsgetxattr(2)). A machine with other numbers answers with an error.
+_READ_FLAGS = ((0x80006601 | _LONG << 16, _LONG), (0x801C581F, 28))
 _FOLDER = re.compile(r"rpcsys-server-\d+-[0-9a-f]{8}")
 
 
@@ -110,8 +115,44 @@ def give(files: str, uid: int, gid: int) -> None:
             os.chown(place, uid, gid, follow_symlinks=False)
 
 
+def renew(files: str, before: list[tuple[int, ...]]) -> None:
+    """Have those of a session's directories like new that it has changed since `state` was ``before``, and left empty.
+
+    One that has only had entries is like its untouched neighbour, and stays; another one is made anew.
+    Raises OSError if that is impossible: something is there, or the directory above was changed.
+    """
+    now = state(files)
+    if now[0] != before[0]:
+        raise FileExistsError(os.path.dirname(files))
+    places = (files, temporary(files))
+    changed = [place for place, *states in zip(places, now[1:], before[1:]) if states[0] != states[1]]
+    for place in changed:
+        if len(changed) == len(places) or not _alike(*places):
+            os.rmdir(place)
+            os.mkdir(place, 0o700)
+
+
+def _alike(*places: str) -> bool:
+    """Whether directories differ in nothing that a session may set, except times; False where a system does not say."""
+    try:
+        return len({_attributes(place) for place in places}) == 1
+    except OSError:
+        return False
+
+
+def _attributes(place: str) -> tuple[object, ...]:
+    descriptor = _opened(place)
+    try:
+        one = os.fstat(descriptor)
+        flags = [fcntl.ioctl(descriptor, request, bytes(size)) for request, size in _READ_FLAGS]
+        extended = [(name, os.getxattr(descriptor, name)) for name in sorted(os.listxattr(descriptor))]
+        return (one.st_mode, one.st_uid, one.st_gid, one.st_nlink, one.st_size, *flags, *extended)
+    finally:
+        os.close(descriptor)
+
+
 def put_back(files: str, number: int) -> str:
-    """Make an untouched session's directory one for a later session, as :func:`make_ahead` does. Raises OSError."""
+    """Make a session's directory, untouched or renewed, one for a later session, as `make_ahead`. Raises OSError."""
     for place in (files, temporary(files)):  # a change so soon after the last one that ctime is the same
         with os.scandir(place) as entries:
             if any(entries):

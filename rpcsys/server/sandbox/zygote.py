@@ -42,6 +42,8 @@ def main(settings: dict[str, Any]) -> NoReturn:
     """Run a zygote in its own interpreter, with ``settings`` from the supervisor's service."""
     control = socket.socket(fileno=launch.HANDED)
     control.set_inheritable(False)
+    if settings.get("second"):
+        _main_of_tvm(settings, control, fresh=True)
     reaper = processes.become_subreaper()
     where = settings["folder"], settings["read_only"]
     shared = mount_namespace.probe(*where) if settings["isolate"] else "--no-isolation"
@@ -87,12 +89,13 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
         if settings["fork"]:
             preload.ahead(settings)
         launch.freeze()
+        if settings["fork"] and settings["tvm_apart"] and not settings["imports"]:
+            zygote.prepare_tvm()
         zygote.start_maker()
         if settings["fork"]:
             preload.everything(settings, control)
             preload.capable(settings)
-            if settings["confined"]:
-                privileges.bound(privileges.kept(settings["read_only"]))
+            _bound(settings)
         processes.die_with_parent(settings["supervisor"], 0)
         signal.signal(signal.SIGTERM, before)
     except ImportError as error:
@@ -101,15 +104,26 @@ def _prepare(settings: dict[str, Any], control: socket.socket, zygote: Zygote) -
     launch.freeze()
 
 
-def _main_of_tvm(settings: dict[str, Any], control: socket.socket, first_child: int) -> NoReturn:
-    """Run the zygote for TVM's clients, in a fork of the first zygote, which cleans up if this one dies."""
+def _bound(settings: dict[str, Any]) -> None:
+    if settings["confined"]:
+        privileges.bound(privileges.kept(settings["read_only"]))
+
+
+def _main_of_tvm(settings: dict[str, Any], control: socket.socket, *, fresh: bool) -> NoReturn:
+    """Run the zygote for TVM's clients, a child of the first zygote, which cleans up if this one dies.
+
+    The first order is there. ``fresh``: it is no copy of the first one.
+    """
     processes.die_with_parent(settings["supervisor"])
     processes.become_subreaper()
     processes.set_name("rpcsys-tvm")
+    first_child = json.loads(control.recv(messages.MAX_BYTES, socket.MSG_PEEK))["spawn"]
     zygote = Zygote(control, settings)
     zygote.start_maker()
+    _bound(settings)
     try:
-        preload.tvm_for_children(control, first_child)
+        preload.tvm_for_children(settings, control, first_child)
+        zygote.hooks = not fresh or preload.has_hooks()
         launch.freeze()
         messages.send_json(control, ready=True)
         zygote.run()
@@ -138,6 +152,7 @@ class Zygote:
     def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
         self.control = control
         self.settings = settings
+        self.hooks = True  # whether modules here do something after a fork
         self._known: dict[int, int] = {}  # PID of a child's own process or of its init -> child
         self._inits: dict[int, int] = {}  # child -> PID of its init
         self._over: dict[int, DeadChild] = {}  # children whose own process is dead and whose init still lives
@@ -146,9 +161,11 @@ class Zygote:
         self._maker: pid_namespace.InitMaker | None = None
         self._helpers: frozenset[int] = frozenset()  # processes that modules of --import have started
         self._orphans = processes.Orphans()
+        self._adopted = False  # whether processes may have become this one's children
         self._reported_stuck: list[str] = []
         self._cleaned: dict[int, list[str]] = {}  # child -> names of its killed descendants
         self._removed: dict[int, list[str]] = {}  # child -> IPC objects that vanished with it
+        #: What no child has: it leads to other sessions' directories, out of the limits, or to the supervisor.
         self._held = [held for held in (work_folders.hold(settings["folder"]),) if held >= 0]
         self._held += cgroups.hold(settings["cgroups"])
         self._clears = CLEAR_TRIES if settings["cgroups"] and not settings.get("second") else 0
@@ -161,12 +178,23 @@ class Zygote:
         self._poll = select.poll()
         self._poll.register(self.control, select.POLLIN)
         self._poll.register(self._deaths, select.POLLIN)
+        self._held += [own.fileno() for own in (self.control, self._deaths, self._wakeup)]
         self._tvm = TvmZygote(control, self._poll, self._become_tvm_zygote)
+        if settings["isolate"]:
+            mount_namespace.look_up(settings["folder"], tuple(settings["keep"]), tuple(settings["closed"]))
 
     def start_maker(self) -> None:
         """Start the maker of inits, where children have PID namespaces: a copy of this process while it is small."""
         if self.settings["own_pids"]:
             self._maker = pid_namespace.InitMaker(self._close_own)
+
+    def prepare_tvm(self) -> None:
+        """Have a second zygote wait for TVM's first client, while it still gets all capabilities.
+
+        Without it, or when it has died, the next order has a copy of this process take its place.
+        """
+        with contextlib.suppress(OSError):
+            self._tvm.prepare(__name__, {**self.settings, "supervisor": os.getpid(), "second": True})
 
     def run(self) -> None:
         """Serve the supervisor until it is gone."""
@@ -225,7 +253,7 @@ class Zygote:
             if kind.limited:
                 self._sessions.add(number)
             rehearse = kind.of_session and not order.get("at_once")
-            pid = self._make(number, child_control, {**self.settings, "of_tvm": of_tvm, "rehearse": rehearse})
+            pid = self._make(number, child_control, {"of_tvm": of_tvm, "rehearse": rehearse})
             self._known[pid] = number
             init = self._inits.get(number, 0)
             messages.send_json(self.control, born=number, pid=pid, init=init, zygote=os.getpid())
@@ -236,26 +264,30 @@ class Zygote:
         finally:
             os.close(child_control)
 
-    def _make(self, number: int, child_control: int, settings: dict[str, Any]) -> int:
-        """Start a child's process, with an init of its own where possible; return its PID. Raises OSError."""
-        folders = settings["cgroups"]
+    def _make(self, number: int, child_control: int, own: dict[str, Any]) -> int:
+        """Start a child's process, with an init of its own where possible; return its PID. Raises OSError.
+
+        ``own``: its settings beside this process's.
+        """
+        folders = self.settings["cgroups"]
         if number not in self._sessions:
-            settings, folders = {**settings, "shared": settings["deploy"]}, {}
-        elif not _in_cgroup(lambda: cgroups.make(folders, number, settings["memory"])):
+            folders, own["shared"] = {}, self.settings["deploy"]
+        elif folders and not _in_cgroup(lambda: cgroups.make(folders, number, self.settings["memory"])):
             folders = {}
 
         def start(other: int = -1) -> int:
-            if not settings["fork"]:
-                own = {**settings, "parent": os.getpid()}
-                pid = launch.start("rpcsys.server.sandbox.child", own, child_control, "rpcsys-session")
+            if not self.settings["fork"]:
+                settings = {**self.settings, **own, "parent": os.getpid()}
+                pid = launch.start("rpcsys.server.sandbox.child", settings, child_control, "rpcsys-session")
                 _in_cgroup(lambda: cgroups.enter(folders, number, pid))
                 return pid
             pid = processes.fork()
             if not pid:
                 if other >= 0:
                     os.close(other)
-                _in_cgroup(lambda: cgroups.enter(folders, number))
-                self._become_child(child_control, settings)
+                if folders:
+                    _in_cgroup(lambda: cgroups.enter(folders, number))
+                self._become_child(child_control, own)
             return pid
 
         if self._maker is None:
@@ -265,41 +297,40 @@ class Zygote:
         self._known[init], self._inits[number] = number, init
         return pid
 
-    def _become_tvm_zygote(self, control: socket.socket, first_child: int) -> NoReturn:
+    def _become_tvm_zygote(self, control: socket.socket) -> NoReturn:
         """In the second zygote, right after the fork: close this one's descriptors, then run."""
         try:
-            self._leave_zygote()
-            settings = {**self.settings, "supervisor": os.getppid(), "second": True}
-            _main_of_tvm(settings, control, first_child)
+            settings = {**self.settings, "supervisor": self._leave_zygote(), "second": True}
+            _main_of_tvm(settings, control, fresh=False)
         finally:
             os._exit(1)
 
-    def _become_child(self, child_control: int, settings: dict[str, Any]) -> NoReturn:
+    def _become_child(self, child_control: int, own: dict[str, Any]) -> NoReturn:
         """In the child, right after the fork: close the zygote's descriptors, then run."""
         try:
-            settings = {**settings, "parent": self._leave_zygote()}
-            child.run(socket.socket(fileno=child_control), settings, child.enter_namespaces(settings))
+            self.settings.update(own, parent=self._leave_zygote())  # a copy of them would write to all their pages
+            child.run(socket.socket(fileno=child_control), self.settings, child.enter_namespaces(self.settings))
         finally:
             os._exit(1)
 
     def _leave_zygote(self) -> int:
         """In a copy of this process that is to run Python code: have nothing of the zygote; return the zygote's PID."""
-        processes.finish_fork()
+        if self.hooks:
+            processes.finish_fork()
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        processes.default_signal(signal.SIGCHLD)
         parent = os.getppid()
-        self._close_own()
-        if self._maker is not None:
+        if self._maker is None:
+            self._close_own()
+        else:
             self._maker.close_own()
         return parent
 
     def _close_own(self) -> None:
         """In a copy of this process, close its private descriptors. Some show the supervisor that the zygote ended."""
         self._tvm.close_own()
-        for own in (self.control, self._deaths, self._wakeup):
-            own.close()
         while self._held:
-            os.close(self._held.pop())  # they lead to other sessions' directories, and out of the limits
+            os.close(self._held.pop())
 
     # The end of children
 
@@ -313,13 +344,18 @@ class Zygote:
             messages.send_json(self.control, stuck=stuck)
 
     def _spared(self, dead: list[processes.Dead]) -> AbstractSet[int] | None:
-        """Note the dead; return the PIDs that are no orphans. Before a child has died there is no orphan: None."""
+        """Note the dead; return the PIDs that are no orphans, None if there can be no orphan.
+
+        There is none before a child has died. An init's end leaves none, but that of the second zygote does.
+        """
         for one in dead:
             number = self._known.pop(one.pid, None)
             if number is not None:
                 self._note_death(number, one)
-        self._ended += [DeadChild(number, status, False) for number, status in self._tvm.died(dead).items()]
-        if not self._ended:
+        lost = self._tvm.died(dead)
+        self._ended += [DeadChild(number, status, False) for number, status in lost.items()]
+        self._adopted |= self._maker is None or bool(lost)
+        if not self._ended or not self._adopted:
             return None
         makers = {self._tvm.pid} if self._maker is None else {self._tvm.pid, self._maker.pid}
         return self._known.keys() | self._helpers | makers
@@ -356,7 +392,7 @@ class Zygote:
             messages.send_json(
                 self.control, dead=number, status=status, starved=starved, cleaned=cleaned, removed=removed
             )
-        self._ended = []
+        self._ended, self._adopted = [], False
 
     def leave(self) -> NoReturn:
         """After the supervisor's end: kill all descendants, remove the directories, and exit."""

@@ -5,6 +5,8 @@ Known weakness: a link made after the check is followed. Only the session's code
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,15 +34,33 @@ def confine(root: str, name: str, *, entry: bool = False) -> str:
         raise PathError(f"a file's name is longer than {MAX_NAME} bytes")
     if os.path.isabs(name):
         raise PathError(f"{name}: an absolute path; files of a session have paths relative to its directory")
-    base = os.path.realpath(root)
+    base = _resolved(root)
+    if name == os.curdir:
+        return base
     folder, last = os.path.split(name.rstrip("/"))
-    if entry and last not in ("", ".", ".."):
+    path = os.path.join(base, last)
+    entry_of_folder = last not in ("", ".", "..")
+    if entry_of_folder and not folder and (entry or not os.path.islink(path)):
+        return path
+    if entry_of_folder and entry:
         path = os.path.join(os.path.realpath(os.path.join(base, folder)), last)
     else:
         path = os.path.realpath(os.path.join(base, name))
     if path != base and not path.startswith(os.path.join(base, "")):
         raise PathError(f"{name}: leads out of the session's directory; keep to paths inside it")
     return path
+
+
+@functools.lru_cache(maxsize=8)
+def _resolved(root: str) -> str:
+    """A session's directory without links, which do not change.
+
+    Python asks for each part of a path. The kernel names the working directory without links: it is the session's.
+    """
+    with contextlib.suppress(FileNotFoundError):  # it may be removed
+        if os.getcwd() == root:
+            return root
+    return os.path.realpath(root)
 
 
 @contextmanager

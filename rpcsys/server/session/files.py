@@ -161,7 +161,7 @@ class Upload:
             if not frame.flags & LAST:
                 return False
             actual = self._digest.hexdigest()
-            if frame.parsed.head.get("sha256") != actual or self._wanted not in (None, actual):
+            if self._left or frame.parsed.head.get("sha256") != actual or self._wanted not in (None, actual):
                 text = f"{self.name!r} changed on its way to the device; upload it again"
                 # Bytes that an earlier session left may be the cause; they are removed.
                 raise RemoteFileError(text, retryable=self._resumed)

@@ -45,6 +45,7 @@ class Operations(Calls):
         #: Whether a model runs on another device than the CPU: then each device has a thread (`DeviceCalls`).
         self.uses_devices = False
         objects.on_devices = self._use_devices
+        self.settle: Callable[[], None] = lambda: None  # has the client know what was printed before
         self._add("session.has_function", self._has_function, str)
         self._add(
             "session.load_module", lambda name, *how: self._load(existing(name), name, *how), str, str, int, optional=2
@@ -152,6 +153,7 @@ class Operations(Calls):
     def _board_state(self) -> dict[str, Any]:
         from rpcsys.server.session.board_state import board_state, process_memory
 
+        self.settle()
         return {**board_state(), "process": process_memory()}
 
     def _devices_of_turns(self, targets: Any) -> tuple[str, ...]:

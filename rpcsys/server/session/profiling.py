@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 from rpcsys.errors import RemoteArgumentError
 from rpcsys.module.module import running_call
-from rpcsys.module.profiler import MAX_OPERATORS, OperatorRun, Profiler
+from rpcsys.module.profiler import OperatorRun, Profiler, check_count
 from rpcsys.wire.checks import shown
 
 MAX_RUNS = 1000
@@ -30,10 +30,7 @@ def profile(profiler: Profiler, plain: Callable[..., Any], args: Sequence[Any], 
     with running_call.stopped_by(stopped.set):
         profiled = _timed(lambda: profiler.call(*args), runs, warm_up, stopped)
         unprofiled = _timed(lambda: plain(*args), runs, warm_up, stopped)
-    try:
-        operators = profiler.runs(warm_up)
-    except ValueError as error:
-        raise RemoteArgumentError(f"{error}; {_fewer(runs)}") from None
+    operators = profiler.runs(warm_up)
     if len(operators) < runs:
         why = f"{_fewer(runs)}, or free some space on the board"
         raise RemoteArgumentError(f"{profiler.runtime} noted {len(operators)} of {runs} calls; {why}")
@@ -68,8 +65,7 @@ def packed(
     shapes: list[str] = []  # of each operator's first run
     rows: list[tuple[Any, ...]] = []
     for call, ((begin, _), ran) in enumerate(zip(calls, operators)):
-        if len(rows) + len(ran) > MAX_OPERATORS:
-            raise _too_large(f"{MAX_OPERATORS} runs of operators", len(calls))
+        check_count(len(rows) + len(ran))
         for each in ran:
             about = each.name[:_MAX_TEXT], each.type[:_MAX_TEXT], each.provider[:_MAX_TEXT]
             place = places.setdefault(about, len(shapes))
@@ -81,12 +77,9 @@ def packed(
     found = {"runtime": runtime, "plain_s": plain_s, "calls": spans, "operators": described, "runs": rows}
     text = json.dumps(found, separators=(",", ":")).encode()
     if len(text) > MAX_BYTES:
-        raise _too_large(f"{MAX_BYTES >> 20} MB", len(calls))
+        most = f"{MAX_BYTES >> 20} MB"
+        raise RemoteArgumentError(f"the profile of {len(calls)} calls is more than {most}; {_fewer(len(calls))}")
     return zlib.compress(text, _LEVEL)
-
-
-def _too_large(most: str, runs: int) -> RemoteArgumentError:
-    return RemoteArgumentError(f"the profile of {runs} calls is more than {most}; {_fewer(runs)}")
 
 
 def _fewer(runs: int) -> str:

@@ -138,6 +138,8 @@ class SessionServer:
         self._incoming.receive = self._loop.receive
         self._watcher.loop = self._loop
         self._forwarder = OutputForwarder(self._stream, self._out) if job.options.get("log") else None
+        if self._forwarder is not None:
+            self._calls.settle = self._forwarder.settle
         self._handlers: dict[int, Callable[[Frame], None]] = {
             frames.CHUNK: self._files.chunk,
             frames.FREE: lambda frame: self._objects.free(frame.get("ids")),

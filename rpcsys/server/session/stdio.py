@@ -15,6 +15,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from typing import Any, Deque
 
@@ -28,6 +29,7 @@ KEPT_BYTES = 256 << 10
 FRAME_BYTES = 8 << 10  # text of one LOG frame: so short that a writable socket takes all of it
 LINE_BYTES = 4 << 10  # a line that is longer is cut
 PART_S = 0.2  # how long the beginning of a line waits for its end
+SETTLE_S = 1.0  # how long a call waits for lines before it; a process may print without end
 _AGAIN_S = 0.02  # between two attempts while another thread sends
 #: Known weakness: native code that prints more than this while it holds the GIL blocks forever.
 _PIPE_BYTES = 1 << 20
@@ -44,6 +46,7 @@ class OutputForwarder:
         self._bytes = 0
         self._lost = 0
         self._part = b""
+        self._idle = True  # no line is on its way from the pipe to the stream
         self._stderr = os.dup(2)
         self._copies = os.pipe()
         self.pipe, writing = os.pipe()
@@ -63,15 +66,27 @@ class OutputForwarder:
         flush()
         for descriptor in (1, 2):
             os.dup2(self._stderr, descriptor)
+        while self._printed():
+            os.write(2, os.read(self.pipe, _PIPE_BYTES))
+
+    def settle(self) -> None:
+        """Wait until the client is sent what was printed before, for `SETTLE_S` at most."""
+        flush()
+        until = time.monotonic() + SETTLE_S
+        while (self._printed() or not self._idle) and time.monotonic() < until:  # in this order
+            time.sleep(0.001)
+
+    def _printed(self) -> bool:
         poll = select.poll()
         poll.register(self.pipe, select.POLLIN)
-        while any(event & select.POLLIN for _, event in poll.poll(0)):
-            os.write(2, os.read(self.pipe, _PIPE_BYTES))
+        return any(event & select.POLLIN for _, event in poll.poll(0))
 
     def _run(self) -> None:
         refused = False
         while True:
+            self._idle = not (self._lines or self._part)
             ready = self._wait(refused)
+            self._idle = False
             if self.pipe in ready:
                 data = self._log()
                 if not data:

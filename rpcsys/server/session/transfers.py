@@ -85,9 +85,14 @@ class Transfers:
             begin += size
             target, private = self._directory.fresh(name), self._directory.private(_WRITTEN)
             with file_errors(name):
-                with open(private, "wb", buffering=0) as stream:
-                    write_all(stream, piece)
-                _put(private, target, mode, time_ns)
+                try:
+                    with open(private, "wb", buffering=0) as stream:
+                        write_all(stream, piece)
+                    _put(private, target, mode, time_ns)
+                except OSError:
+                    with contextlib.suppress(OSError):  # a full disk is not to be fuller than before
+                        os.unlink(private)
+                    raise
 
     def place(self, entries: list[Any]) -> None:
         """Give files their names, modes and times: each (name, mode, time in nanoseconds, name now)."""

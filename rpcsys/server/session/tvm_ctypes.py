@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import array
-import random
+import functools
 from typing import Any
 
 from rpcsys.ffi import calls, library, tvm
@@ -18,10 +18,22 @@ BLOCK = 4096  # different numbers in a filled array, which then repeat
 def library_runtime() -> Runtime:
     """Load TVM's runtime from its libraries. Raises `NativeError`."""
     library.load_runtime()
+    _complete()
+    return Runtime(calls.register, calls.known_global, _load_module)
+
+
+def _load_module(path: str) -> Any:
+    return tvm.load_module(path).object
+
+
+@functools.lru_cache(maxsize=None)
+def _complete() -> None:
+    """Register `FILLING` where the libraries lack them: once for this process and its copies."""
     for name in FILLING:
         if calls.find_global(name) is None:
+            import random  # noqa: F401 - once for all sessions, and not where TVM has the functions
+
             calls.register(name, fill)
-    return Runtime(calls.register, calls.get_global, lambda path: tvm.load_module(path).object)
 
 
 def fill(target: Any) -> None:
@@ -37,6 +49,8 @@ def fill(target: Any) -> None:
 
 
 def _block(dtype: str) -> Any:
+    import random
+
     # Always the same numbers, so that measurements are comparable.
     source = random.Random(0)
     code = dtypes.format_of_name(dtype)

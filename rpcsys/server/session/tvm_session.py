@@ -18,6 +18,7 @@ from rpcsys.server.session.directory import confine
 #: Any of them links; C++'s come first, because objects of C++ need its library. ``$CXX`` comes before all.
 COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 LINK_S = 120.0  # a linker that takes longer counts as hung
+_LOOP = "rpc.ServerLoop"
 _PIECE = 1 << 30  # bytes that one system call copies at most
 #: In the error that TVM's runtime raises for its socket, as for a reset; it raises none for a client that closes.
 _SOCKET_ERROR = "SockChannel::"
@@ -48,10 +49,10 @@ def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
         # Blocks if the client does not read: the supervisor ends this process after some seconds.
         runtime.get("rpc.ReturnException")(sock.fileno(), job.words)
         return "ended"
-    _register(runtime, job.workdir)
+    prepare(runtime).workdir = job.workdir
     sock.sendall(job.reply)
     try:
-        runtime.get("rpc.ServerLoop")(sock.detach())  # it closes the descriptor
+        runtime.get(_LOOP)(sock.detach())  # it closes the descriptor
     except Exception as error:
         if _SOCKET_ERROR not in str(error):
             raise
@@ -59,66 +60,88 @@ def serve(sock: socket.socket, job: Job, runtime: Runtime) -> str:
     return "closed"
 
 
-def rehearse(runtime: Runtime) -> None:
-    """Do what a session does before its client's first call, in a process that waits for one. Leaves no state."""
-    _register(runtime, os.curdir)
+class SessionFiles:
+    """The functions that take file names, by the last part of their own. TVM's own server lacks ``listdir``.
 
+    ``workdir``: the session's directory.
+    """
 
-def _register(runtime: Runtime, workdir: str) -> None:
-    for name, function in functions(workdir, runtime.load_module).items():
-        runtime.register("tvm.rpc.server." + name, function)
+    def __init__(self, load_module: Callable[[str], Any], workdir: str = os.curdir) -> None:
+        self.workdir = workdir
+        self._load = load_module
+        self._mapped: set[str] = set()  # paths of loaded libraries
 
-
-def functions(workdir: str, load_module: Callable[[str], Any]) -> dict[str, Callable[..., Any]]:
-    """The functions that take file names, by the last part of their own. TVM's own server lacks ``listdir``."""
-    mapped: set[str] = set()  # paths of loaded libraries
-
-    def workpath(name: str) -> str:
-        if not name:  # MetaSchedule's remove("") after a measurement; no call removes a path that ends in a dot
-            return os.path.join(confine(workdir, "."), ".")
-        path = confine(workdir, name)
-        if path in mapped:  # TVM's runtime writes an upload into the file of that name
-            mapped.remove(path)
+    def workpath(self, name: str) -> str:
+        """The path for TVM's runtime, which writes an upload there or reads it."""
+        path = confine(self.workdir, name)
+        if path in self._mapped:
+            self._mapped.remove(path)
             _leave_name_to_copy(path)
-        return confine(workdir, name, entry=True)  # so that a removal removes a link, not its target
+        return path
 
-    def linked(name: str) -> str:
-        path = confine(workdir, name)
+    def remove(self, name: str) -> None:
+        """Remove a file, a link itself, or an empty folder. As TVM's own function, raises no OSError.
+
+        An empty ``name``, which MetaSchedule sends after each measurement, removes nothing.
+        """
+        if not name:
+            return
+        path = confine(self.workdir, name, entry=True)
+        self._mapped.discard(path)
+        with contextlib.suppress(OSError):
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+
+    def load_module(self, name: str) -> Any:
+        """The module of a library, which may have to be linked first."""
+        path = self._linked(name)
+        self._mapped.add(path)
+        return self._load(path)
+
+    def listdir(self, name: str) -> str:
+        """The names in a directory, sorted, with commas between them."""
+        return ",".join(sorted(os.listdir(confine(self.workdir, name or "."))))
+
+    def download_linked_module(self, name: str) -> bytearray:
+        """The bytes of a library, which may have to be linked first."""
+        with open(self._linked(name), "rb") as file:
+            return bytearray(file.read())
+
+    def _linked(self, name: str) -> str:
+        path = confine(self.workdir, name)
         if not os.path.isfile(path):
             raise FileNotFoundError(f"{name}: there is no such file in the session's directory; upload it first")
         return link(path)
 
-    def load(name: str) -> Any:
-        path = linked(name)
-        mapped.add(path)
-        return load_module(path)
 
-    def download_linked(name: str) -> bytearray:
-        with open(linked(name), "rb") as file:
-            return bytearray(file.read())
-
-    return {
-        "workpath": workpath,
-        "load_module": load,
-        "listdir": lambda name: ",".join(sorted(os.listdir(confine(workdir, name or ".")))),
-        "download_linked_module": download_linked,
-    }
+@functools.lru_cache(maxsize=1)
+def prepare(runtime: Runtime) -> SessionFiles:
+    """Register the functions of all sessions of this process and its copies, once."""
+    runtime.get(_LOOP)
+    files = SessionFiles(runtime.load_module)
+    for function in (files.workpath, files.remove, files.load_module, files.listdir, files.download_linked_module):
+        runtime.register("tvm.rpc.server." + function.__name__, function)
+    return files
 
 
 def _leave_name_to_copy(path: str) -> None:
     """Give the name of a mapped file to a copy: writing to a mapped file ends the processes that use it.
 
-    Without space for a copy the file keeps its name, so that it can be removed.
+    Without space for a copy the file keeps its name, so that it can be removed. The copy gets a free name: ext4 writes
+    a file to the disk that replaces another one.
     """
-    copy = os.path.join(os.path.dirname(path), f".copy-{os.getpid()}")
-    try:
-        with open(path, "rb") as source, open(copy, "wb") as target:
-            while os.sendfile(target.fileno(), source.fileno(), None, _PIECE):
-                pass
-        os.replace(copy, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(copy)
+    mapped = os.path.join(os.path.dirname(path), f".mapped-{os.getpid()}")
+    with contextlib.suppress(OSError):
+        os.rename(path, mapped)
+        try:
+            with open(mapped, "rb") as source, open(path, "xb") as target:
+                while os.sendfile(target.fileno(), source.fileno(), None, _PIECE):
+                    pass
+            os.unlink(mapped)
+        except OSError:
+            os.replace(mapped, path)
 
 
 def link(path: str) -> str:

@@ -260,6 +260,8 @@ class Spawner:
         elif process.kind.of_session:
             outcome = message["outcome"] if message["outcome"] in OUTCOMES else "closed"
             self._loop.post(ev.ChildDone, child, outcome, message.get("removed", ()), message.get("why", ""))
+            if process.control is not None:
+                self._loop.remove(process.control.fileno())  # what else it sends is read when its death is reported
 
     def _check_ready(self, child: int) -> None:
         """Post `ChildReady` if the child waits and the zygote has sent its PID; the child's message proves nothing."""

@@ -86,10 +86,11 @@ class Cleaner:
             self._thread.start()
 
     def _put_back(self, files: str, before: list[tuple[int, ...]]) -> bool:
-        """Keep a directory in which nothing was changed for a later session; whether that was possible."""
+        """Keep a directory in which nothing is left for a later session; whether that was possible."""
+        if len(self._ready) >= self._ahead:
+            return False
         try:
-            if len(self._ready) >= self._ahead or work_folders.state(files) != before:
-                return False
+            work_folders.renew(files, before)
             self._ready.append(work_folders.put_back(files, next(self._numbers)))
         except OSError:
             return False

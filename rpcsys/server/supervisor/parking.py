@@ -149,6 +149,9 @@ class Parking:
 
     def settle(self, wanted: list[tuple[int, str]]) -> list[do.Action]:
         """Open and close connections to match ``wanted``: a (proxy, key) pair for each connection."""
+        self._put_off.clear()
+        if not wanted and not self.connections:
+            return []
         missing = collections.Counter(wanted)
         actions: list[do.Action] = []
         for number, connection in list(self.connections.items()):
@@ -156,7 +159,6 @@ class Parking:
                 missing[connection.proxy, connection.key] -= 1
             elif connection.state is not ANSWERING:  # a client whose greeting arrives is admitted or refused
                 actions += self._close(number)
-        self._put_off.clear()
         for (proxy, key), count in missing.items():
             actions += self._dial(proxy, key, count)
         return actions
@@ -187,6 +189,8 @@ class Parking:
         return [action for number in list(self.connections) for action in self._close(number)]
 
     def deadline(self) -> float | None:
+        if not self.connections and not self._put_off:
+            return None
         pauses = (self._proxies[number].backoff.until for number in self._put_off)
         return earliest([*pauses, *(connection.until for connection in self.connections.values())])
 

@@ -63,18 +63,13 @@ class ProcessTable:
         self.zygote_pause = Backoff(*RESTART_S)
         self.zygote = ZygoteState.STARTING
         self.shared = False
+        self.unclean = ""  # why this board is not clean; empty if it is
         self._shared_logged = False
         self._zygote_since = 0.0
         self._imports: dict[int | None, tuple[str, float]] = {}
         self._spoilt = ""
         self._unkilled: dict[int | None, tuple[str, ...]] = {}
         self._last_child = 0
-
-    @property
-    def unclean(self) -> str:
-        """Why this board is not clean; empty if it is."""
-        names = sorted({name for group in self._unkilled.values() for name in group})
-        return self._spoilt or (f"no signal ends {', '.join(names)}" if names else "")
 
     @property
     def wanted(self) -> bool:
@@ -164,8 +159,8 @@ class ProcessTable:
 
     def deadline(self) -> float | None:
         """When :meth:`tick` or :meth:`restart` has something to do."""
-        restart = self.zygote_pause.until if self.wanted and self.zygote is ZygoteState.DOWN else None
-        return earliest([restart, *(until for _, until in self._imports.values())])
+        restart = self.zygote_pause.until if self.zygote is ZygoteState.DOWN and self.wanted else None
+        return earliest([restart, *(until for _, until in self._imports.values())]) if self._imports else restart
 
     # Processes and files that are left behind
 
@@ -179,6 +174,7 @@ class ProcessTable:
         self._unkilled.pop(child, None)
         if names:
             self._unkilled[child] = names
+        self._judge()
         if self.unclean and not before:
             return [do.Log("error", f"this board is not clean and is not offered until it is: {self.unclean}")]
         if before and not self.unclean:
@@ -190,5 +186,10 @@ class ProcessTable:
         if self._spoilt:
             return []
         self._spoilt = why
+        self._judge()
         line = f"this board is not clean and is not offered any more: {why}; fix this, then start this server again"
         return [do.Log("error", line)]
+
+    def _judge(self) -> None:
+        names = sorted({name for group in self._unkilled.values() for name in group})
+        self.unclean = self._spoilt or (f"no signal ends {', '.join(names)}" if names else "")

@@ -103,4 +103,5 @@ class ServerRecords:
 
 def earliest(times: Iterable[float | None]) -> float | None:
     """The earliest of several times; None stands for a time that is not set."""
-    return min((time for time in times if time is not None), default=None)
+    known = [time for time in times if time is not None]
+    return min(known) if known else None

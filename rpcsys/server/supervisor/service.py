@@ -142,7 +142,7 @@ class DeviceServer:
 
     def _describe(self, found: Devices) -> None:
         """Tell sessions and the tracker the board's devices."""
-        self._options["devices"] = found
+        self._options["devices"] = tuple(found)
         if self._tracker is not None:
             self._tracker.introduce(devices=found.names)
 
@@ -196,6 +196,7 @@ class DeviceServer:
             "deploy": config.deploy,
             "confined": config.isolation,
             "tvm": config.tvm,
+            "tvm_apart": config.tvm_apart,
             "tvm_library": config.tvm_library,
             "secure": bool(config.lab or config.standing_key),
             "able": (config.allow_pickle, bool(config.cache), bool(config.deploy), config.allow_exec),
@@ -227,9 +228,14 @@ class DeviceServer:
         }
 
     def _handle_events(self) -> None:
-        """Give all queued events to the state, carry out its actions, and set the timer to its deadline."""
+        """Give all queued events to the state, carry out its actions, and set the timer to its deadline.
+
+        What the tracker is to know goes last, in one piece. If the link is lost then, the next turn handles that.
+        """
         while self._loop.events and self._why is None:
             self._carry_out(self._state.handle(self._loop.events.popleft()))
+        if self._tracker is not None:
+            self._tracker.flush()
         self._loop.call_at(self._state.deadline(), self._tick)
 
     def _tick(self) -> None:

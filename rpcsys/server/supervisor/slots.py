@@ -260,9 +260,9 @@ class Slots:
 
     def deadline(self) -> float | None:
         times = [session.due for session in self.sessions.values()]
-        if self._missing():
-            waits = [time for time in (self.processes.child_pause.until, self._quiet_until) if time is not None]
-            times.append(max(waits, default=None))
+        waits = [time for time in (self.processes.child_pause.until, self._quiet_until) if time is not None]
+        if waits and self._missing():
+            times.append(max(waits))
         return earliest(times)
 
     def tick(self) -> list[do.Action]:
@@ -282,10 +282,13 @@ class Slots:
         than the tracker waits for the start of a lease.
         """
         actions: list[do.Action] = []
-        begun = []
+        begun: list[SessionRecord] = []
+        childless = [session for session in self.sessions.values() if session.state in CHILDLESS]
+        if not childless:
+            return actions, begun
         of_tvm = self._of_tvm()
         waiting = [(number, child) for number, child in self.processes.for_sessions() if child.state is WAITING]
-        for session in [session for session in self.sessions.values() if session.state in CHILDLESS]:
+        for session in childless:
             if self.records.searching and session.kind != TVM:
                 continue  # HELLO names the devices
             kind = self._kind(session)
@@ -301,12 +304,12 @@ class Slots:
 
     def spawn(self) -> list[do.Action]:
         """Make the missing children, unless a pause lasts."""
-        processes = self.processes
-        if not processes.can_spawn or not processes.child_pause.allows(self.records.now) or self._quiet():
+        processes, missing = self.processes, self._missing()
+        if not missing or not processes.child_pause.allows(self.records.now) or self._quiet():
             return []
-        lacking = [self._kind(session) for session in self.clients() if session.state in CHILDLESS]
         actions: list[do.Action] = []
-        for kind in self._missing():
+        lacking = [self._kind(session) for session in self.clients() if session.state in CHILDLESS]
+        for kind in missing:
             actions.append(processes.spawn(kind, kind in lacking))
             if kind in lacking:
                 lacking.remove(kind)
@@ -345,8 +348,11 @@ class Slots:
         """The kinds of the children to make, without regard to pauses."""
         if not self.processes.can_spawn:
             return []
+        others = [session for session in self.sessions.values() if session.state is not RUNNING]
         measured = any(session.kind == TVM and session.state is RUNNING for session in self.sessions.values())
-        wanted = self._successors() if measured else self._ahead()
+        if measured and not others:
+            return []
+        wanted = self._successors(others) if measured else self._ahead()
         for _, child in self.processes.for_sessions():
             wanted[child.kind] -= child.state in UNUSED
         return [kind for kind, number in wanted.items() for _ in range(number)]
@@ -365,12 +371,13 @@ class Slots:
             ChildKind.TVM: max(lacking, min(self._tvm_at_once, policy.slots - running), least),
         }
 
-    def _successors(self) -> dict[ChildKind, int]:
+    def _successors(self, others: list[SessionRecord]) -> dict[ChildKind, int]:
         """The same while one may: a fork would run beside its measurement.
 
         One for each session that lacks a child, and for each that ends: its end takes time anyway, and the next comes.
+        These are the ``others``.
         """
-        kinds = Counter(self._kind(session) for session in self.sessions.values() if session.state is not RUNNING)
+        kinds = Counter(map(self._kind, others))
         return {kind: kinds[kind] for kind in (ChildKind.SESSION, ChildKind.TVM)}
 
 

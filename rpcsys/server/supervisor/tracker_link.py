@@ -6,6 +6,7 @@ have no id, and come in the order of the requests.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -106,6 +107,8 @@ class TrackerLink:
     def close(self) -> None:
         """Close the connection, posting no event."""
         if self._link is not None:
+            with contextlib.suppress(ConnectError):
+                self._link.flush()
             self._loop.remove(self._link.fileno())
             self._loop.call_at(None, self._advance)
             self._link.close()
@@ -184,14 +187,23 @@ class TrackerLink:
         self._report(control.Deployed, reports, key)
 
     def _report(self, kind: Callable[..., Any], *fields: Any) -> int:
-        """Send a message to our tracker; the message's number."""
+        """Queue a message to our tracker, for :meth:`flush`; the message's number."""
         number = 0 if self._link is None else self._link.next_id()
-        self._send(kind(number, *fields))
+        self._send(kind(number, *fields), lambda link, message: link.post(message))
         return number
+
+    def flush(self) -> None:
+        """Send the queued messages: one system call for all that one event has caused."""
+        try:
+            if self._link is not None:
+                self._link.flush()
+        except ConnectError as error:
+            self._down(str(error))
 
     def finish(self) -> None:
         """Wait until our tracker has answered all reports on leases, at most `FAREWELL_S`; then close."""
         until = time.monotonic() + FAREWELL_S
+        self.flush()
         while self._reported and self._link is not None and time.monotonic() < until:
             select.select([self._link.fileno()], [], [], max(0.0, until - time.monotonic()))
             self._advance()

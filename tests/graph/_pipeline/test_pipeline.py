@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import CancelledError, wait
@@ -300,10 +301,14 @@ def test_the_trace_shows_every_run(tmp_path: Path) -> None:
     ]
 
 
-def test_with_progress_the_results_are_the_same(capfd: pytest.CaptureFixture[str]) -> None:
+def test_with_progress_the_results_are_the_same(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with chain(double) as pipeline:
         assert list(pipeline.run(range(5), progress=True)) == [0, 2, 4, 6, 8]
-    assert capfd.readouterr().err == ""  # no terminal
+        assert capfd.readouterr().err == ""  # no terminal
+        monkeypatch.setattr(sys, "stderr", None)  # closed, as by 2>&-
+        assert list(pipeline.run(range(5), progress=True)) == [0, 2, 4, 6, 8]
 
 
 @st.composite

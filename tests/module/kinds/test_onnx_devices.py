@@ -11,6 +11,7 @@ pytest.importorskip("onnxruntime")
 from rpcsys.module import onnx_module, placement
 from rpcsys.module.kinds import onnx_providers
 from rpcsys.module.kinds.onnx_devices import OrtArray
+from tests.graph.running import make, node, values
 from tests.module.onnx_models import W, product
 
 DEVICE = "cuda:3"
@@ -35,3 +36,9 @@ def test_what_lies_there_is_not_copied() -> None:
     assert np.array_equal(placement.on_host(result), placement.on_host(again))
     assert np.allclose(result.to_host(), x @ W, rtol=1e-4, atol=1e-4)
     assert (figures.copied_in, figures.copied_out) == (before[0] + 1, before[1] + 2)
+
+
+def test_a_scalar_stays_one() -> None:
+    module = onnx_module(make([node("Neg", "x", "y")], values("x", shape=()), values("y", shape=())), device=DEVICE)
+    module._ready()._memory = ("cpu", 0)
+    assert placement.on_host(module(np.float32(11))).shape == ()

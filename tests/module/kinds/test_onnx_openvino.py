@@ -14,6 +14,7 @@ pytest.importorskip("openvino")
 from rpcsys.errors import ModelError, RemoteArgumentError
 from rpcsys.graph import samples
 from rpcsys.module import export_library, load_module, onnx_module
+from tests.live import deployed
 from tests.module.onnx_models import W, product
 
 DEVICE = "openvino:CPU"
@@ -58,3 +59,9 @@ def test_a_file_and_several_threads(tmp_path: Path) -> None:
     assert not wrong
     with pytest.raises(RemoteArgumentError, match="wants float32"):
         module(np.zeros((3, 300)))
+
+
+def test_a_scalar_stays_one(tmp_path: Path) -> None:
+    module = load_module(deployed.endless_model(tmp_path / "loop.onnx"), device=DEVICE)
+    assert module.inputs[0]["shape"] == []
+    assert int(module(np.int64(11))) == 11

@@ -16,10 +16,10 @@ pytest.importorskip("onnxruntime")
 
 import onnx
 import onnxruntime
+import psutil
 
-from rpcsys.errors import ModelError, ProfileNotSupported
-from rpcsys.module import load_module
-from rpcsys.module.kinds import onnx_profile
+from rpcsys.errors import ModelError, ProfileNotSupported, RemoteArgumentError
+from rpcsys.module import load_module, profiler
 from rpcsys.module.kinds.onnx_profile import ProfileFile, calls_in
 from rpcsys.module.profiler import OperatorRun
 from tests.graph.running import make, node, values
@@ -50,8 +50,8 @@ def test_a_line_that_is_no_event_is_left_out() -> None:
 
 
 def test_more_than_a_profile_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_profile, "MAX_OPERATORS", 2)
-    with pytest.raises(ValueError, match="more than 2 runs of operators"):
+    monkeypatch.setattr(profiler, "MAX_OPERATORS", 2)
+    with pytest.raises(RemoteArgumentError, match="more than 2 runs of operators"):
         list(calls_in(lines(NODE, RUN, NODE, RUN, NODE, RUN)))
 
 
@@ -119,6 +119,18 @@ def test_a_loop_is_around_its_body(tmp_path: Path) -> None:
     assert loop.type == "Loop"
     assert len(inner) >= 5
     assert all(loop.begin <= run.begin <= loop.begin + loop.duration for run in inner)
+
+
+def test_what_onnxruntime_noted_is_given_back_to_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "MAX_OPERATORS", 3)
+    made = load_module(deployed.endless_model(tmp_path / "loop.onnx")).profiler("main", str(tmp_path))
+    resident = psutil.Process().memory_info
+    before = resident().rss
+    made.call(np.int64(8000))
+    noted = resident().rss - before
+    with pytest.raises(RemoteArgumentError):
+        made.runs(0)
+    assert resident().rss - before < noted / 2
 
 
 def test_a_model_that_cannot_be_opened_leaves_no_file(tmp_path: Path) -> None:

@@ -32,6 +32,28 @@ def test_outputs_are_those_of_openvino(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, wanted[place])
 
 
+def test_outputs_of_all_kinds_belong_to_their_caller(tmp_path: Path) -> None:
+    from openvino import opset13 as ops
+
+    x = ops.parameter([4, 3], np.float32, name="x")
+    double = ops.multiply(x, np.float32(2))
+    nodes = [
+        x, double, double, ops.constant(np.arange(3, dtype=np.int64)), ops.reduce_sum(x, [0, 1], keep_dims=False),
+        ops.greater(x, np.float32(1)), ops.slice(x, [0], [0], [1], [0]), ops.non_zero(x, "i64"),
+    ]  # fmt: skip
+    openvino.save_model(openvino.Model(nodes, [x], "kinds"), tmp_path / "kinds.xml", compress_to_fp16=False)
+    own = openvino.Core().compile_model(tmp_path / "kinds.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    module = load_module(tmp_path / "kinds.xml")
+    given = [np.zeros((4, 3), "f4"), np.arange(12, dtype="f4").reshape(4, 3), np.ones((4, 3), "f4")]
+    found = [module(one) for one in given]
+    for one, arrays in zip(given, found, strict=True):
+        wanted = own([one])
+        for place, array in enumerate(arrays):
+            np.testing.assert_array_equal(array, wanted[place])
+            assert (array.dtype, array.shape) == (wanted[place].dtype, wanted[place].shape)
+            array[...] = 0  # it is written to, and belongs to no other call
+
+
 def test_a_device_of_openvino(tmp_path: Path) -> None:
     path = models.written("both", ".xml", tmp_path)
     assert load_module(path, device="openvino:CPU").device == "openvino:CPU"

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from rpcsys.errors import RemoteArgumentError
+from rpcsys.module import profiler
 from rpcsys.module.kinds.openvino_profile import OperatorCounters
 
 
@@ -33,6 +35,14 @@ def test_means_of_all_calls_become_those_of_the_calls_that_count() -> None:
     assert [run.duration for run in second] == [(3 * 60 - 100) * 0.75, (3 * 8 - 10) * 0.75]
     assert [run.begin for run in first] == [0, 20]  # in a row
     assert sum(call[0].duration for call in counters.runs(0)) == pytest.approx(3 * 60)
+
+
+def test_more_than_fits_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "MAX_OPERATORS", 3)
+    counters = OperatorCounters(averages=True)
+    counters.note(told(dense=60, relu=8), 6.0)
+    with pytest.raises(RemoteArgumentError, match="more than 3 runs of operators; take fewer runs"):
+        counters.note(told(dense=60, relu=8), 6.0)
 
 
 def test_times_of_each_call_stay() -> None:

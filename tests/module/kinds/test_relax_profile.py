@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rpcsys.errors import ProfileNotSupported
+from rpcsys.errors import ProfileNotSupported, RemoteArgumentError
+from rpcsys.module import profiler
 from rpcsys.module.kinds.relax_profile import _Calls
 
 
@@ -29,6 +30,17 @@ def test_functions_have_their_times_and_those_inside_them_theirs() -> None:
         ("fused_matmul12", "fused_matmul", "float32[2,3] int64[]", 2, 3), ("outer", "outer", "", 1, 4),
     ]  # fmt: skip
     assert {run.provider for run in second} == {"cpu:0"}
+
+
+def test_more_than_fits_is_refused_at_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler, "MAX_OPERATORS", 1)
+    calls = _Calls("")
+    calls.begin()
+    for _ in range(2):
+        calls.enter("relu", list)
+        calls.leave()
+    with pytest.raises(RemoteArgumentError, match="more than 1 runs of operators"):
+        calls.begin()
 
 
 def test_a_program_without_bytecode_says_so() -> None:

@@ -27,7 +27,7 @@ class Supervised:
             **plain, "supervisor": os.getpid(), "fork": True, "preload": [], "imports": [], "folder": folder,
             "isolate": True, "read_only": False, "no_network": False, "secure": False, "confined": True,
             "keep": mount_namespace.hidden([os.getcwd()]),
-            "tvm": "off", "cgroups": {}, "able": (False, False, False, False), "secret": [],
+            "tvm": "off", "tvm_apart": False, "cgroups": {}, "able": (False, False, False, False), "secret": [],
             "user": None, "needed": [], "closed": [], **settings,
         }  # fmt: skip
         self.control, theirs = messages.pair()
@@ -44,16 +44,16 @@ class Supervised:
         """Return a child's next message with one of these fields."""
         return _next(self.controls[child], words)
 
-    def spawn(self, child: int, kind: ChildKind = ChildKind.SESSION) -> dict[str, Any]:
+    def spawn(self, child: int, kind: ChildKind = ChildKind.SESSION, at_once: bool = False) -> dict[str, Any]:
         """Order a child; return the zygote's message that it is made or dead."""
-        self.order(child, kind)
+        self.order(child, kind, at_once)
         return self.next_message("born", "dead")
 
-    def order(self, child: int, kind: ChildKind) -> None:
+    def order(self, child: int, kind: ChildKind, at_once: bool = False) -> None:
         ours, theirs = messages.pair()
         ours.settimeout(TIMEOUT_S)
         self.controls[child] = ours
-        messages.send_json(self.control, theirs.fileno(), spawn=child, kind=kind)
+        messages.send_json(self.control, theirs.fileno(), spawn=child, kind=kind, at_once=at_once)
         theirs.close()
 
     def session(self, child: int, kind: str = RPCSYS, **options: Any) -> socket.socket:

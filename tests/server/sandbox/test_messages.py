@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rpcsys.errors import ProtocolError
 from rpcsys.server.sandbox import messages
 from rpcsys.server.sandbox.messages import Job
+from rpcsys.server.sandbox.session_user import User
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=2000),
@@ -61,7 +62,8 @@ def test_a_received_descriptor_is_not_inherited():
 
 
 def test_a_job_may_have_any_bytes_and_any_path():
-    job = Job("tvm", bytes(range(256)), "/tmp/ä\udc80", "k", "peer", 1.5, "L", {"load_library": ["a.so"]})
+    options = {"load_library": ["a.so"], "cache": None, "deployed": {"workers": 1}}
+    job = Job("tvm", bytes(range(256)), "/tmp/ä\udc80", "k", "peer", 1.5, "L", options, user=User(1, 2, (3,)))
     assert Job.from_bytes(job.to_bytes()) == job
 
 

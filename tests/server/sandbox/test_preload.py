@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,3 +110,27 @@ def test_imports_are_reported_use_one_thread_and_stop_at_the_first_failure(tmp_p
     assert reported == ["--preload counting", "--import failing"]
     assert error == "--import failing: ZeroDivisionError: division by zero"
     assert (threads, kept, leaked) == ("1", "7", False)
+
+
+HOOKS = """
+import os, sys
+found, register = set(), os.register_at_fork
+
+def note(**hooks):
+    found.add(sys._getframe(1).f_globals["__name__"])
+    register(**hooks)
+
+os.register_at_fork = note
+from rpcsys.server.sandbox import preload, zygote
+from rpcsys.server.session import tvm_package
+
+print(tvm_package.load(), preload.has_hooks(), sorted(found - {"threading", "logging"}))
+import random
+print(preload.has_hooks())
+"""
+
+
+def test_modules_of_a_fresh_zygote_do_nothing_after_a_fork() -> None:
+    pytest.importorskip("tvm")
+    done = subprocess.run([sys.executable, "-c", HOOKS], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.stdout.splitlines() == ["True False []", "True"], done.stderr

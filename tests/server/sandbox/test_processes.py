@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -183,6 +184,19 @@ print(os.read(reading, 100).decode(), status, processes.number() == os.getpid())
 def test_a_fork_by_c_runs_like_one_by_python():
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["repaired", "1", "forked", "3", "True"]
+
+
+def test_a_signal_with_a_handler_gets_its_default_effect():
+    code = """
+import os, signal
+from rpcsys.server.sandbox import processes
+
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+processes.default_signal(signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "")
 
 
 def test_a_process_that_is_not_dumpable_is_closed_to_its_user():

@@ -1,4 +1,4 @@
-"""The second zygote: started with the first child for TVM's clients, it makes them, and dies as the first one does."""
+"""The second zygote: it imports TVM for the first of TVM's clients, makes their children, and dies as the first one."""
 
 import json
 import os
@@ -8,12 +8,16 @@ import pytest
 
 from rpcsys.server.sandbox import mount_namespace, processes
 from rpcsys.server.sandbox.messages import ChildKind
+from tests.device import until
+from tests.live.processes import children, is_tvm_zygote
 from tests.server.sandbox.test_zygote import WHY_NOT, gone
 
-#: In the place of TVM's Python: it writes the process that imports it.
-IMPORTED = """
-import os, pathlib
-pathlib.Path(__file__).with_name(f"imported-{os.getpid()}").touch()
+LARGE = "colorsys"  # what the first zygote preloads
+#: In the place of TVM's Python: it writes the process that imports it, and what else that has imported.
+IMPORTED = f"""
+import os, pathlib, sys
+others = "{LARGE}" if "{LARGE}" in sys.modules else ""
+pathlib.Path(__file__).with_name(f"imported-{{os.getpid()}}").write_text(others)
 """
 
 
@@ -33,7 +37,8 @@ def zygote(start, isolate, tmp_path, monkeypatch):
         (place / "__init__.py").touch()
     (package / "server.py").write_text(IMPORTED)
     monkeypatch.syspath_prepend(tmp_path)
-    zygote = start(isolate=isolate, tvm="python", keep=mount_namespace.hidden([os.getcwd(), str(tmp_path)]))
+    keep = mount_namespace.hidden([os.getcwd(), str(tmp_path)])
+    zygote = start(isolate=isolate, tvm="python", tvm_apart=True, preload=[LARGE], keep=keep)
     zygote.package = package
     zygote.next_message("ready")
     return zygote
@@ -45,6 +50,13 @@ def both(zygote):
     for child in (1, 2):
         zygote.child_message(child, "ready")
     return born
+
+
+def waiting(zygote):
+    """The shell that becomes the second zygote. A list of children may lack some while others end."""
+    found = []
+    until(lambda: found.extend(filter(is_tvm_zygote, children(zygote.pid))) or found, "it to be listed")
+    return found[0]
 
 
 def imported(zygote):
@@ -65,6 +77,37 @@ def test_children_ordered_at_once_have_one_second_zygote_and_one_import(zygote):
     assert processes.parent(second) == zygote.pid
     assert all(processes.parent(one["pid"]) == second for one in born)
     assert [zygote.child_message(child, "ready") for child in (2, 3, 4)] == [{"ready": True}] * 3
+
+
+def test_it_has_nothing_that_the_first_one_preloads(zygote):
+    second = waiting(zygote)
+    both(zygote)
+    (path,) = zygote.package.glob("imported-*")
+    assert int(path.name.partition("-")[2]) == second
+    assert path.read_text() == ""
+
+
+def test_one_that_is_killed_before_its_first_child_is_started_again(zygote):
+    second = waiting(zygote)
+    os.kill(second, signal.SIGKILL)
+    assert gone(second)
+    assert zygote.spawn(1, ChildKind.TVM)["zygote"] != second
+    (path,) = zygote.package.glob("imported-*")
+    assert path.read_text() == LARGE  # it is a fork of the first zygote as it is by then
+
+
+def test_one_that_waits_ends_when_the_first_zygote_is_killed(zygote):
+    second = waiting(zygote)
+    os.kill(zygote.pid, signal.SIGKILL)
+    assert gone(second)
+
+
+def test_sigterm_to_one_that_waits_removes_nothing(zygote):
+    second = waiting(zygote)
+    os.kill(second, signal.SIGTERM)
+    assert gone(second)
+    assert os.path.exists(zygote.folder)
+    assert zygote.spawn(1)["zygote"] == zygote.pid
 
 
 def test_a_child_of_either_is_killed_and_its_descendants_named(zygote, isolate):

@@ -40,7 +40,7 @@ def names(path):
 
 
 def test_a_file_appears_when_it_is_complete(directory, tmp_path):
-    upload = Upload(directory, "a/b/model.so", 7, 100)
+    upload = Upload(directory, "a/b/model.so", 7, 10)
     assert not upload.take(chunk(b"first "))
     assert names(tmp_path / "a" / "b") == []
     assert directory.listdir() == ["a"]
@@ -51,22 +51,25 @@ def test_a_file_appears_when_it_is_complete(directory, tmp_path):
 
 
 def test_an_empty_file_is_uploaded(directory, tmp_path):
-    assert Upload(directory, "empty", 1, 100).take(chunk(b"", last=True, sha256=digest(b"")))
+    assert Upload(directory, "empty", 1, 0).take(chunk(b"", last=True, sha256=digest(b"")))
     assert (tmp_path / "empty").read_bytes() == b""
 
 
 def test_a_file_replaces_one_of_the_same_name(directory, tmp_path):
     (tmp_path / "f").write_bytes(b"old")
-    upload = Upload(directory, "f", 1, 100)
+    upload = Upload(directory, "f", 1, 3)
     upload.take(chunk(b"new"))
     assert (tmp_path / "f").read_bytes() == b"old"
     upload.take(chunk(b"", last=True, sha256=digest(b"new")))
     assert (tmp_path / "f").read_bytes() == b"new"
 
 
-@pytest.mark.parametrize("sha256", [None, digest(b"other"), "", 5, digest(b"data").upper()])
-def test_a_wrong_hash_is_refused(directory, tmp_path, sha256):
-    upload = Upload(directory, "f", 1, 100)
+@pytest.mark.parametrize(
+    ("size", "sha256"), [*((4, sha256) for sha256 in (None, digest(b"other"), "", 5, digest(b"data").upper())),
+    (5, digest(b"data"))]
+)  # fmt: skip
+def test_a_wrong_hash_or_size_is_refused(directory, tmp_path, size, sha256):
+    upload = Upload(directory, "f", 1, size)
     with pytest.raises(RemoteFileError, match="changed on its way to the device; upload it again"):
         upload.take(chunk(b"data", last=True, sha256=sha256))
     upload.discard()
@@ -76,7 +79,7 @@ def test_a_wrong_hash_is_refused(directory, tmp_path, sha256):
 def test_a_file_does_not_replace_a_folder(directory, tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(RemoteFileError, match="folder: Is a directory"):
-        Upload(directory, "folder", 1, 100).take(chunk(b"", last=True, sha256=digest(b"")))
+        Upload(directory, "folder", 1, 0).take(chunk(b"", last=True, sha256=digest(b"")))
 
 
 # ---------------------------------------------------------------- in a session

@@ -144,3 +144,15 @@ def test_output_is_in_the_pipe_until_it_is_in_the_log(tmp_path, log):
     assert json.loads(done.stdout) == [[14], 0, "the last words"]
     assert os.read(reading, 100) == b"the last words"
     os.close(reading)
+
+
+def test_what_was_printed_before_comes_before_the_boards_state(raw):
+    """Without the wait, every third line under load, and some on an idle machine, come later."""
+    for number in range(300):
+        run(raw, lambda number=number: os.write(1, b"line %d\n" % number) and None)
+        raw.call(2, "session.board_state")
+        received = []
+        while len([frame for frame in received if frame.kind == frames.RESULT]) < 2:
+            received.append(raw.receive())
+        printed = [frame.get("message") for frame in received if frame.kind == frames.LOG]
+        assert f"line {number}" in "\n".join(printed).split("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -91,4 +92,15 @@ def test_bytes_that_were_not_sent_are_not_written(moved, root):
     for size in (3, -1, "2", 2.0):
         with pytest.raises(RemoteArgumentError, match="are announced, and fewer came"):
             moved.write([["x", 0o644, 0, size]], b"ab")
+    assert os.listdir(root) == []
+
+
+def test_a_full_disk_keeps_no_part_of_a_file(moved, root, monkeypatch):
+    def full(stream, piece):
+        stream.write(piece[:1])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(transfers, "write_all", full)
+    with pytest.raises(RemoteFileError, match="x: No space left on device"):
+        moved.write([["x", 0o644, 0, 2]], b"ab")
     assert os.listdir(root) == []

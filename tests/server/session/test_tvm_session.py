@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,64 +20,77 @@ from tests.live.daemons import Daemons
 def test_functions_stay_in_the_directory(tmp_path: Path) -> None:
     (tmp_path / "a.so").write_bytes(b"library")
     loaded: list[str] = []
-    functions = tvm_session.functions(str(tmp_path), loaded.append)
-    functions["load_module"]("a.so")
+    files = tvm_session.SessionFiles(loaded.append, str(tmp_path))
+    files.load_module("a.so")
     assert loaded == [str(tmp_path / "a.so")]
-    assert functions["workpath"]("sub/x") == str(tmp_path / "sub/x")
-    assert Path(functions["workpath"]("")).samefile(tmp_path)
-    assert functions["listdir"]("") == "a.so"
-    (tmp_path / "link").symlink_to("a.so")
-    assert functions["workpath"]("link") == str(tmp_path / "link")  # removing it removes the link
-    (tmp_path / "link").unlink()
-    assert functions["download_linked_module"]("a.so") == b"library"
-    for name in ("workpath", "load_module", "listdir", "download_linked_module"):
+    assert files.workpath("sub/x") == str(tmp_path / "sub/x")
+    assert files.listdir("") == "a.so"
+    assert files.download_linked_module("a.so") == b"library"
+    for name in ("workpath", "remove", "load_module", "listdir", "download_linked_module"):
         with pytest.raises(PathError):
-            functions[name]("../x.so")
+            getattr(files, name)("../x.so")
 
 
 def test_the_name_of_a_loaded_library_is_of_a_copy_before_it_is_written(tmp_path: Path) -> None:
     library = tmp_path / "a.so"
     library.write_bytes(b"library")
-    functions = tvm_session.functions(str(tmp_path), str)
-    functions["load_module"]("a.so")
+    files = tvm_session.SessionFiles(str, str(tmp_path))
+    files.load_module("a.so")
     with library.open("rb") as mapped:
-        Path(functions["workpath"]("a.so")).write_bytes(b"another")
+        Path(files.workpath("a.so")).write_bytes(b"another")
         assert mapped.read() == b"library"
     assert [file.name for file in tmp_path.iterdir()] == ["a.so"]
     number = library.stat().st_ino
-    assert Path(functions["workpath"]("a.so")).stat().st_ino == number  # not loaded again since
+    assert Path(files.workpath("a.so")).stat().st_ino == number  # not loaded again since
 
 
 def test_the_name_of_a_loaded_library_may_be_gone(tmp_path: Path) -> None:
     (tmp_path / "a.so").write_bytes(b"library")
-    functions = tvm_session.functions(str(tmp_path), str)
-    functions["load_module"]("a.so")
+    files = tvm_session.SessionFiles(str, str(tmp_path))
+    files.load_module("a.so")
     (tmp_path / "a.so").unlink()
-    assert functions["workpath"]("a.so") == str(tmp_path / "a.so")
+    assert files.workpath("a.so") == str(tmp_path / "a.so")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rehearsal_registers_the_functions_that_a_session_replaces() -> None:
-    registered: dict[str, object] = {}
-    tvm_session.rehearse(tvm_session.Runtime(registered.__setitem__, registered.__getitem__, str))
-    names = {"workpath", "load_module", "listdir", "download_linked_module"}
+def test_the_functions_are_registered_once_for_all_sessions(tmp_path: Path) -> None:
+    registered: dict[str, Callable[..., Any]] = {"rpc.ServerLoop": print}
+    runtime = tvm_session.Runtime(registered.__setitem__, registered.__getitem__, str)
+    files = tvm_session.prepare(runtime)
+    names = {"ServerLoop", "workpath", "remove", "load_module", "listdir", "download_linked_module"}
     assert {name.rpartition(".")[2] for name in registered} == names
+    assert tvm_session.prepare(runtime) is files
+    files.workdir = str(tmp_path)
+    assert registered["tvm.rpc.server.workpath"]("a.so") == str(tmp_path / "a.so")
 
 
-def test_an_empty_name_is_the_directory_which_cannot_be_removed(tmp_path: Path) -> None:
-    home = tmp_path / "empty"
+def test_what_a_client_removes(tmp_path: Path) -> None:
+    files = tvm_session.SessionFiles(str, str(tmp_path))
+    (tmp_path / "link").symlink_to("x.bin")
+    (tmp_path / "x.bin").write_bytes(b"data")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/a.so").write_bytes(b"library")
+    for name in ("link", "folder", "full", "nowhere", "", "."):
+        files.remove(name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "x.bin"]
+    files.load_module("full/a.so")
+    files.remove("full/a.so")
+    assert list((tmp_path / "full").iterdir()) == []  # no copy of a removed library stays
+
+
+def test_an_empty_name_removes_nothing(tmp_path: Path) -> None:
+    home = tmp_path / "home"
     home.mkdir()
-    path = tvm_session.functions(str(home), lambda path: path)["workpath"]("")
-    with pytest.raises(OSError, match="Invalid argument"):
-        os.rmdir(path)
+    tvm_session.SessionFiles(str, str(home)).remove("")
     assert home.is_dir()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    functions = tvm_session.functions(str(tmp_path), lambda path: path)
+    files = tvm_session.SessionFiles(str, str(tmp_path))
     for name in ("load_module", "download_linked_module"):
         with pytest.raises(FileNotFoundError, match=r"nowhere\.so"):
-            functions[name]("nowhere.so")
+            getattr(files, name)("nowhere.so")
 
 
 # ---------------------------------------------------------------- linking

@@ -187,9 +187,22 @@ def flood(supervisor, child: int, words: bytes, times: int) -> None:
 
 
 def test_a_sessions_messages_are_bounded(supervisor):
-    flood(supervisor, SESSION, b'{"outcome": "closed", "removed": ["x"]}', 10 * messages.ALLOWED)
-    heard = [event for event in supervisor.loop.events if isinstance(event, ev.ChildDone)]
+    flood(supervisor, SESSION, b'{"limit_s": 1.0}', 10 * messages.ALLOWED)
+    heard = [event for event in supervisor.loop.events if isinstance(event, ev.LimitAsked)]
     assert len(heard) <= messages.ALLOWED
+
+
+def test_what_a_session_sends_after_its_outcome_is_read_with_its_death(supervisor):
+    supervisor.loop.events.clear()
+    for words in (b'{"outcome": "closed"}', b'{"outcome": "closed", "removed": ["x"]}'):
+        supervisor.ends[SESSION].send(words)
+    for _ in range(3):
+        supervisor.loop.run_once(0)
+    assert [event.removed for event in supervisor.loop.events] == [()]
+    supervisor.zygote.send(b'{"dead": %d, "status": 0, "starved": false, "cleaned": [], "removed": []}' % SESSION)
+    supervisor.loop.run_once(0)
+    assert [type(event) for event in supervisor.loop.events] == [ev.ChildDone, ev.ChildDone, ev.ChildDead]
+    assert supervisor.loop.events[1].removed == ("x",)
 
 
 def test_a_host_that_floods_is_killed(supervisor):

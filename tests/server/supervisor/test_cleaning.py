@@ -1,6 +1,8 @@
 """Directories of sessions, made and removed in a thread."""
 
+import fcntl
 import os
+import sys
 import time
 
 import pytest
@@ -81,6 +83,78 @@ def test_a_directory_that_a_session_has_not_changed_is_the_next_ones(harness):
     again = harness.cleaner.make_folder(2)
     assert os.stat(again).st_ino == inode
     assert os.listdir(again) == os.listdir(work_folders.temporary(again)) == []
+
+
+def emptied(harness, change):
+    """The state of a session's directory before it was emptied and changed by ``change``, and that of the next one."""
+    files = harness.cleaner.make_folder(1)
+    before = work_folders.state(files)
+    wait_until(lambda: time.time_ns() > before[1][-1] + 100_000_000, 15, "the clock's next tick", 0.05)
+    os.mkdir(place := os.path.join(files, "place"))
+    os.rmdir(place)
+    change(files)
+    harness.finish(1)
+    assert harness.cleaner._thread is None
+    assert harness.ready() == ["ready-1"]
+    now = work_folders.state(harness.cleaner.make_folder(2))
+    assert [one[0] for one in (now[0], now[2])] == [one[0] for one in (before[0], before[2])]
+    assert now[1][-1] > before[1][-1]
+    return before, now
+
+
+def test_a_directory_that_a_session_has_emptied_again_is_the_next_ones(harness):
+    before, now = emptied(harness, lambda files: None)
+    assert [one[:-1] for one in now] == [one[:-1] for one in before]
+
+
+def flag(files):
+    """Set a flag of the file system, as chattr does: FS_NOATIME_FL."""
+    descriptor = os.open(files, os.O_RDONLY)
+    try:
+        flags = int.from_bytes(fcntl.ioctl(descriptor, 0x80086601, bytes(8)), sys.byteorder)
+        fcntl.ioctl(descriptor, 0x40086602, (flags | 0x80).to_bytes(8, sys.byteorder))
+    finally:
+        os.close(descriptor)
+
+
+def grow(files):
+    """Leave a directory that has grown, where file systems do not shrink it."""
+    names = [os.path.join(files, f"{number:0200d}") for number in range(100)]
+    for name in names:
+        os.mkdir(name)
+    for name in names:
+        os.rmdir(name)
+    if os.stat(files).st_size == os.stat(work_folders.temporary(files)).st_size:
+        pytest.skip("directories shrink here")
+
+
+changes = pytest.mark.parametrize(
+    "change", [lambda files: os.chmod(files, 0o777), lambda files: os.setxattr(files, "user.left", b"1"), flag, grow],
+    ids=["rights", "attribute", "flag", "size"],
+)  # fmt: skip
+
+
+@changes
+def test_an_emptied_directory_with_something_left_on_it_is_made_anew_in_its_place(harness, change):
+    def with_support(files):
+        try:
+            change(files)
+        except OSError as error:
+            pytest.skip(f"this file system does not have it: {error}")
+
+    before, now = emptied(harness, with_support)
+    files = os.path.join(harness.folder, "session-2", "files")
+    assert now[1][1] & 0o777 == 0o700
+    assert not os.listxattr(files)
+    assert work_folders._alike(files, work_folders.temporary(files))
+    assert now[1][-1] > before[1][-1]
+
+
+def test_directories_whose_flags_a_system_does_not_tell_are_not_alike(harness, monkeypatch):
+    files = harness.cleaner.make_folder(1)
+    assert work_folders._alike(files, work_folders.temporary(files))
+    monkeypatch.setattr(work_folders, "_READ_FLAGS", ((0x5401, 64),))  # a terminal's
+    assert not work_folders._alike(files, work_folders.temporary(files))
 
 
 def test_any_change_of_a_directory_removes_it(harness):

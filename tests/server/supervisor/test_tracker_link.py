@@ -72,6 +72,7 @@ class ScriptedTracker:
             if found:
                 return found
             assert time.monotonic() < end
+            self.link.flush()  # as the service does after each event
             self.loop.run_once(0.01)
 
     def receive(self):
@@ -266,7 +267,14 @@ def test_reports_about_leases(ours):
     register(ours)
     ours.link.report_start("L1", 7, "10.0.0.1:5")
     ours.link.report_end("L1", 7, "crashed", ("sleep",), (), "", "its process was ended by SIGABRT")
-    started, ended = ours.receive(), ours.receive()
+    with pytest.raises(BlockingIOError):
+        ours.sock.recv(1)
+    ours.link.offer()  # the reports go with it
+    started, ended, (command, *_) = ours.receive(), ours.receive(), ours.receive()
+    assert command == tracker.PUT
+    ours.link.report_health("it is stopped")
+    ours.link.close()  # not before it has sent all
+    assert ours.receive()["problem"] == "it is stopped"
     assert (started["op"], started["lease"], started["peer"]) == ("lease_started", "L1", "10.0.0.1:5")
     assert (ended["op"], ended["outcome"]) == ("lease_ended", "crashed")
     assert ended["why"] == "its process was ended by SIGABRT"

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rpcsys.daemon.http import NoPage
@@ -231,7 +231,7 @@ PLAIN = outlines("k", "b", "u", "l", "v", "e")
 TAGS = {tag for shown in PLAIN.values() for tag in shown.tags}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])  # of six names each
 @given(keys, texts, texts, texts, texts, texts)
 def test_names_never_become_markup(key, board, user, label, line, lease) -> None:
     found = outlines(key, board, user, label, line, lease)
