@@ -92,6 +92,7 @@ class Programs:
         self.addone = folder / "addone.so"  # addone(x, y): y = x + 1 over 1024 float32
         self.relax = folder / "relax.so"  # a Relax program: main(x) = relu(x @ `weights`), x (4, 8) float32
         self.wrong = folder / "wrong.so"  # addone, with a kernel that does not compile
+        self.candidate = folder / "candidate.so"  # addone as a candidate of a tuner, main(x, y)
         self.scale = folder / "scale.so"  # scale(x, factor, y): y = x * factor, x and y (n,) float32 for any n
         self.large = folder / "large.so"  # addone, in groups of more work items than a device takes
 
@@ -119,6 +120,7 @@ def compile_all(made: Programs) -> None:
     _compile_relax(made.relax)
     addone(256).export_library(str(made.addone))
     made.wrong.write_bytes(made.addone.read_bytes().replace(b"1.000000e+00f", b"no_number_now"))
+    addone(256, "main").export_library(str(made.candidate))
     _scale().export_library(str(made.scale))
     addone(1 << 20).export_library(str(made.large))
 
@@ -129,12 +131,12 @@ def _target() -> Any:
     return tvm.target.Target({"kind": "opencl"}, host="llvm")
 
 
-def addone(group: int) -> Any:
+def addone(group: int, name: str = "addone") -> Any:
     """``addone`` in groups of so many work items; what is beyond the array does nothing."""
     from tvm import te
 
     x = te.placeholder((LENGTH,), "float32", name="x")
-    return _compiled("addone", [x], te.compute((LENGTH,), lambda i: x[i] + 1.0, name="y"), group)
+    return _compiled(name, [x], te.compute((LENGTH,), lambda i: x[i] + 1.0, name="y"), group)
 
 
 def _scale() -> Any:

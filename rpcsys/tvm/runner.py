@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, PyRunner, RunnerFuture, RunnerInput, RunnerResult
@@ -20,6 +20,7 @@ from rpcsys.tvm.artefact import Artefact
 from rpcsys.tvm.lab_results import LabResults
 from rpcsys.tvm.measured import KnownResults
 from rpcsys.tvm.open_board import TuningPlan
+from rpcsys.tvm.rpc_runner import RpcBoards
 from rpcsys.tvm.tuning_boards import Boards
 from rpcsys.tvm.tuning_state import Candidate
 from rpcsys.wire import device_names
@@ -32,6 +33,7 @@ _FAILED = "RPCRunner: An exception occurred\n"
 _RunnerObject: Any = PyRunner._tvm_metadata["cls"]
 #: The ``store`` that all of a lab share.
 AT_TRACKER = "tracker"
+Function = Callable[..., Any] | str | None
 StoreLike = ResultStore | str | os.PathLike[str] | bool | None
 
 
@@ -55,6 +57,9 @@ class Runner(_RunnerObject):  # type: ignore[misc]
         file of that name is ``"./tracker"``); None or False: nowhere
     measure_again : measure candidates whose results are in the store, too, and replace these
     progress : whether a bar shows how many candidates of a round are measured; None: in a notebook
+    f_create_session, f_upload_module, f_alloc_argument, f_run_evaluator, f_cleanup, initializer : as ``RPCRunner``'s.
+        With any of them ``RPCRunner`` measures, by a session of TVM's client for each candidate: on one board unless
+        ``boards`` says more, with ``timeout_s`` to get the board, too; no results are kept
 
     Raises `TrackerUnreachable`, `UsageError`.
     """
@@ -76,6 +81,12 @@ class Runner(_RunnerObject):  # type: ignore[misc]
         store: StoreLike = True,
         measure_again: bool = False,
         progress: bool | None = None,
+        f_create_session: Function = None,
+        f_upload_module: Function = None,
+        f_alloc_argument: Function = None,
+        f_run_evaluator: Function = None,
+        f_cleanup: Function = None,
+        initializer: Callable[[], None] | None = None,
     ) -> None:
         if boards is not None and (type(boards) is not int or boards < 1):
             raise UsageError(f"boards={boards!r}: give the number of boards to use at the same time, or None for all")
@@ -85,16 +96,24 @@ class Runner(_RunnerObject):  # type: ignore[misc]
             raise UsageError(f"alloc_repeat={alloc_repeat!r}: give the number of sets of arguments, 1 or more")
         if not 0 <= cooldown_s < math.inf:
             raise UsageError(f"cooldown_s={cooldown_s!r}: give the seconds of pause after each repeat")
-        options = _options(evaluator_config or EvaluatorConfig(), cooldown_s, alloc_repeat)
+        config = evaluator_config or EvaluatorConfig()
+        options = _options(config, cooldown_s, alloc_repeat)
         plan = TuningPlan(key, boards, priority, options, timeout_s, wait_timeout_s)
+        functions = {
+            "f_create_session": f_create_session, "f_upload_module": f_upload_module,
+            "f_alloc_argument": f_alloc_argument, "f_run_evaluator": f_run_evaluator, "f_cleanup": f_cleanup,
+        }  # fmt: skip
         connected = tracker if isinstance(tracker, Tracker) else connect_tracker(tracker)
-        measured = KnownResults(_store(store, connected), options, measure_again)
-        self._owned = _OwnedBoards(Boards(connected, plan, measured), progress)
+        if initializer or any(function is not None for function in functions.values()):
+            used: Boards | RpcBoards = RpcBoards(connected, plan, config, functions, initializer, _tvms_name)
+        else:
+            used = Boards(connected, plan, KnownResults(_store(store, connected), options, measure_again))
+        self._key = key
+        self._owned = _OwnedBoards(used, progress)
         super().__init__(self._owned.run)
 
     def __repr__(self) -> str:
-        plan = self._owned.boards._plan
-        return f"<rpcsys runner on {plan.key}, {self.counts}>"
+        return f"<rpcsys runner on {self._key}, {self.counts}>"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -120,12 +139,14 @@ class Runner(_RunnerObject):  # type: ignore[misc]
 class _OwnedBoards:
     """What TVM's object and Python's share: when both are gone, the boards are given back."""
 
-    def __init__(self, boards: Boards, progress: bool | None) -> None:
+    def __init__(self, boards: Boards | RpcBoards, progress: bool | None) -> None:
         self.boards = boards
         self._progress = progress
 
     def run(self, inputs: Sequence[RunnerInput]) -> list[RunnerFuture]:
         """A future for each candidate; returns at once."""
+        if isinstance(self.boards, RpcBoards):
+            return self.boards.run(inputs)
         candidates = [_candidate(each) for each in inputs]
         _show(candidates, self._progress)
         self.boards.measure([candidate for candidate in candidates if not candidate.outcome.done()])
@@ -181,11 +202,16 @@ def _candidate(given: RunnerInput) -> Candidate:
     kind = str(given.device_type)
     candidate = Candidate(Artefact(str(given.artifact_path)), "cpu:0", ())
     try:
-        candidate.device = "cpu:0" if kind in _ON_CPU else str(device_names.parse(kind))
+        candidate.device = str(device_names.parse(_tvms_name(kind)))
         candidate.arguments = tuple(_array(info.as_json()) for info in given.args_info)
     except UsageError as error:
         candidate.answer(error=error)
     return candidate
+
+
+def _tvms_name(kind: str) -> str:
+    """TVM's name of the device that its tuner calls ``kind``."""
+    return "cpu" if kind in _ON_CPU else kind
 
 
 def _array(info: Any) -> tuple[str, tuple[int, ...]]:

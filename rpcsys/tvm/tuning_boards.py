@@ -294,9 +294,12 @@ class _BoardThread(threading.Thread):
                 self._open = self._boards.opened(self._request, further=self._further)
                 self._further = False
                 self._boards.answer_known(self._open.board)
-                if self._open.measure(self._boards) and not self._boards.waiting():
+                alive = self._open.measure(self._boards)
+                if alive and not self._boards.waiting():
                     break
                 self._close()
+                if not self._boards.waiting():
+                    break
                 self._further = self._boards.others_measure()
                 self._request = SingleRequest(self._boards.tracker)
         except Exception as problem:  # noqa: BLE001 - the candidates' outcomes tell it

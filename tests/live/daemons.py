@@ -179,8 +179,8 @@ class Daemon:
     def destroy(self) -> None:
         """Kill it in any state, with its descendants and its whole process group."""
         invariant.running.forget(self.pid)
-        below = descendants(self.pid)
-        if self.running() or not psutil.pid_exists(self.pid):  # else another process may have its pid now
+        below = descendants(self.pid) if self.running() else []  # else another process may have its pid now
+        if self.running() or not psutil.pid_exists(self.pid):
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:

@@ -93,7 +93,8 @@ def stopped(processes: Sequence[subprocess.Popen]) -> list[str]:
     """Describe what is left at these daemons; if nothing is, end them and describe what they leave."""
     if running.excused:
         return []
-    ours = [process for process in processes if process.pid in running.watched]
+    # A daemon that a test has killed may have had the PID that a later one has now.
+    ours = [process for process in processes if process.pid in running.watched and process.poll() is None]
     left = settled(lambda: running.left(process.pid for process in ours))
     return left or [*_ended([process for process in ours if running.watched[process.pid].answers()])]
 

@@ -139,6 +139,14 @@ def test_a_stopped_daemon_is_not_checked(tracker: Daemon):
     probe.close()
 
 
+def test_a_killed_daemon_is_not_taken_for_a_later_one_with_its_pid(tracker: Daemon, daemons: Daemons):
+    later = daemons.tracker()
+    tracker.kill()
+    tracker.process.pid = later.pid  # the kernel gives a PID again after some ten thousands of processes
+    daemons.stop()
+    assert later.process.returncode == 0
+
+
 def test_a_folder_of_an_ended_server_is_found(daemons: Daemons, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     server = daemons.server(KEY, *FLAGS)
     planted = tmp_path / f"rpcsys-server-{server.pid}-planted"

@@ -18,6 +18,7 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import ModelError
+from tests.live import tuned
 from tests.live.daemons import Daemon, Daemons, wait_until
 from tests.opencl import LENGTH, Programs, weights
 
@@ -118,6 +119,25 @@ def test_our_sessions_load_modules_for_the_device(
             else:
                 with pytest.raises(ModelError, match="kind 'opencl', and TVM's runtime here has no OpenCL"):
                     session.load_module(opencl_programs.addone)
+
+
+@pytest.mark.parametrize("flavour", ["ours", "ctypes"])
+def test_a_tuners_candidates_are_measured_on_the_device(
+    daemons: Daemons, opencl_library: Path, opencl_programs: Programs, tmp_path: Path, flavour: str
+) -> None:
+    tracker = daemons.tracker()
+    daemons.server(KEY, "--load-library", str(opencl_library), tracker=tracker, flavour=flavour)
+    wrong = tmp_path / "wrong.so"
+    wrong.write_bytes(opencl_programs.candidate.read_bytes().replace(b"1.000000e+00f", b"no_number_now"))
+    with tuned.running(tracker, KEY, alloc_repeat=2, timeout_s=WAIT_S) as runner:
+        paths = [opencl_programs.candidate, wrong, opencl_programs.candidate]
+        good, bad, again = tuned.results(runner, paths, "opencl", [LENGTH, LENGTH])
+        for result in (good, again):
+            assert result.error_msg is None
+            assert len(result.run_secs) == 6  # two sets of arguments, three times each
+            assert all(0 < float(seconds) < WAIT_S for seconds in result.run_secs)
+        assert "does not build: " in bad.error_msg
+        assert runner.counts == {"measured": 2, "known": 0}
 
 
 def test_a_library_that_does_not_load_is_one_line_in_the_servers_log(daemons: Daemons, tmp_path: Path) -> None:

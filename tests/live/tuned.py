@@ -48,17 +48,17 @@ def compiled(folder: Path, name: str, body: str) -> Path:
     return path
 
 
-def inputs(paths: Sequence[Path]) -> list[Any]:
-    """What TVM's tuner gives to its runner."""
+def inputs(paths: Sequence[Path], device: str = "llvm", lengths: Sequence[int] = SHAPE) -> list[Any]:
+    """What TVM's tuner gives to its runner; an argument of float32 for each of the ``lengths``."""
     from tvm.s_tir import meta_schedule as ms
 
-    spec = ms.arg_info.TensorInfo("float32", SHAPE)
-    return [ms.runner.RunnerInput(str(path), "llvm", [spec]) for path in paths]
+    specs = [ms.arg_info.TensorInfo("float32", (length,)) for length in lengths]
+    return [ms.runner.RunnerInput(str(path), device, specs) for path in paths]
 
 
-def results(runner: Any, paths: Sequence[Path]) -> list[Any]:
-    """The results of candidates that are measured together."""
-    return [future.result() for future in runner.run(inputs(paths))]
+def results(runner: Any, paths: Sequence[Path], *given: Any) -> list[Any]:
+    """The results of candidates that are measured together; ``given``: as to `inputs`."""
+    return [future.result() for future in runner.run(inputs(paths, *given))]
 
 
 def config(number: int = 1, repeat: int = 3, min_repeat_ms: int = 0, flush: bool = False) -> Any:
