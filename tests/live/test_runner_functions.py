@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rpcsys.errors import UsageError
 from tests.live.daemons import START_S, Daemon, Daemons, alive, descendants, queue, wait_free, wait_until
 from tests.live.tuned import BODIES, compiled, inputs, results, running
 
@@ -47,18 +46,6 @@ def test_functions_replace_parts_of_tvms_runner(tracker: Daemon, library: Path) 
         wait_free(tracker, KEY, 1, START_S)  # it holds no board between candidates
 
 
-def test_a_session_of_the_users_own_fails_as_its_candidates(tracker: Daemon, library: Path) -> None:
-    def refuse(config: Any) -> Any:
-        raise PermissionError(f"no session with {config.tracker_key}")
-
-    with running(tracker, KEY, f_create_session=refuse, boards=2) as runner:
-        for result in results(runner, [library, library]):
-            assert result.run_secs is None
-            assert result.error_msg.startswith("RPCRunner: An exception occurred\n")
-            assert f"no session with {KEY}" in result.error_msg
-        assert runner.counts["measured"] == 0
-
-
 def test_a_function_that_hangs_ends_with_the_runner(tracker: Daemon, library: Path) -> None:
     def hang(*_: Any) -> list[float]:
         time.sleep(LONG_S)
@@ -73,8 +60,3 @@ def test_a_function_that_hangs_ends_with_the_runner(tracker: Daemon, library: Pa
         assert future.result().error_msg.startswith("RPCRunner: An exception occurred\n")
     wait_until(lambda: not any(map(alive, started)), START_S, "its processes have ended")
     wait_free(tracker, KEY, 1, START_S)
-
-
-def test_a_name_that_no_function_has_is_told_at_once(tracker: Daemon) -> None:
-    with pytest.raises(UsageError, match=r"^TVM's RPCRunner cannot use f_cleanup='no\.such\.function': .* registered"):
-        running(tracker, KEY, f_cleanup="no.such.function").__enter__()

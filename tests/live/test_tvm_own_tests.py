@@ -42,9 +42,10 @@ RUNNERS_FILE = "s_tir/meta_schedule/test_meta_schedule_runner.py"
 #: The file's tests of RPCRunner; the others are LocalRunner's, and one of a class of TVM's. TVM skips most: they tune.
 OF_RUNNERS = "test_meta_schedule_rpc_ or test_meta_schedule_runner_"
 RUNNERS_CONFTEST = """
-import functools, os
+import os
 import tvm.ir.utils, tvm.s_tir.meta_schedule.utils, tvm.testing, tvm.tirx.script.parser.parser
 from tvm.s_tir.meta_schedule import builder, runner
+from tvm.s_tir.meta_schedule.builder.local_builder import default_export
 from tvm.s_tir.meta_schedule.testing import local_rpc
 from rpcsys.tvm import Runner  # before its place is taken: it uses RPCRunner itself
 
@@ -59,6 +60,14 @@ class Lab:
         pass
 
 
+class Builder:
+    # TVM's LocalBuilder, in this process: each process of that first imports for 10 to 60 s.
+
+    def build(self, inputs):
+        paths = [default_export(tvm.tirx.build(one.mod, target=one.target)) for one in inputs]
+        return [builder.BuilderResult(path, None) for path in paths]
+
+
 def in_its_place(where, config, **functions):
     address, timeout_s = (where.tracker_host, where.tracker_port), where.session_timeout_sec
     return Runner(
@@ -67,8 +76,7 @@ def in_its_place(where, config, **functions):
 
 
 local_rpc.LocalRPC, runner.RPCRunner = Lab, in_its_place
-# One for all tests: its process first imports for 10 s; on a busy machine for a minute.
-builder.LocalBuilder = functools.cache(functools.partial(builder.LocalBuilder, max_workers=1, timeout_sec=240))
+builder.LocalBuilder = Builder
 tvm.testing.requires_llvm = lambda test: test
 tvm.s_tir.meta_schedule.utils.derived_object = tvm.ir.utils.derived_object
 parser = tvm.tirx.script.parser.parser
