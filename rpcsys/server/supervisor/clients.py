@@ -111,6 +111,8 @@ class Clients:
         return conn
 
     def _add(self, sock: socket.socket) -> int:
+        if not self._sockets:  # else short sessions, one after another, would be disturbed
+            self._keep_at = self._loop.now() + KEEPALIVE_S
         self._last += 1
         self._sockets[self._last] = sock
         self._loop.call_at(self._keep_at, self._keep)

@@ -28,20 +28,23 @@ def test_keepalive_runs_every_few_seconds(listener, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(clients_module, "keep_alive", looked.append)
     clients = Clients(loop, listener, "key", Admission())
     assert not loop.timers  # an idle board sleeps
-    with socket.create_connection(listener.getsockname()):
-        while not loop.events:
-            loop.run_once(5.0)
-        (accepted,) = loop.events
-        assert isinstance(accepted, ev.Accepted)
-        assert [sock.fileno() for sock in looked] == [clients.descriptor(accepted.conn)]
-        now[0] += KEEPALIVE_S / 2
-        loop.run_once(0.0)
-        assert len(looked) == 1
-        now[0] += KEEPALIVE_S / 2
-        loop.run_once(0.0)
-        assert len(looked) == 2
-        clients.drop(accepted.conn)
-    assert not loop.timers
+    for _ in range(2):
+        looked.clear()
+        now[0] += 2 * KEEPALIVE_S / 3  # the second connection begins before the first one's next turn
+        with socket.create_connection(listener.getsockname()):
+            while not loop.events:
+                loop.run_once(5.0)
+            accepted = loop.events.popleft()
+            assert isinstance(accepted, ev.Accepted)
+            for turns in (0, 1, 2):
+                assert [sock.fileno() for sock in looked] == turns * [clients.descriptor(accepted.conn)]
+                now[0] += KEEPALIVE_S / 2
+                loop.run_once(0.0)
+                assert len(looked) == turns
+                now[0] += KEEPALIVE_S / 2
+                loop.run_once(0.0)
+            clients.drop(accepted.conn)
+        assert not loop.timers
 
 
 PINNED = f"k:t1-{'1f' * 32}-{'5c' * 16}"
