@@ -98,7 +98,7 @@ def test_both_chips_of_a_leased_board_are_busy_at_once(lab: tuple[Daemon, Daemon
         pipeline.save_trace(tmp_path / "trace.json")
     worked = runs(tmp_path / "trace.json")
     assert [len(each) for each in worked.values()] == [FRAMES, FRAMES]
-    assert overlap(*worked.values()) > 0.8
+    assert overlap(*worked.values()) > 0.5  # 0 without; other work on the machine delays either
 
 
 def test_what_passes_from_chip_to_chip_is_copied_once_and_never_sent(session: Any, library: Path) -> None:

@@ -102,8 +102,12 @@ def test_a_name_that_is_not_on_offer_begins_no_handshake(lab: LabOnDisk, tracker
             with socket.create_connection(server.address, 20) as sock:
                 sock.sendall(opening(said) + b"\x16\x03\x01")
                 assert sock.recv(100, socket.MSG_WAITALL) == handshake.encode_mismatch()
-    found = metrics(server)
-    assert (found['unauthorized_total why="credential"'], found['unauthorized_total why="clear"']) == (3, 1)
+
+    def counted() -> bool:
+        found = metrics(server)
+        return (found['unauthorized_total why="credential"'], found['unauthorized_total why="clear"']) == (3, 1)
+
+    wait_until(counted, START_S, "each is counted")  # after its answer
 
 
 def test_an_address_that_says_nothing_keeps_sixteen_connections_and_others_are_served(

@@ -80,7 +80,7 @@ class Broken(Exception):
 
 @pytest.mark.parametrize("way_of", ["push", "pull"])
 def test_a_transfer_that_broke_off_goes_on(hold, tmp_path, way_of):
-    size = 12 << 20
+    size = 48 << 20  # of which sockets' buffers hold a small part
     source = tmp_path / way_of
     source.mkdir()
     (source / "big").write_bytes(os.urandom(size))
