@@ -20,6 +20,8 @@ UNANSWERED = 2
 #: struct tcp_info of linux/tcp.h: retransmissions and probes without an answer, packets without an acknowledgement,
 #: milliseconds since data was sent, unsent bytes (since Linux 4.6).
 _INFO = struct.Struct("2xBB20xI16xI96xI")
+#: Likewise: unsent bytes, and the segments with data that were sent (both since Linux 4.6).
+_SENDING = struct.Struct("144xI8xI")
 _MOST_MS = (1 << 31) - 1
 #: Flag of a send: no SIGPIPE. PyPy lacks it, and ignores the signal as every Python does.
 NO_SIGNAL = int(getattr(socket, "MSG_NOSIGNAL", 0))
@@ -106,6 +108,15 @@ def _wanted_ms(info: bytes, allowed_ms: int) -> int:
         # 20 kB read every 7 s). So an extension stays until all data is sent, or the peer stops answering.
         wanted_ms = max(wanted_ms, allowed_ms + int(KEEPALIVE_S * 1000))
     return min(wanted_ms, _MOST_MS)
+
+
+def has_sent(sock: socket.socket) -> bool:
+    """Whether any process has written to this connection. True where the kernel does not tell, as on other sockets."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SENDING.size)
+    except (AttributeError, OSError):
+        return True
+    return len(info) < _SENDING.size or any(_SENDING.unpack(info))
 
 
 _TCP_QUICKACK: Optional[int] = getattr(socket, "TCP_QUICKACK", None)

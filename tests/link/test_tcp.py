@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import sys
 import time
 
@@ -17,6 +18,7 @@ from rpcsys.link.tcp import (
     USER_TIMEOUT_MS,
     _wanted_ms,
     drain_and_close,
+    has_sent,
     keep_alive,
     tune,
 )
@@ -208,6 +210,29 @@ def test_keep_alive_does_nothing_on_a_system_without_tcp_info(tuned, monkeypatch
     monkeypatch.delattr(socket, "TCP_INFO")
     keep_alive(tuned[0])
     assert allowed_ms(tuned[0]) == USER_TIMEOUT_MS
+
+
+def test_the_kernel_tells_whether_anything_was_sent(tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender, reader = tuned
+    assert not has_sent(sender)
+    sender.send(b"x")
+    assert has_sent(sender)
+    assert reader.recv(1) == b"x"
+    assert has_sent(sender)
+    assert not has_sent(reader)  # it has received, and acknowledged
+    reader.send(b"y")
+    assert has_sent(reader)
+    monkeypatch.setattr(tcp, "_SENDING", struct.Struct("2000x2I"))
+    assert has_sent(sender), "an old kernel"
+
+
+def test_other_sockets_count_as_written_to(tuned, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner, outer = socket.socketpair()
+    with inner, outer:
+        assert has_sent(inner)
+    assert has_sent(inner)
+    monkeypatch.delattr(socket, "TCP_INFO")
+    assert has_sent(tuned[0])
 
 
 @pytest.mark.slow

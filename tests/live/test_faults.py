@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.live.daemons import Daemons, queue, wait_free, wait_until
+import rpcsys
+from rpcsys.errors import SessionLost
+from tests.live.daemons import START_S, Daemons, queue, wait_free, wait_until
 from tests.live.fault_lab import KEY, FaultLab, all_gone, busy
 from tests.live.probe import MISMATCH, SessionProbe, TrackerProbe, asker
 
@@ -98,6 +101,20 @@ def test_a_killed_session_process_affects_only_its_client(lab: FaultLab, doing: 
     is_lost(lab, answer)
     assert other.call("pid")["value"] == other.session_pid
     lab.free(1)
+
+
+@pytest.mark.parametrize("kind", ["rpcsys"], indirect=True)
+def test_the_client_of_a_process_that_is_killed_before_it_answers_knows_why(fault_lab: FaultLab):
+    lab = fault_lab.start(slots=1)
+    waits = lab.server.tree(inits=False)[-1]
+    os.kill(waits, signal.SIGSTOP)
+    with rpcsys.connect_tracker(lab.tracker.where) as tracker, ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(tracker.request, KEY)
+        wait_until(lambda: "session 1 of" in lab.server.stderr(), START_S, "the process has its client")
+        killed(waits)
+        with pytest.raises(SessionLost, match="SIGKILL, before the session was open; request a device again"):
+            opened.result(START_S)
+    lab.still_serves()
 
 
 @pytest.mark.parametrize("how", ["crash", "leave"])

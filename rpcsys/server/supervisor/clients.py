@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from rpcsys.errors import ProtocolError
 from rpcsys.link.admission import Admission, own_address, plain
-from rpcsys.link.tcp import KEEPALIVE_S, NO_SIGNAL, drain_and_close, keep_alive, tune
+from rpcsys.link.tcp import KEEPALIVE_S, NO_SIGNAL, drain_and_close, has_sent, keep_alive, tune
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.loop import GONE, Loop
 from rpcsys.wire.first_bytes import SESSION as SERVER_PORT
@@ -237,17 +237,20 @@ class Clients:
     def send_error(self, conn: int, kind: str, text: str, unanswered: bool, pinned: str = "") -> None:
         """Send an rpcsys/1 client an error: its class and text. First answer its greeting, if that is ``unanswered``.
 
-        The client of an encrypted session, with the match key ``pinned``, gets them as its last words.
+        A process that died may have answered it or not. The client of an encrypted session, with the match key
+        ``pinned``, gets them as its last words.
 
         The session's process is dead. If it died within a frame, the client reads the error as part of that frame,
         and sees a broken connection. If the process sent the error itself, this send fails.
         """
+        sock = self._sockets.get(conn)
+        if sock is None:
+            return
+        unanswered = unanswered or not (pinned or has_sent(sock))
         greeting = self.answer(conn, True) if unanswered else b""
         pieces = [greeting, *((last_words(pinned, kind, text),) if pinned else _error_frame(kind, text))]
-        try:
-            self._sockets[conn].sendmsg(pieces, (), socket.MSG_DONTWAIT | NO_SIGNAL)
-        except (KeyError, OSError):
-            pass
+        with contextlib.suppress(OSError):
+            sock.sendmsg(pieces, (), socket.MSG_DONTWAIT | NO_SIGNAL)
 
     def drop(self, conn: int, last_words: bytes = b"") -> None:
         """Send ``last_words``, then shut a connection down in every process that has a copy of it."""

@@ -252,8 +252,8 @@ class Slots:
         if session.outcome == "memory" and memory is not None:
             return ("MemoryLimit", breach(memory) + ", and its processes were ended")
         if session.outcome == "crashed" and session.cause and session.kind != TVM:
-            how = "probably through the code that it ran; request a device again"
-            return ("SessionLost", f"{over(session.cause)}, {how}")
+            how = "probably through the code that it ran" if session.opened else "before the session was open"
+            return ("SessionLost", f"{over(session.cause)}, {how}; request a device again")
         return ()
 
     # Deadlines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import pytest
@@ -12,7 +13,8 @@ from rpcsys.server.supervisor import clients as clients_module
 from rpcsys.server.supervisor import events as ev
 from rpcsys.server.supervisor.clients import Clients
 from rpcsys.server.supervisor.loop import Loop
-from rpcsys.wire import last_words, pinned_keys
+from rpcsys.wire import frames, last_words, pinned_keys
+from rpcsys.wire.reader import FrameReader
 
 
 @pytest.fixture
@@ -66,5 +68,26 @@ def test_the_error_of_an_encrypted_session_is_its_last_words(listener, unanswere
     match_key = pinned_keys.parse(PINNED)
     assert match_key is not None
     assert last_words.find(said, match_key)["message"] == "too much"
+    clients.stop_listening()
+    loop.close()
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_an_error_follows_an_answer_whoever_has_sent_it(listener, answered: bool):
+    loop = Loop()
+    clients = Clients(loop, listener, "k", Admission(()))
+    with socket.create_connection(listener.getsockname()) as sock:
+        sock.settimeout(20)
+        while not loop.events:
+            loop.run_once(1.0)
+        conn = loop.events.popleft().conn
+        answer = clients.success(True)
+        if answered:  # by a session's process, which has the connection, too
+            os.write(clients.descriptor(conn), answer)
+        clients.turn_away(conn, "SessionLost", "killed", False)
+        said = sock.recv(10_000, socket.MSG_WAITALL)
+    assert said.startswith(answer)
+    (frame,) = FrameReader().feed(said[len(answer) :])
+    assert (frame.kind, frame.fields()["message"]) == (frames.ERROR, "killed")
     clients.stop_listening()
     loop.close()
