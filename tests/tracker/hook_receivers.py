@@ -73,10 +73,13 @@ class HookReceiver:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # such as a handshake that failed
         if pem is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(pem)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            # Each connection's thread does its handshake: a client may give up within it.
+            options = {"server_side": True, "do_handshake_on_connect": False}
+            self._server.socket = context.wrap_socket(self._server.socket, **options)
         self.where = f"127.0.0.1:{self._server.server_port}"
         self.url = f"http{'s' if pem else ''}://{self.where}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
