@@ -8,7 +8,7 @@ test (A robust version of the probability ratio test, same journal 36, 1965), so
 same test with the sides exchanged finds that the board is well again.
 
 What a CPU quota takes is counted by Linux, not estimated: however much the times spread, `LEAST_RUNS` runs of which it
-takes `SHIFT` / 2 more than it used to name the board, too.
+takes more than it used to name the board, too: more by `SHIFT` / 2, and by three standard deviations of that share.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class SpeedTest:
     sum: float = 0.0  # of ratios
     since: int = 0  # runs in `recent` since it was 0: what names a board is nothing to learn from
     quota: float = 0.0  # the share of its time that quotas took in the runs by which that is learnt
+    quota_squares: float = 0.0  # the mean square of that share
     quota_runs: int = 0  # how many of these there were, `LEARN` at most
     quota_hits: int = 0  # one more for each later run of which they took more, one less for each other one
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
@@ -103,7 +104,10 @@ class SpeedTest:
         ratio = self._gain * (shift - SHIFT / 2)
         ratio = max(-self._clip, min(self._clip, -ratio if self.slow else ratio))
         self.sum = max(0.0, self.sum + ratio)
-        self.since = self.since + (not self.capped) if self.sum else 0
+        if not self.sum:
+            self.since = 0
+        elif not self.capped:
+            self.since += 1
         if self.sum >= EVIDENCE:
             if not self.slow:
                 self._unlearn()
@@ -113,8 +117,10 @@ class SpeedTest:
         if self.quota_runs < LEARN:
             self.quota_runs += 1
             self.quota += throttled / LEARN
+            self.quota_squares += throttled**2 / LEARN
             return
-        more = throttled > self.quota + SHIFT / 2
+        spread = math.sqrt(max(0.0, self.quota_squares - self.quota**2))
+        more = throttled > self.quota + max(SHIFT / 2, 3 * spread)
         self.quota_hits = max(0, min(LEAST_RUNS, self.quota_hits + (1 if more else -1)))
         if self.quota_hits in (0, LEAST_RUNS):
             self.capped = self.quota_hits == LEAST_RUNS
@@ -182,6 +188,7 @@ class SpeedTest:
                 "sum": round(self.sum, 6),
                 "since": self.since,
                 "quota": round(self.quota, 6),
+                "quota_squares": round(self.quota_squares, 9),
                 "quota_runs": self.quota_runs,
                 "quota_hits": self.quota_hits,
                 "capped": self.capped,
@@ -265,6 +272,7 @@ def from_text(text: str) -> SpeedTest:
         test.since = _count(plain["since"], "since")
         # A text of an older version lacks what is known of quotas: it is learnt from the next runs.
         test.quota = checks.seconds(plain.get("quota", 0), "quota")
+        test.quota_squares = checks.seconds(plain.get("quota_squares", test.quota**2), "quota_squares")
         test.quota_runs = _count(plain.get("quota_runs", 0), "quota_runs")
         test.quota_hits = _count(plain.get("quota_hits", 0), "quota_hits")
         test.capped = checks.flag(plain.get("capped", False), "capped")

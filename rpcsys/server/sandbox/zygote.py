@@ -293,7 +293,11 @@ class Zygote:
         if self._maker is None:
             return start()
         init = self._maker.make_init()
-        pid = self._maker.start_below(init, start)
+        try:
+            pid = self._maker.start_below(init, start)
+        except OSError:
+            self._adopted = True  # the init is nobody's, and so is what may be below it
+            raise
         self._known[init], self._inits[number] = number, init
         return pid
 

@@ -71,6 +71,32 @@ def test_descendants_of_a_child_die_with_it_and_are_named(start, isolate, tmp_pa
     assert all(map(gone, below))
 
 
+NO_FORK = """
+import errno
+from rpcsys.server.sandbox import processes
+fork = processes.fork
+
+def refused():
+    processes.fork = fork
+    raise OSError(errno.EAGAIN, "no more processes")
+
+processes.fork = refused
+"""
+
+
+def test_nothing_is_left_of_a_child_that_cannot_be_made(start, isolate, tmp_path, monkeypatch):
+    (tmp_path / "no_fork.py").write_text(NO_FORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    zygote = start(isolate=isolate, imports=["no_fork"], keep=mount_namespace.hidden([os.getcwd(), str(tmp_path)]))
+    zygote.next_message("ready")
+    before = processes.descendants(zygote.pid)
+    dead = zygote.spawn(1)
+    assert (dead["dead"], dead["status"]) == (1, 1)
+    assert processes.descendants(zygote.pid) == before
+    zygote.spawn(2)
+    assert zygote.child_message(2, "ready") == {"ready": True}
+
+
 def test_shared_memory_of_a_killed_child_is_named(start):
     if WHY_NOT:
         pytest.skip(f"no namespaces here: {WHY_NOT}")
