@@ -21,7 +21,7 @@ from rpcsys.errors import NotSupported, PathError, ProtocolError, RemoteFileErro
 SMALL = 64 << 10
 BATCH_BYTES, BATCH_FILES = 1 << 20, 256
 MAX_FILES = 100_000
-PART = ".rpcsys-part"  # the ending of a file that is not whole yet: no file of anybody's has it
+PART = ".rpcsys-part"  # the ending of a file that is not whole yet
 _MODE = 0o777
 
 

@@ -200,7 +200,8 @@ class LeaderLink(Link):
 
     def flush(self) -> None:
         """As `Link.flush`."""
-        self._main.flush()
+        if self.ready:  # else the main connection may be closed
+            self._main.flush()
 
     def next_id(self) -> int:
         """As `Link.next_id`."""

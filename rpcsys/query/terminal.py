@@ -124,11 +124,17 @@ class _Unfailing:
             _give_up(self._stream)
             return len(text)
 
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            _give_up(self._stream)
+
 
 def _give_up(stream: TextIO) -> None:
     """Drop what a stream cannot take: the interpreter's flush at the end must not fail, too."""
-    with contextlib.suppress(OSError, ValueError):  # a test's output has no descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), stream.fileno())  # a test's output has no descriptor
 
 
 def _of_system(error: OSError) -> str:

@@ -301,6 +301,7 @@ class Records:
         user, _ = self.unheard.get(arrival, ("", 0.0))
         if not user:
             return []
+        self.unheard[arrival] = user, self.now
         self.deadlines.set(("unheard", str(arrival)), self.now + TICKET_S)
         self.kept_unheard[str(arrival)] = None
         over = self.forget_unheard(next(iter(self.kept_unheard))) if len(self.kept_unheard) > MAX_UNHEARD else []

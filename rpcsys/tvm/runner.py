@@ -20,15 +20,13 @@ from rpcsys.tvm.artefact import Artefact
 from rpcsys.tvm.lab_results import LabResults
 from rpcsys.tvm.measured import KnownResults
 from rpcsys.tvm.open_board import TuningPlan
-from rpcsys.tvm.rpc_runner import RpcBoards
+from rpcsys.tvm.rpc_runner import FAILED, RpcBoards
 from rpcsys.tvm.tuning_boards import Boards
 from rpcsys.tvm.tuning_state import Candidate
 from rpcsys.wire import device_names
 
 #: Kinds of targets that run on the CPU, by which TVM may name a candidate's device.
 _ON_CPU = ("llvm", "c", "cpu")
-#: What TVM's RPCRunner writes before a candidate's error; those who read results may look for it.
-_FAILED = "RPCRunner: An exception occurred\n"
 #: The class of TVM's objects for runners in Python.
 _RunnerObject: Any = PyRunner._tvm_metadata["cls"]
 #: The ``store`` that all of a lab share.
@@ -59,7 +57,8 @@ class Runner(_RunnerObject):  # type: ignore[misc]
     progress : whether a bar shows how many candidates of a round are measured; None: in a notebook
     f_create_session, f_upload_module, f_alloc_argument, f_run_evaluator, f_cleanup, initializer : as ``RPCRunner``'s.
         With any of them ``RPCRunner`` measures, by a session of TVM's client for each candidate: on one board unless
-        ``boards`` says more, with ``timeout_s`` to get the board, too; no results are kept
+        ``boards`` says more, with ``timeout_s`` to get the board, too. No results are kept, and ``wait_timeout_s`` and
+        ``progress`` mean nothing
 
     Raises `TrackerUnreachable`, `UsageError`.
     """
@@ -104,10 +103,15 @@ class Runner(_RunnerObject):  # type: ignore[misc]
             "f_alloc_argument": f_alloc_argument, "f_run_evaluator": f_run_evaluator, "f_cleanup": f_cleanup,
         }  # fmt: skip
         connected = tracker if isinstance(tracker, Tracker) else connect_tracker(tracker)
-        if initializer or any(function is not None for function in functions.values()):
-            used: Boards | RpcBoards = RpcBoards(connected, plan, config, functions, initializer, _tvms_name)
-        else:
-            used = Boards(connected, plan, KnownResults(_store(store, connected), options, measure_again))
+        try:
+            if initializer or any(function is not None for function in functions.values()):
+                used: Boards | RpcBoards = RpcBoards(connected, plan, config, functions, initializer, _tvms_name)
+            else:
+                used = Boards(connected, plan, KnownResults(_store(store, connected), options, measure_again))
+        except BaseException:
+            if connected is not tracker:
+                connected.close()
+            raise
         self._key = key
         self._owned = _OwnedBoards(used, progress)
         super().__init__(self._owned.run)
@@ -122,7 +126,7 @@ class Runner(_RunnerObject):  # type: ignore[misc]
 
     @property
     def boards(self) -> int:
-        """The boards that it holds now, or waits for."""
+        """The boards that it holds now, or waits for; where functions are given, those that it may use at once."""
         return self._owned.boards.held
 
     def close(self) -> None:
@@ -229,4 +233,4 @@ def _result(candidate: Candidate) -> RunnerResult:
     try:
         return RunnerResult(candidate.outcome.result(), None)
     except Exception as error:  # noqa: BLE001 - a candidate may raise anything
-        return RunnerResult(None, _FAILED + str(error))
+        return RunnerResult(None, FAILED + str(error))

@@ -69,7 +69,7 @@ class Boards:
             if len(self._queue) and not self._threads:
                 self._start(further=False)
         for candidate in refused:
-            candidate.answer(error=_closed())
+            candidate.answer(error=runner_closed())
 
     def close(self) -> None:
         """Give the boards back. Candidates that wait fail. A second call does nothing."""
@@ -86,7 +86,7 @@ class Boards:
         with self._lock:
             waiting = self._queue.drain()
         for candidate in waiting:
-            candidate.answer(error=_closed())
+            candidate.answer(error=runner_closed())
         self._linkers.shutdown(wait=False, cancel_futures=True)
         self._measured.close()  # before the tracker, which may keep what was measured
         self.tracker.close()
@@ -193,7 +193,7 @@ class Boards:
         for other in unneeded:
             other.stop()  # its request would take a board for nothing
         for candidate in failed:
-            candidate.answer(error=_closed() if closing else error)
+            candidate.answer(error=runner_closed() if closing else error)
 
     def _start(self, *, further: bool) -> None:
         """Start a thread for another board. The caller has the lock."""
@@ -314,5 +314,6 @@ class _BoardThread(threading.Thread):
             self._open = None
 
 
-def _closed() -> Exception:
+def runner_closed() -> Exception:
+    """The error of candidates that come to a closed runner, or wait as it closes."""
     return SessionClosed("the runner is closed; make another one")

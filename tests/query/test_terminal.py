@@ -91,6 +91,7 @@ def test_no_work_ends_for_what_standard_error_cannot_take(monkeypatch: pytest.Mo
     def command() -> None:
         for _ in range(2):
             click.echo("loading", err=True)
+        click.echo("type: ", err=True, nl=False)  # which is written as it is flushed
         click.echo("result")
 
     with open("/dev/full", "w", buffering=1) as full:

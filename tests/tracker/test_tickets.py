@@ -71,6 +71,7 @@ def test_a_grant_of_a_tvm_server_that_is_lost_costs_no_place(scene):
     scene.wait(1)
     scene.request(scene.client("ann"))
     scene.put(server, "rpi4:1")
+    scene.wait(TICKET_S + 5)  # it counts from the grant's end
     scene.leave(first)
     scene.leave(server)
     assert scene.recorded("over")[0]["outcome"] == "lost"

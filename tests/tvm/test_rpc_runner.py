@@ -20,11 +20,10 @@ from rpcsys.client import Tracker
 from rpcsys.server.sandbox.processes import alive, children
 from rpcsys.tvm import runner
 from rpcsys.tvm.open_board import TuningPlan
-from rpcsys.tvm.rpc_runner import RpcBoards
+from rpcsys.tvm.rpc_runner import FAILED, RpcBoards
 
 LONG_S = 600.0
 END_S = 60.0
-FAILED = "RPCRunner: An exception occurred\n"
 pytestmark = pytest.mark.timeout(120)  # each process imports TVM
 
 
@@ -95,6 +94,9 @@ def test_functions_that_hang_end_with_the_runner() -> None:
         time.sleep(0.01)
     assert not any(map(alive, started))
     used.close()
+    (late,) = used.run([given()])
+    assert late.done()
+    assert late.result().error_msg == FAILED + "the runner is closed; make another one"
 
 
 def test_an_initializer_gives_functions_their_names() -> None:

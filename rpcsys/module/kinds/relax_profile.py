@@ -14,7 +14,7 @@ from rpcsys.errors import ProfileNotSupported
 from rpcsys.ffi import device_arrays
 from rpcsys.ffi.tvm import VirtualMachine
 from rpcsys.module.kinds.native_call import adapted
-from rpcsys.module.profiler import OperatorRun, Profiler, check_count
+from rpcsys.module.profiler import MAX_OPERATORS, OperatorRun, Profiler, check_count
 
 RUNTIME = "TVM's virtual machine"
 _NUMBERED = re.compile(r"\d+\Z")  # TVM tells functions of one name apart by numbers
@@ -65,6 +65,8 @@ class _Calls:
         now = self._clock()
         name, began = self._under_way.pop()
         self._count += 1
+        if self._count > MAX_OPERATORS:
+            return
         self._calls[-1].append(
             OperatorRun(name, _NUMBERED.sub("", name), self._device or "cpu:0", self._shapes[name],
                         threading.get_native_id(), (began - self._began) * 1e6, (now - began) * 1e6)

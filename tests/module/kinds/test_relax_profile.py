@@ -8,6 +8,7 @@ import pytest
 
 from rpcsys.errors import ProfileNotSupported, RemoteArgumentError
 from rpcsys.module import profiler
+from rpcsys.module.kinds import relax_profile
 from rpcsys.module.kinds.relax_profile import _Calls
 
 
@@ -33,12 +34,14 @@ def test_functions_have_their_times_and_those_inside_them_theirs() -> None:
 
 
 def test_more_than_fits_is_refused_at_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiler, "MAX_OPERATORS", 1)
+    for module in (profiler, relax_profile):
+        monkeypatch.setattr(module, "MAX_OPERATORS", 1)
     calls = _Calls("")
     calls.begin()
-    for _ in range(2):
+    for _ in range(5):
         calls.enter("relu", list)
         calls.leave()
+    assert [len(runs) for runs in calls.runs(0)] == [1]
     with pytest.raises(RemoteArgumentError, match="more than 1 runs of operators"):
         calls.begin()
 
