@@ -52,8 +52,9 @@ def exec(  # noqa: A001 - commands are found by their names
 ) -> int:  # fmt: skip
     """Run PROGRAM on a board. Its streams are this command's, and so is its exit status.
 
-    Signals go to the program. The status is 255 if a signal has ended it, or the board could not be reached; 126 if it
-    cannot be started, 127 if there is none of that name. The server needs --allow-exec.
+    Signals go to the program. The status is 255 if a signal has ended it, the board could not be reached, or its output
+    cannot be written here; 126 if it cannot be started, 127 if there is none of that name. The server needs
+    --allow-exec.
     """
     if rsh:
         where["key"], args = args[0].rpartition("@")[2], ["sh", "-c", " ".join(args[1:])]

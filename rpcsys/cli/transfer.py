@@ -50,6 +50,7 @@ def _attached() -> Session:
 
 def _say(moved: TransferReport) -> None:
     for name in moved.left_out:
-        terminal.say(f"rpcsys: warning: left out, no file or folder, or its name no text: {printable(name)}", err=True)
+        why = "it is neither a file nor a folder, or its name is no text"
+        terminal.say(f"rpcsys: warning: left out ({why}): {printable(name)}", err=True)
     unchanged = f", {moved.unchanged} unchanged" if moved.unchanged else ""
     click.echo(f"{terminal.counted(moved.files, 'file')}, {terminal.megabytes(moved.bytes)}{unchanged}")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 About = tuple[str, str, str, str]
 
 MAX_BYTES = 64 << 20  # of a profile that is not packed; a server sends no more
-_MAX_ROWS = 200_000  # in it: runs that a server sends, and more than operators and calls
-_MAX_LISTS = 1_000_000  # of these, and brackets in texts
+_MAX_ROWS = 200_000  # the most runs of operators that a server sends; of operators and of calls there are fewer
+_MAX_LISTS = 1_000_000  # opening brackets in its JSON: a list for each of these, and those in texts
 _LONGEST = 1e15  # microseconds, thirty years: sums stay finite
 _ROUNDED = 0.02  # microseconds by which an operator may seem to begin before the end of the one ahead of it
 _PROCESS = 1  # of a trace

@@ -65,7 +65,7 @@ class DeliveryQueue:
             self._counts.waiting -= 1
 
     def next(self) -> Delivery | None:
-        """The event that is due first: it is not dropped until another one is."""
+        """The event that is due first. A full queue drops others in place of it, until the next call."""
         self._next = min(self._waiting, key=lambda delivery: delivery.due, default=None)
         return self._next
 

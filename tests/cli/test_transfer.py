@@ -12,5 +12,5 @@ def test_what_was_moved_and_left_out(capsys: pytest.CaptureFixture[str]) -> None
     transfer._say(TransferReport(1, 2_340_000, 7, ("odd\n\udcff",)))
     out, err = capsys.readouterr()
     assert out == "1 file, 2.3 MB, 7 unchanged\n"
-    assert err.startswith("rpcsys: warning: left out, no file or folder, or its name no text: odd")
+    assert err.startswith("rpcsys: warning: left out (it is neither a file nor a folder, or its name is no text): odd")
     assert err.count("\n") == 1

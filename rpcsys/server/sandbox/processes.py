@@ -73,7 +73,7 @@ def try_in_copy(act: Callable[[], None]) -> str:
 def finish_fork() -> None:
     """Do in a copy of :func:`fork` what Python's own fork does there; required before it runs other code.
 
-    In a copy of a process with one thread only modules' hooks have an effect.
+    A copy of a process with one thread, where no module has a hook and no signal waits, may leave it out.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
     ctypes.pythonapi.PyOS_AfterFork_Child()

@@ -1,8 +1,8 @@
 """The first zygote's side of a second one, which has TVM: it makes the children for TVM's clients.
 
-Started with the first such child: TVM takes memory, which a fork copies the page tables of, and which a board without
-TVM's clients never loads. It is a fresh interpreter, without what the supervisor and other sessions need, or a fork of
-the first zygote; it does what that one does, and dies with it.
+A shell waits for it, and becomes it with the first such child: TVM takes memory, which a fork copies the page tables
+of, and which a board without TVM's clients never loads. It is a fresh interpreter, without what the supervisor and
+other sessions need, or a fork of the first zygote; it does what that one does, and dies with it.
 """
 
 from __future__ import annotations

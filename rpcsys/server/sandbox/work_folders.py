@@ -116,7 +116,7 @@ def give(files: str, uid: int, gid: int) -> None:
 
 
 def renew(files: str, before: list[tuple[int, ...]]) -> None:
-    """Have those of a session's directories like new that it has changed since `state` was ``before``, and left empty.
+    """Make the directories that a session has changed since `state` was ``before``, and has left empty, like new.
 
     One that has only had entries is like its untouched neighbour, and stays; another one is made anew.
     Raises OSError if that is impossible: something is there, or the directory above was changed.

@@ -1,7 +1,8 @@
 """Makes the sessions' directories, and removes what sessions leave on the disk and in shared memory.
 
 A thread does the removal, which takes a busy disk milliseconds to seconds, so that no opening session waits for it.
-A directory that a session has not changed needs none: a later session gets it. An empty one is removed at once.
+A directory that a session has not changed needs none: a later session gets it. One that it has left empty is renewed
+for a later session, or removed at once.
 """
 
 from __future__ import annotations

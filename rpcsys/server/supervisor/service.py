@@ -230,7 +230,7 @@ class DeviceServer:
     def _handle_events(self) -> None:
         """Give all queued events to the state, carry out its actions, and set the timer to its deadline.
 
-        What the tracker is to know goes last, in one piece. If the link is lost then, the next turn handles that.
+        Reports to the tracker go with the next command, or at the end. If the link is lost, the next turn handles that.
         """
         while self._loop.events and self._why is None:
             self._carry_out(self._state.handle(self._loop.events.popleft()))

@@ -193,7 +193,7 @@ class TrackerLink:
         return number
 
     def flush(self) -> None:
-        """Send the queued messages: one system call for all that one event has caused."""
+        """Send the queued reports, by one system call."""
         try:
             if self._link is not None:
                 self._link.flush()
