@@ -156,7 +156,6 @@ def test_correct_clients_see_no_error_and_nothing_is_left(lab: Lab, steady: Stea
     assert all(daemon.running() for daemon in steady.all)
     assert good.done["our calls"] > SECONDS
     assert tvms
-    assert not [name for name in killed.errors if name.startswith("unexpected")], killed.errors
     assert not [name for name in good.errors if name != "raw"], good.errors
     assert not too_many(good.held, dict.fromkeys({one.board for one in good.held}, 2))
     assert not [daemon.name for daemon in steady.all if "Traceback" in daemon.stderr()]
