@@ -297,12 +297,11 @@ class Records:
         self.unheard.pop(lease.arrival, None)
 
     def keep_unheard(self, arrival: int) -> list[Action]:
-        """Have the history keep for `TICKET_S` that a grant is over of which its client may not have heard."""
-        user, _ = self.unheard.get(arrival, ("", 0.0))
-        if not user:
+        """Have the history keep that a grant is over of which its client may not have heard: until `TICKET_S` after it."""
+        user, at = self.unheard.get(arrival, ("", 0.0))
+        if not user or self.now >= at + TICKET_S:
             return []
-        self.unheard[arrival] = user, self.now
-        self.deadlines.set(("unheard", str(arrival)), self.now + TICKET_S)
+        self.deadlines.set(("unheard", str(arrival)), at + TICKET_S)
         self.kept_unheard[str(arrival)] = None
         over = self.forget_unheard(next(iter(self.kept_unheard))) if len(self.kept_unheard) > MAX_UNHEARD else []
         return [HistoryEntry(self.now, "unheard", {"request": str(arrival), "user": user}), *over]

@@ -65,17 +65,19 @@ def test_a_grant_of_which_its_client_has_not_heard_costs_no_place(scene, then, p
     assert scene.replayed() == scene.state
 
 
-def test_a_grant_of_a_tvm_server_that_is_lost_costs_no_place(scene):
+@pytest.mark.parametrize("late", [False, True])
+def test_a_grant_of_a_tvm_server_that_is_lost_costs_no_place(scene, late):
     server, first = scene.tvm_server(), scene.client("ann")
     ticket = scene.request(first)["ticket"]
     scene.wait(1)
     scene.request(scene.client("ann"))
     scene.put(server, "rpi4:1")
-    scene.wait(TICKET_S + 5)  # it counts from the grant's end
+    scene.wait(TICKET_S + 5 if late else 1)
     scene.leave(first)
     scene.leave(server)
     assert scene.recorded("over")[0]["outcome"] == "lost"
-    assert scene.request(scene.client("ann"), ticket=ticket)["position"] == 1
+    assert len(scene.recorded("unheard")) == (0 if late else 1)
+    assert scene.request(scene.client("ann"), ticket=ticket)["position"] == (2 if late else 1)
 
 
 def test_grants_of_which_no_client_has_heard_are_bounded(monkeypatch):
