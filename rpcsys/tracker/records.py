@@ -297,7 +297,7 @@ class Records:
         self.unheard.pop(lease.arrival, None)
 
     def keep_unheard(self, arrival: int) -> list[Action]:
-        """Have the history keep, until `TICKET_S` after a grant, that it is over and its client may not have heard of it."""
+        """Have the history keep, for `TICKET_S` after a grant, that it is over and its client may not have heard."""
         user, at = self.unheard.get(arrival, ("", 0.0))
         if not user or self.now >= at + TICKET_S:
             return []
