@@ -35,7 +35,7 @@ def bare(board: Path, code: str, *args: object, python: str = sys.executable) ->
         [python, "-I", "-S", "-c", start + code, str(board), *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,  # an emulated machine takes 10 s, on a busy one many times that
         check=False,
     )
     assert done.returncode == 0, done.stderr

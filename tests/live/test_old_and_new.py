@@ -146,7 +146,7 @@ class Site(NamedTuple):
         """The file of a member who joined on a machine, by its own name there."""
         file = self.tree / f"desk-{end}.json"
         if not file.exists():
-            invited = {"name": file.stem, "kind": "p", "keys": [], "groups": [], "lasts_s": None}
+            invited = {"name": file.stem, "kind": "p", "keys": [], "groups": [], "lasts_s": None, "again": True}
             bare(self.tree, JOIN, self.keeper("invite", **invited)["invitation"], file, python=python(end))
             self.keeper("renew_token", name=file.stem)
         return str(file)
