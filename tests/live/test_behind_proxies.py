@@ -22,6 +22,7 @@ from tests.scripted_peers import MAGIC, WELCOME, framed
 
 KEY = "lab:5:board"
 BARE = ("--tvm", "off", "--preload", "none", "--import", "tests.live.session_faults", "--grace", "1")
+LIMIT_S = 5  # of a session that is to end by itself
 SOON_S = 20.0  # for what takes a second, on a busy machine
 AT_ONCE_S = 1.0  # the documented limit, on an idle machine
 
@@ -100,18 +101,18 @@ def test_tvms_client_uses_a_server_behind_our_proxy(daemons: Daemons, trackers: 
     proxy = daemons.proxy(*(() if tracker is None else ("--tracker", tracker.where)))
     daemons.behind(proxy, key, "--slots", "2", flavour="ours").await_ready_line()
     if tracker is None:
-        session = rpc.connect(*proxy.address, key, session_timeout=3)
+        session = rpc.connect(*proxy.address, key, session_timeout=LIMIT_S)
     else:
         wait_free(tracker, key, 2, START_S)
         client = rpc.connect_tracker(*tracker.address)
-        session = client.request(key, session_timeout=3)
+        session = client.request(key, session_timeout=LIMIT_S)
         row = next(line.split() for line in client.text_summary().splitlines() if line.startswith(key))
         assert row == [key, "2", "1", "0"]  # total, free, pending
-    add = session.get_function("rpc.test.addone")
-    assert add(41) == 42
-    time.sleep(3.5)
+    echo = session.get_function("testing.echo")
+    assert echo(41) == 41
+    time.sleep(LIMIT_S + 0.5)
     with pytest.raises(Exception, match="RPCSessionTimeoutError"):
-        add(41)
+        echo(41)
 
 
 @pytest.fixture
