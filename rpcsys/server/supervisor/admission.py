@@ -13,7 +13,7 @@ from rpcsys.server.supervisor.offers import MatchKey
 from rpcsys.server.supervisor.parking import ParkedConnection
 from rpcsys.server.supervisor.records import EARLY_S, earliest
 from rpcsys.server.supervisor.session_record import SessionRecord
-from rpcsys.server.supervisor.tracker import IN_CLEAR, TrackerSide, turned_away
+from rpcsys.server.supervisor.tracker import IN_CLEAR, TrackerSide, warning
 from rpcsys.wire.handshake import CLIENT, SESSION
 from rpcsys.wire.keys import same
 from rpcsys.wire.pinned_keys import public_name
@@ -43,7 +43,7 @@ class ClientAdmission:
         #: Connections without a greeting, or at the front.
         self.openings: Openings[int] = Openings(MAX_OPENINGS)
         #: Peers that were not let in, by why, and encrypted clients' openings, by their outcome.
-        self.unauthorized: Counter[str] = Counter() if self.members is None else self.members.unauthorized
+        self.unauthorized: Counter[str] = tracker.unauthorized
         self.handshakes: Counter[str] = tracker.slots.handshakes
 
     def accepted(self, event: ev.Accepted) -> list[do.Action]:
@@ -63,7 +63,7 @@ class ClientAdmission:
         peer = self.openings.remove(conn)
         if peer is None:
             return []
-        actions = [_warning(peer, f"connection from {peer} dropped: {why}")] if why else []
+        actions = [warning(peer, f"connection from {peer} dropped: {why}")] if why else []
         actions.append(do.Drop(conn))
         opening = None if self.fronts is None else self.fronts.openings.pop(conn, None)
         if opening is not None:
@@ -123,7 +123,7 @@ class ClientAdmission:
             if refusal in NOT_LET_IN:
                 self.unauthorized[NOT_LET_IN[refusal]] += 1
             how = "version" if event.session not in (None, SESSION) else "mismatch"
-            actions = [_warning(event.peer, f"{event.peer} refused: {refusal}"), do.Refuse(event.conn, how)]
+            actions = [warning(event.peer, f"{event.peer} refused: {refusal}"), do.Refuse(event.conn, how)]
             if parked is not None:
                 self.parking.over(parked, served=False)
             if key is not None:
@@ -173,7 +173,7 @@ class ClientAdmission:
         key = MatchKey(opening.matchkey) if standing else self.offers.keys.get(opening.matchkey)
         refusal = self._refusal(inner, key, True) or ("" if event.serve is None else "its key is for a session")
         if refusal or key is None:
-            line = _warning(peer, f"{peer} refused: {refusal}")
+            line = warning(peer, f"{peer} refused: {refusal}")
             return [line, do.Refuse(event.conn, "mismatch"), *self._failed(opening)]
         key.seed = ""  # TLS has ended
         return self._admit(inner, key, opening.parked, secured=True)
@@ -199,12 +199,9 @@ class ClientAdmission:
         if why:
             if parked is not None:
                 self.parking.over(parked, served=False)
-            return [_warning(event.peer, f"{event.peer} refused: {why}"), *self._unfit(session, why)]
+            return self.tracker.refused(session, why)
         self.slots.waiting.append(session)
         return []
-
-    def _unfit(self, session: SessionRecord, why: str) -> list[do.Action]:
-        return [turned_away(session, why), *self.tracker.report_end(session, "unused")]
 
     def _visit(self, event: ev.Opened, name: str, parked: ParkedConnection | None) -> list[do.Action]:
         """Pass on a client that needs no slot: it calls a deployed module, or deploys one."""
@@ -285,10 +282,5 @@ class ClientAdmission:
                 why = self.tracker.unfit(session)
                 if why:
                     self.slots.waiting.remove(session)
-                    actions += self._unfit(session, why)
+                    actions += self.tracker.refused(session, why)
         return actions
-
-
-def _warning(peer: str, text: str) -> do.Action:
-    """A log line about the client at ``peer``, ``host:port``."""
-    return do.Log("warning", text, stranger=peer.rpartition(":")[0] or peer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rpcsys.server.sandbox.messages import TVM
@@ -44,9 +45,15 @@ class TrackerSide:
     deployments: Deployments | None
     members: AdmittedMembers | None
     canary: CanaryRuns | None = None
+    #: Peers that were not let in, by why.
+    unauthorized: Counter[str] = field(default_factory=Counter)
     _reported_problem: str = ""
     _reported_deployed: tuple[Any, ...] = ()
     _note_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.members is not None:
+            self.unauthorized = self.members.unauthorized
 
     # The link
 
@@ -90,7 +97,7 @@ class TrackerSide:
                 why = self.unfit(session)
                 if why and session in self.slots.waiting:
                     self.slots.waiting.remove(session)
-                    return [turned_away(session, why), *self.report_end(session, "unused")]
+                    return self.refused(session, why)
                 return self._report_start(session) if session.under_way else []
         actions = self.offers.unused(event.lease, event.epoch)
         if event.now < self._note_at:
@@ -104,6 +111,14 @@ class TrackerSide:
             return IN_CLEAR
         models_only = self.records.policy.in_lab and not session.code
         return MODELS_ONLY if models_only and session.kind == TVM else ""
+
+    def refused(self, session: SessionRecord, why: str) -> list[do.Action]:
+        """Refuse a client by what the tracker has said of its lease, which may come after it."""
+        if why == IN_CLEAR:
+            self.unauthorized["clear"] += 1
+        line = warning(session.peer, f"{session.peer} refused: {why}")
+        answer = do.Refuse(session.conn, "mismatch") if session.kind == TVM else turned_away(session, why)
+        return [line, answer, *self.report_end(session, "unused")]
 
     def _holder(self, event: ev.LeaseReport) -> SessionRecord | None:
         """The connected client with this lease."""
@@ -235,6 +250,11 @@ class TrackerSide:
         for session in waiting:
             actions += [do.Refuse(session.conn, "mismatch"), *self.report_end(session, "unused")]
         return actions
+
+
+def warning(peer: str, text: str) -> do.Action:
+    """A log line about the client at ``peer``, ``host:port``."""
+    return do.Log("warning", text, stranger=peer.rpartition(":")[0] or peer)
 
 
 def turned_away(session: SessionRecord, why: str) -> do.Action:

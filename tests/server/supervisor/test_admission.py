@@ -156,11 +156,14 @@ def test_a_whole_key_in_the_clear_is_admitted_where_the_tracker_says_so(pinned):
     assert (type(start), start.pinned, start.seed) == (do.Start, "", "")
 
 
+@pytest.mark.parametrize(("session", "refusal"), [("rpcsys/1", do.TurnAway), (None, do.Refuse)])
 @pytest.mark.parametrize("plain", [True, False])
-def test_one_that_is_faster_than_the_trackers_word_waits_for_it(pinned, plain):
-    assert pinned.greet(5, WHOLE) == []
+def test_one_that_is_faster_than_the_trackers_word_waits_for_it(pinned, plain, session, refusal):
+    assert pinned.greet(5, WHOLE, session=session) == []
     actions = taken(pinned, WHOLE, plain=plain)
-    assert (do.Start in kinds(actions), do.TurnAway in kinds(actions)) == (plain, not plain)
+    assert (do.Start in kinds(actions), refusal in kinds(actions)) == (plain, not plain)
+    assert pinned.state.admission.unauthorized["clear"] == (0 if plain else 1)
+    assert only(actions, do.ReportEnd) == ([] if plain else [do.ReportEnd("L1", 1, "unused")])
 
 
 def test_the_session_gets_its_private_key_and_the_server_forgets_it(pinned):
