@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.test_layers import MODULES, PACKAGE, ROOT, imported
 
 #: The limits. Only a feature that needs more lines raises `LINES`.
-LINES = 94_000
+LINES = 94_050
 CIRCLES = 0
 TWICE = 0
 UNTESTED = 0
