@@ -172,7 +172,7 @@ def test_a_peer_that_has_gone_leaves_nothing_at_the_leader(site):
 
     site.ask(all_at_once)
     site.until(lambda: site.counts_now() == (0, 0, 0), "they are dropped")
-    site.until(lambda: leader.peers() == [], "the leader has nothing of them")
+    site.until(lambda: not leader.service.state.records.peers, "the leader has nothing of them")
     with TrackerProbe(leader.address) as server:
         server.ask([3, "rpi4", [9090, "rpi4:1"], None])
         assert site.probe().lease("rpi4")[2] == "rpi4:1"
