@@ -35,7 +35,7 @@ LEAST = {"old": (1, 1, 1), "aarch64": (3, 0), "armhf": (3, 0), "new": (3, 5), "r
 SERVERS = [*LEAST, *pythons()]
 CLIENTS = [*SERVERS, *(["pypy"] if shutil.which("pypy3") else [])]
 ENDS = {"old", "new"}
-START_S = 90.0
+START_S = 300.0  # an emulated machine takes 20 s, on a busy one many times that
 
 # A device function of the boards, whose sessions are killed.
 DIE = """
@@ -129,7 +129,7 @@ class Site(NamedTuple):
 
     def board(self, end: str) -> str:
         """Start a server on a machine; its key. It makes itself a new token at once."""
-        name, secret = f"board-{end}", tokens.new_secret()
+        name, secret = f"board-{end}-{len(self.daemons.started)}", tokens.new_secret()  # a rerun has a name of its own
         fields = {"name": name, "kind": "b", "keys": [name], "hash": tokens.hash_of(secret)}
         token = Token(HolderKind.BOARD, self.keeper("enrol", **fields)["token"], secret).text
         self.keeper("renew_token", name=name)
