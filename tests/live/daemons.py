@@ -189,9 +189,9 @@ class Daemon:
         self.process.wait(STOP_S)
         reaper.note("-", self.pid)
 
-    def await_ready_line(self) -> None:
+    def await_ready_line(self, within_s: float = START_S) -> None:
         """Read its ready line: one line of JSON with its address."""
-        line = wait_until(self._first_line, START_S, f"ready line of {self.name}")
+        line = wait_until(self._first_line, within_s, f"ready line of {self.name}")
         self.ready = json.loads(line)
         if self.ready["port"] is not None:
             self.address = ("127.0.0.1", self.ready["port"])

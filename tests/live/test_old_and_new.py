@@ -137,7 +137,7 @@ class Site(NamedTuple):
         credential.write(str(file), self.lab.keeper._replace(member=name, token=token))
         flags = ("--host", "127.0.0.1", "--port", "0", "--key", name, "--lab", str(file), "--tracker", self.where)
         command = [python(end), "-I", "-S", "-c", SERVE, str(self.tree), *flags]
-        self.daemons.launch(name, [*command, "--session-user", "none", "--import", "dying"]).await_ready_line()
+        self.daemons.launch(name, [*command, "--session-user", "none", "--import", "dying"]).await_ready_line(START_S)
         wait_until(lambda: self.renewed(name), START_S, f"{name} has a new token")
         assert credential.read(str(file)).token != token
         return name
