@@ -57,7 +57,7 @@ class Runner(_RunnerObject):  # type: ignore[misc]
     progress : whether a bar shows how many candidates of a round are measured; None: in a notebook
     f_create_session, f_upload_module, f_alloc_argument, f_run_evaluator, f_cleanup, initializer : as ``RPCRunner``'s.
         With any of them ``RPCRunner`` measures, by a session of TVM's client for each candidate: on one board unless
-        ``boards`` says more, with ``timeout_s`` to get the board, too. No results are kept, and ``wait_timeout_s`` and
+        ``boards`` says more, which it waits for without limit. No results are kept, and ``wait_timeout_s`` and
         ``progress`` mean nothing
 
     Raises `TrackerUnreachable`, `UsageError`.
