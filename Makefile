@@ -2,6 +2,7 @@
 # make check     lint, types and the tests that start no daemon: what to run while you work
 # make test      check, then the tests of live daemons
 # make test-slow the long ones
+# make test-release the longest ones, and all combinations: before a release
 # make lint      report and count; make fix repairs what can be repaired by itself
 # make bench     us and our peers, side by side; CASES=tls: the cases with that prefix
 # make deb       Debian packages of tracker, proxy and commands, into dist/
@@ -26,7 +27,7 @@ CHECK := $(shell echo $$(( $(CORES) * 3 / 2 )))
 LIVE := $(shell echo $$(( $(CORES) * 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-slow lint fix bench native deb wheels docs site pictures clean
+.PHONY: help demo check test test-slow test-release lint fix bench native deb wheels docs site pictures clean
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
@@ -62,7 +63,10 @@ test: check
 	$(PYTEST) -n $(LIVE) -m "live and not slow" --reruns 2 --rerun-show-tracebacks
 
 test-slow: .venv/.ready-native
-	$(PYTEST) -n $(LIVE) -m slow --reruns 2 --rerun-show-tracebacks
+	$(PYTEST) -n $(LIVE) -m "slow and not release" --reruns 2 --rerun-show-tracebacks
+
+test-release: .venv/.ready-native
+	$(PYTEST) -n $(LIVE) -m release --reruns 2 --rerun-show-tracebacks
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .

@@ -83,9 +83,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`--reruns` is for live tests alone: only daemons starve beside another program."""
+    """A test of releases is slow; `--reruns` is for live tests alone: only daemons starve beside another program."""
+    if item.get_closest_marker("release") is not None:
+        item.add_marker("slow")
     if item.config.getoption("reruns", None) and item.get_closest_marker("live") is None:
         item.add_marker(pytest.mark.flaky(reruns=0))
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """No garbage collection looks for what collecting tests leaves: twenty thousand of them, and all modules."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Later collections do not look at the tests themselves: that was a quarter of the CPU of live tests."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,20 +47,35 @@ def test_check_wants_every_goal_measured_and_met():
     assert not all_met([met, unknown])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1000)
-def test_one_round_yields_a_figure_for_every_case(tmp_path):
-    """Every peer of the dev extra is installed here, other programs may be; how good the figures are is not asked.
+def cases(folder: Path) -> list[str]:
+    """All, but those of thousands of boards, which run with few of them (test_replicas.py)."""
+    return [case.name for case in all_cases(folder) if not case.name.startswith(("replicas-", "boards-"))]
 
-    Those of thousands of boards run with few of them (test_replicas.py).
+
+def one_round(names: list[str], folder: Path, limit_s: float) -> None:
+    """Each has its figures, and so have its peers: those of the dev extra are here, other programs may be.
+
+    How good the figures are is not asked.
     """
-    report = tmp_path / "report.json"
-    cases = [case.name for case in all_cases(tmp_path) if not case.name.startswith(("replicas-", "boards-"))]
-    command = [sys.executable, "-m", "benchmarks", *cases, "--once", "--json", str(report)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=960)
+    report = folder / "report.json"
+    command = [sys.executable, "-m", "benchmarks", *names, "--once", "--json", str(report)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s)
     assert done.returncode == 0, done.stderr
     rows = json.loads(report.read_text())["rows"]
-    assert {row["case"] for row in rows} == {*cases}
+    assert {row["case"] for row in rows} == {*names}
     absent = {program for program in ("socat", "haproxy") if shutil.which(program) is None}
     missing = [row for row in rows if row["ours"] is None or row["theirs"] is None]
     assert [(row["case"], row["notes"]) for row in missing if row["peer"] not in absent] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_round_yields_a_figure_for_a_case_of_each_kind(tmp_path):
+    firsts = {name.partition("-")[0]: name for name in reversed(cases(tmp_path))}
+    one_round([*firsts.values()], tmp_path, 840)
+
+
+@pytest.mark.release
+@pytest.mark.timeout(3000)
+def test_one_round_yields_a_figure_for_every_case(tmp_path):
+    one_round(cases(tmp_path), tmp_path, 2900)

@@ -37,7 +37,6 @@ def _settings_put_back() -> Iterator[None]:
     yield
     sys.setswitchinterval(switch)
     gc.set_threshold(*thresholds)
-    gc.unfreeze()
 
 
 def signs(listener: socket.socket) -> int:

@@ -20,21 +20,25 @@ from tests.live.lab_site import LabSite
 from tests.live.once import once
 from tests.live.ways import DEFAULT, SECURE
 
-#: The modules whose tests run with the C library and without it.
+#: Modules whose tests run with the C library, and, so marked, without it: those that use streams in one plain way are
+#: for releases.
 BOTH_PATHS = {
-    *("test_corpus", "test_errors_for_people", "test_contained", "test_native", "test_clean_board", "test_sessions"),
-    *("test_shared_connections", "test_behind_proxies", "test_served", "test_offload", "test_uploads"),
-    *("test_interrupts", "test_asyncio", "test_slow_clients", "test_unread_clients", "test_flooded_logs"),
+    **dict.fromkeys(("test_sessions", "test_shared_connections", "test_served", "test_offload"), "slow"),
+    **dict.fromkeys(("test_uploads", "test_interrupts", "test_asyncio", "test_slow_clients"), "slow"),
+    **dict.fromkeys(("test_unread_clients", "test_flooded_logs"), "slow"),
+    **dict.fromkeys(("test_corpus", "test_errors_for_people", "test_contained", "test_native"), "release"),
+    **dict.fromkeys(("test_clean_board", "test_behind_proxies"), "release"),
 }
 #: Tests of several minutes each, the longest one first.
-LONG = ("test_a_hundred_faults", "test_one_round_yields_a_figure", "test_chaos", "test_killed_under_load")
+LONG = ("test_one_round", "test_a_hundred_faults", "test_thirty_faults", "test_chaos", "test_killed_under_load")
 SHOWN_BYTES = 8000  # the end of a daemon's standard error, shown where a test fails
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the modules of `BOTH_PATHS` with the C library, and slowly without it."""
-    if metafunc.module.__name__.rpartition(".")[2] in BOTH_PATHS:
-        paths = ["native", pytest.param("python", marks=pytest.mark.slow)]
+    """Run the modules of `BOTH_PATHS` with the C library, and with this mark without it."""
+    mark = BOTH_PATHS.get(metafunc.module.__name__.rpartition(".")[2])
+    if mark is not None:
+        paths = ["native", pytest.param("python", marks=getattr(pytest.mark, mark))]
         one = metafunc.definition.get_closest_marker("one_path") is not None
         metafunc.parametrize("speedups", paths[:1] if one else paths, indirect=True, scope="module")
 

@@ -22,9 +22,9 @@ from tests.live.intervals import too_many
 from tests.live.load import Load, TvmLoad
 from tests.live.restarting_lab import BOARDS, COMMON, KEY, TVM_KEY, FaultThreads, Lab
 
-SECONDS = float(os.environ.get("RPCSYS_CHAOS_S", "150"))
+SECONDS = float(os.environ.get("RPCSYS_CHAOS_S", "90"))
 SEED = int(os.environ.get("RPCSYS_CHAOS_SEED", "0")) or random.randrange(1, 10**6)
-WARM_PART, WARM_S = (0.2, 60.0)  # caches and allocators grow in a first part that is not measured
+WARM_PART, WARM_S = (0.3, 60.0)  # caches and allocators grow in a first part that is not measured
 GROWTH_MB = 5.0  # SQLite needs 2 of them for pages of a longer history
 END_S = 120.0
 

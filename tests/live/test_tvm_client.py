@@ -59,14 +59,16 @@ TARGETS = [
     Target("ours", "ours", CONNECTED),
     Target("ours", "bare", CONNECTED),
 ]
-#: In slow tests only: TVM's server at TVM's tracker, which shows what the tests expect of ours, and most of the ways.
-OTHER_WAYS = {target for target in TARGETS if target.way != OPEN} - {Target("ours", "ours", CONNECTED)}
-SLOW = {Target("tvm", "tvm"), *OTHER_WAYS}
+#: Slow; of the other ways, one is not. Before releases: all ways, and TVM's server at TVM's tracker, which shows what
+#: the tests expect of ours.
+SLOW = {Target("ours", "ours", ALLOWED)}
+OF_RELEASES = {Target("tvm", "tvm"), Target("ours", "tvm", ALLOWED), Target("ours", "bare", CONNECTED)}
+MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), **dict.fromkeys(OF_RELEASES, pytest.mark.release)}
 
 
 def rows(targets: list[Target]) -> list[Any]:
     """The targets as parameters."""
-    return [pytest.param(each, marks=pytest.mark.slow) if each in SLOW else each for each in targets]
+    return [pytest.param(each, marks=MARKS.get(each, ())) for each in targets]
 
 
 def targets_with(feature: str) -> pytest.MarkDecorator:

@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 KEY = "board"
 USE_S = 200.0
 INSTALLED = "installed"
-FLAVOURS = ("tvm", "ours", "ctypes")
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +62,20 @@ def flavours(monkeypatch: pytest.MonkeyPatch, pythons: dict[str, str]) -> None:
                 monkeypatch.setitem(table, name, replace(flavour, name=name, command=(python, *flavour.command[1:])))
 
 
-@pytest.mark.parametrize("user", ["0.25", INSTALLED])
-@pytest.mark.parametrize("board", [f"{INSTALLED}-ours", f"{INSTALLED}-ctypes", *(f"0.25-{name}" for name in FLAVOURS)])
+#: A client and a board. Those of `OTHERS` run before a release.
+MIXED = [
+    *[("0.25", board) for board in (f"{INSTALLED}-ours", f"{INSTALLED}-ctypes", "0.25-tvm", "0.25-ours")],
+    *[(INSTALLED, board) for board in ("0.25-ours", "0.25-ctypes")],
+]
+OTHERS = [
+    *[(INSTALLED, board) for board in (f"{INSTALLED}-ours", f"{INSTALLED}-ctypes", "0.25-tvm")],
+    ("0.25", "0.25-ctypes"),
+]
+
+
+@pytest.mark.parametrize(
+    ("user", "board"), [*MIXED, *[pytest.param(*other, marks=pytest.mark.release) for other in OTHERS]]
+)
 def test_a_session_with_everything_in_it(
     daemons: Daemons, pythons: dict[str, str], libraries: dict[str, Path], user: str, board: str
 ) -> None:
@@ -77,7 +88,12 @@ def test_a_session_with_everything_in_it(
 
 @every_way
 @pytest.mark.parametrize(
-    ("user", "board"), [("0.25", f"{INSTALLED}-ours"), ("0.25", "0.25-tvm"), (INSTALLED, "0.25-ours")]
+    ("user", "board"),
+    [
+        ("0.25", f"{INSTALLED}-ours"),
+        pytest.param("0.25", "0.25-tvm", marks=pytest.mark.release),
+        pytest.param(INSTALLED, "0.25-ours", marks=pytest.mark.release),
+    ],
 )
 def test_the_same_through_a_proxy(
     daemons: Daemons, pythons: dict[str, str], libraries: dict[str, Path], user: str, board: str
