@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.combinations import usual
 from tests.device_files import ROOT
 from tests.pythons import pythons
 
@@ -25,6 +26,8 @@ EXPORTED_BEFORE = {
     *("PyModule_AddType", "PyType_FromModuleAndSpec", "PyType_GetModuleState"),
 }
 OTHERS = [version for version in pythons() if pythons()[version] != sys.executable]
+#: The oldest one, the first one that can use the library, and the newest one.
+ENDS = {"3.8", "3.9", [*pythons()][-1]}
 
 
 def run(command: list[str], folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -107,7 +110,7 @@ def test_the_library_uses_nothing_that_python_3_9_does_not_export(published: Pat
     assert {name for result in results for name in result["future_abi3_objects"]} <= EXPORTED_BEFORE
 
 
-@pytest.mark.parametrize("version", pythons())
+@pytest.mark.parametrize("version", usual(pythons(), ENDS.__contains__))
 def test_pip_chooses_a_wheel_that_works(version: str, published: Path, tmp_path: Path) -> None:
     python, site = pythons()[version], tmp_path / "site"
     well(install(python, site, "--no-index", "--find-links", str(published), "rpcsys"), tmp_path)
@@ -125,7 +128,7 @@ def test_the_sources_install_offline(variables: dict[str, str], works: bool, sdi
     assert warned == (["rpcsys is built without its speedups: /bin/false failed"] if "CC" in variables else [])
 
 
-@pytest.mark.parametrize("version", OTHERS)
+@pytest.mark.parametrize("version", usual(OTHERS, ENDS.__contains__))
 def test_the_sources_install_on_other_pythons(version: str, sdist: Path, tmp_path: Path) -> None:
     python, site = pythons()[version], tmp_path / "site"
     well(install(python, site, str(sdist)), tmp_path)

@@ -14,6 +14,7 @@ import pytest
 from rpcsys import graph
 from rpcsys.graph import Pipeline, Plan, samples
 from rpcsys.graph._pipeline.cpu_shares import available
+from tests.combinations import NETWORKS, usual
 from tests.graph.running import run, run_stages
 
 pytestmark = [
@@ -34,7 +35,7 @@ def frame(seed: int) -> Any:
     return np.random.default_rng(seed).random((1, 3, 224, 224), "float32")
 
 
-@pytest.mark.parametrize("name", samples.names())
+@pytest.mark.parametrize("name", usual(samples.names(), NETWORKS.__contains__))
 def test_every_architecture_is_divided(name: str) -> None:
     network = samples.light_model(name, seed=2)
     plan = graph.auto_cuts(network, 2, measure_s=0.05, rounds=2)

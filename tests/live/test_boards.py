@@ -14,6 +14,7 @@ import pytest
 
 import rpcsys
 from rpcsys.errors import ModelError, RemoteError, SessionTimeout
+from tests.combinations import usual
 from tests.live import artefacts
 from tests.live.artefacts import LENGTH, Artefacts, relax_weights
 from tests.live.boards import KEY, Board, packed, unpacked
@@ -26,6 +27,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 START_S = 120.0
 ROUTES = ("direct", "proxy")
+#: A machine and a route. Each machine is usual once.
+WAYS = [(name, route) for name in ("aarch64", "armhf", "old") for route in ROUTES]
+USUAL = {("aarch64", "direct"), ("armhf", "proxy"), ("old", "proxy")}
 
 
 @dataclass
@@ -76,7 +80,7 @@ def make_site(
     return once
 
 
-@pytest.fixture(params=[(name, route) for name in ("aarch64", "armhf", "old") for route in ROUTES], ids="-".join)
+@pytest.fixture(params=usual([(way,) for way in WAYS], lambda way: way[0] in USUAL), ids="-".join)
 def site(request: pytest.FixtureRequest, make_site: Callable[[str, str], Site]) -> Iterator[Site]:
     site = make_site(*request.param)
     yield site

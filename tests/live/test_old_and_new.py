@@ -21,6 +21,7 @@ from rpcsys.link import credential, identity, tls
 from rpcsys.link.link import Link
 from rpcsys.wire import tokens
 from rpcsys.wire.tokens import HolderKind, Token
+from tests.combinations import usual
 from tests.live.daemons import Daemons, wait_until
 from tests.live.emulated import MACHINES
 from tests.live.labs import LabOnDisk
@@ -171,8 +172,7 @@ def board(request: pytest.FixtureRequest, site: Site) -> str:
 def pairs() -> list[Any]:
     """The oldest and the newest with all. Each serves the oldest, and the newest all; the others are of releases."""
     ends = [(board, desk) for board in SERVERS for desk in CLIENTS if ENDS & {board, desk}]
-    marks = {True: (), False: pytest.mark.release}
-    return [pytest.param(board, desk, marks=marks[desk == "old" or board == "new"]) for board, desk in ends]
+    return usual(ends, lambda pair: pair[1] == "old" or pair[0] == "new")
 
 
 @pytest.mark.parametrize(("board", "desk"), pairs(), indirect=["board"])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import rpcsys
+from tests.combinations import usual
 from tests.live.artefacts import LENGTH
 from tests.live.daemons import SERVERS, START_S, TRACKERS, Daemons, wait_free
 from tests.live.tvm_release import CLIENT, RELEASES
@@ -62,20 +63,17 @@ def flavours(monkeypatch: pytest.MonkeyPatch, pythons: dict[str, str]) -> None:
                 monkeypatch.setitem(table, name, replace(flavour, name=name, command=(python, *flavour.command[1:])))
 
 
-#: A client and a board. Those of `OTHERS` run before a release.
-MIXED = [
-    *[("0.25", board) for board in (f"{INSTALLED}-ours", f"{INSTALLED}-ctypes", "0.25-tvm", "0.25-ours")],
-    *[(INSTALLED, board) for board in ("0.25-ours", "0.25-ctypes")],
-]
-OTHERS = [
-    *[(INSTALLED, board) for board in (f"{INSTALLED}-ours", f"{INSTALLED}-ctypes", "0.25-tvm")],
-    ("0.25", "0.25-ctypes"),
-]
+BOARDS = [f"{INSTALLED}-ours", f"{INSTALLED}-ctypes", "0.25-tvm", "0.25-ours", "0.25-ctypes"]
+PAIRS = [(user, board) for user in ("0.25", INSTALLED) for board in BOARDS]
 
 
-@pytest.mark.parametrize(
-    ("user", "board"), [*MIXED, *[pytest.param(*other, marks=pytest.mark.release) for other in OTHERS]]
-)
+def is_usual(pair: tuple[str, str]) -> bool:
+    """Whether two releases meet, on a server of ours."""
+    user, board = pair
+    return not board.startswith(user) and not board.endswith("tvm")
+
+
+@pytest.mark.parametrize(("user", "board"), usual(PAIRS, is_usual))
 def test_a_session_with_everything_in_it(
     daemons: Daemons, pythons: dict[str, str], libraries: dict[str, Path], user: str, board: str
 ) -> None:
@@ -86,15 +84,11 @@ def test_a_session_with_everything_in_it(
         wait_free(tracker, KEY, 1, START_S)
 
 
+PROXIED = [("0.25", f"{INSTALLED}-ours"), ("0.25", "0.25-tvm"), (INSTALLED, "0.25-ours")]
+
+
 @every_way
-@pytest.mark.parametrize(
-    ("user", "board"),
-    [
-        ("0.25", f"{INSTALLED}-ours"),
-        pytest.param("0.25", "0.25-tvm", marks=pytest.mark.release),
-        pytest.param(INSTALLED, "0.25-ours", marks=pytest.mark.release),
-    ],
-)
+@pytest.mark.parametrize(("user", "board"), usual(PROXIED, PROXIED[:1].__contains__))
 def test_the_same_through_a_proxy(
     daemons: Daemons, pythons: dict[str, str], libraries: dict[str, Path], user: str, board: str
 ) -> None:

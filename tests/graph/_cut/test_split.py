@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rpcsys import graph
 from rpcsys.errors import UsageError
 from rpcsys.graph import samples
+from tests.combinations import NETWORKS, usual
 from tests.graph.networks import feeds_of, networks, stage_counts
 from tests.graph.running import assert_same, chain, make, names, node, numbers, ops, run, run_stages, values
 
@@ -109,7 +110,7 @@ def test_real_networks_give_the_same_bits(network: str, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("network", samples.names())
+@pytest.mark.parametrize("network", usual(samples.names(), NETWORKS.__contains__))
 def test_every_real_network_in_any_number_of_stages(network: str) -> None:
     check(network, *stage_counts(network))
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rpcsys import graph
 from rpcsys.errors import FrameError, UsageError
 from rpcsys.graph import Pipeline, PipelineStage, samples
+from tests.combinations import NETWORKS, usual
 from tests.graph.networks import stage_counts
 from tests.graph.running import assert_same
 from tests.graph.running import chain as chain_of_nodes
@@ -361,7 +362,7 @@ def test_squeezenet_in_stages_gives_the_same_bits() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", samples.names())
+@pytest.mark.parametrize("name", usual(samples.names(), NETWORKS.__contains__))
 def test_every_real_network_in_any_number_of_stages_gives_the_same_bits(name: str) -> None:
     network = samples.light_model(name, seed=1)
     taken = network.graph.input[0].name
