@@ -16,6 +16,7 @@ import pytest
 import rpcsys
 from rpcsys import graph
 from rpcsys.module import onnx_module
+from tests.combinations import usual
 from tests.graph import onnx_cases
 from tests.graph.onnx_cases import Case
 from tests.live.daemons import Daemon, Daemons
@@ -23,6 +24,7 @@ from tests.live.daemons import Daemon, Daemons
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SHARDS = 8
+USUAL = {0, 4}
 Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
@@ -51,7 +53,7 @@ def of_shard(shard: int) -> tuple[Case, ...]:
     return onnx_cases.cases()[shard::SHARDS]
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", usual(range(SHARDS), USUAL.__contains__))
 def test_what_passes_directly_passes_remotely(shard: int, session: rpcsys.client.Session, tmp_path: Path) -> None:
     cases = of_shard(shard)
     passing = [case for case in cases if onnx_cases.passes_directly(case)]
@@ -64,7 +66,7 @@ def test_what_passes_directly_passes_remotely(shard: int, session: rpcsys.client
     assert [text for text in failed if text] == []
 
 
-@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("shard", usual(range(SHARDS), USUAL.__contains__))
 def test_what_passes_directly_passes_with_its_second_half_on_the_device(
     shard: int, session: rpcsys.client.Session, tmp_path: Path
 ) -> None:
