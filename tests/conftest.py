@@ -13,6 +13,7 @@ from rpcsys import stream
 from tests import opencl, secured
 from tests.time_limits import pytest_runtest_setup, pytest_runtest_teardown, pytest_timeout_set_timer  # noqa: F401
 
+SLOW_S = 400  # the limit of a slow test without one of its own
 SHOWN = 2000  # characters of a failure that is printed when it happens
 
 # A machine that does something else at the same time must not fail a test.
@@ -83,9 +84,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """A test of releases is slow; `--reruns` is for live tests alone: only daemons starve beside another program."""
+    """A test of releases is slow; a slow one has longer; `--reruns` is for live ones alone: only daemons starve."""
     if item.get_closest_marker("release") is not None:
         item.add_marker("slow")
+    if item.get_closest_marker("slow") is not None and item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(SLOW_S))
     if item.config.getoption("reruns", None) and item.get_closest_marker("live") is None:
         item.add_marker(pytest.mark.flaky(reruns=0))
 
