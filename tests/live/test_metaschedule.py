@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,8 +79,23 @@ def tuner_log() -> Iterator[None]:
     log.handlers[:], log.propagate = before
 
 
+def builder_here() -> Any:
+    """TVM's builder in this process: each process of TVM's own imports TVM first, and is ended if that takes 30 s."""
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.meta_schedule.builder import local_builder
+
+    @derived_object
+    class Here(ms.builder.PyBuilder):
+        def build(self, build_inputs: list[Any]) -> list[Any]:
+            built = [local_builder.default_build(each.mod, each.target, each.params) for each in build_inputs]
+            return [ms.builder.BuilderResult(local_builder.default_export(each), None) for each in built]
+
+    return Here()
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(400)  # TVM's own builder hangs now and then, on a busy machine
+@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("tuner_log")
 def test_a_function_is_tuned_on_a_leased_board(daemons: Daemons, tmp_path: Path) -> None:
     import tvm
@@ -104,6 +120,7 @@ def test_a_function_is_tuned_on_a_leased_board(daemons: Daemons, tmp_path: Path)
         max_trials_global=TRIALS,
         num_trials_per_iter=TRIALS,
         runner=runner,
+        builder=builder_here(),
         cost_model="random",
         num_tuning_cores=1,
         seed=1,

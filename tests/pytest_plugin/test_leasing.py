@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 
@@ -178,7 +179,7 @@ def test_a_lab_without_boards_has_its_own_exit_status(lab_run: LabRun) -> None:
     with lab_run.tracker.request("jetson"):
         status, printed = lab_run(MISSING, "-n", "1", "--rpcsys-wait", "1")
     assert status == NO_BOARD_STATUS, printed
-    assert "1 passed, 3 errors" in printed
+    assert re.search(r"1 passed,( \d+ warnings?,)? 3 errors", printed)  # pytest warns of what other runs left
     assert f"3 had no board, and nothing else failed: exit status {NO_BOARD_STATUS}" in printed
     assert "no server offers 'rpi5'; there is" in printed
     assert "Traceback" not in printed
