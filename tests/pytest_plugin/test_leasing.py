@@ -181,7 +181,7 @@ def test_a_lab_without_boards_has_its_own_exit_status(lab_run: LabRun) -> None:
     assert status == NO_BOARD_STATUS, printed
     assert re.search(r"1 passed,( \d+ warnings?,)? 3 errors", printed)  # pytest warns of what other runs left
     assert f"3 had no board, and nothing else failed: exit status {NO_BOARD_STATUS}" in printed
-    assert "no server offers 'rpi5'; there is" in printed
+    assert "no server offers 'rpi5'" in printed  # a tracker that has just started waits longer for its boards to return
     assert "Traceback" not in printed
     assert "rpcsys/" not in printed
 
